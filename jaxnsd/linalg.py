@@ -1,0 +1,218 @@
+"""Small dense linear algebra that batches well.
+
+A LAPACK call per batch element is slow for the matrices of 1 to 20 rows that a time step needs. Here such a matrix is *unpacked* into a
+NumPy object array whose entries are JAX scalars. Arithmetic on it is ordinary NumPy code, executed once while tracing; what
+XLA sees is straight-line scalar code, a structure of arrays under `vmap`, that it fuses and vectorizes over the batch. Above
+`UNROLL` rows, where straight-line code takes too long to compile, the same functions work on ordinary JAX arrays: callers are written once.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+#: Largest matrix, in rows, that is unpacked into scalars, and largest one that is inverted by vectorized Gauss-Jordan elimination.
+UNROLL, GAUSS_JORDAN = 4, 32
+
+#: Largest array of a loop's carry, in entries, that is carried as single scalars.
+CARRY = 16
+
+
+def is_unpacked(x):
+    """Whether ``x`` is an object array of scalars rather than a JAX array."""
+    return isinstance(x, np.ndarray) and x.dtype == object
+
+
+def unpack(x):
+    """Object array with the shape of ``x`` whose entries are JAX scalars."""
+    x = jnp.asarray(x)
+    out = np.empty(x.shape, dtype=object)
+    for index in np.ndindex(*x.shape):
+        piece = lax.slice(x, index, tuple(i + 1 for i in index))
+        out[index] = lax.reshape(piece, ())
+    return out
+
+
+def pack(x):
+    """JAX array of an object array of scalars; a JAX array passes through."""
+    if not is_unpacked(x):
+        return x
+    if x.size == 0:
+        raise ValueError("an empty object array has no dtype; build the empty array where the dtype is known")
+    entries = [jnp.asarray(entry) for entry in x.ravel()]
+    dtype = jnp.result_type(*entries)
+    return lax.concatenate([lax.reshape(entry.astype(dtype), (1,)) for entry in entries], 0).reshape(x.shape)
+
+
+def vector(entries):
+    """Object array of a sequence of scalars."""
+    out = np.empty(len(entries), dtype=object)
+    for i, entry in enumerate(entries):
+        out[i] = entry
+    return out
+
+
+def to_leaves(x):
+    """Pytree of an array for loops and transformations, which know no object arrays: a tuple of scalars, by rows for a matrix."""
+    if not is_unpacked(x):
+        return x
+    return tuple(to_leaves(row) for row in x) if x.ndim > 1 else tuple(x)
+
+
+def from_leaves(leaves):
+    """Inverse of `to_leaves`."""
+    if not isinstance(leaves, tuple):
+        return leaves
+    return stack([vector(row) for row in leaves]) if isinstance(leaves[0], tuple) else vector(leaves)
+
+
+def stack(rows):
+    """Matrix of a list of rows, object arrays or JAX arrays."""
+    if not any(is_unpacked(row) for row in rows):
+        return jnp.stack(rows)
+    out = np.empty((len(rows), len(rows[0])), dtype=object)
+    for i, row in enumerate(rows):
+        out[i] = row
+    return out
+
+
+def elementwise(function):
+    """Extend an elementwise JAX function to object arrays (with broadcasting)."""
+
+    def lifted(*args):
+        if not any(is_unpacked(arg) for arg in args):
+            return function(*args)
+        wrapped = []
+        for arg in args:
+            if isinstance(arg, np.ndarray):
+                wrapped.append(arg.astype(object))
+            else:
+                scalar = np.empty((), dtype=object)
+                scalar[()] = arg
+                wrapped.append(scalar)
+        wrapped = np.broadcast_arrays(*wrapped)
+        out = np.empty(wrapped[0].shape, dtype=object)
+        for index in np.ndindex(*out.shape):
+            out[index] = function(*(arg[index] for arg in wrapped))
+        return out
+
+    return lifted
+
+
+where = elementwise(jnp.where)
+maximum = elementwise(jnp.maximum)
+absolute = elementwise(jnp.abs)
+sqrt = elementwise(jnp.sqrt)
+greater = elementwise(jnp.greater)
+less = elementwise(jnp.less)
+logical_and = elementwise(jnp.logical_and)
+logical_not = elementwise(jnp.logical_not)
+multiply = elementwise(jnp.multiply)
+divide = elementwise(jnp.divide)
+
+
+def max_entry(x):
+    """Largest entry, as a scalar."""
+    if not is_unpacked(x):
+        return jnp.max(x)
+    # A balanced tree: a chain of maxima would be a chain of dependent operations.
+    entries = list(x.ravel())
+    while len(entries) > 1:
+        pairs = [jnp.maximum(a, b) for a, b in zip(entries[::2], entries[1::2], strict=False)]
+        entries = pairs + entries[2 * len(pairs) :]
+    return entries[0]
+
+
+def matmul(a, b):
+    """Matrix product of two object arrays or of two JAX arrays (full precision on every backend)."""
+    if is_unpacked(a):
+        return a @ b
+    if a.shape[-1] > GAUSS_JORDAN:
+        return jnp.matmul(a, b, precision="highest")
+    # A sum of products fuses with its neighbours, a call of a matrix library does not.
+    return jnp.sum(a * b, axis=-1) if b.ndim == 1 else jnp.sum(a[:, :, None] * b[None, :, :], axis=1)
+
+
+def concatenate(parts, axis=0):
+    """Concatenation of object arrays or of JAX arrays."""
+    if any(is_unpacked(part) for part in parts):
+        return np.concatenate(parts, axis)
+    return jnp.concatenate(parts, axis)
+
+
+def zeros_like(x):
+    """Zeros of the shape and kind of ``x``."""
+    return elementwise(jnp.zeros_like)(x)
+
+
+def pivot_tolerance(dtype):
+    """Relative size under which a pivot counts as zero."""
+    return float(jnp.finfo(dtype).eps) ** 0.7
+
+
+def lu(a, *, guard=False):
+    """Factor the square matrix ``a`` and return a function ``b -> solution of a x = b`` for ``b`` of shape ``(n,)`` or ``(n, k)``.
+
+    Up to `GAUSS_JORDAN` rows the elimination has no row exchanges: right for symmetric positive definite matrices and their small
+    perturbations, which is what a mass matrix minus a multiple of dt is. Larger ones use LAPACK with row exchanges.
+
+    With ``guard`` the matrix may be singular and is expected with diagonal entries of order one: an unknown whose pivot
+    vanishes is set to zero (a basic solution; redundant contacts and constraints have many).
+    """
+    if is_unpacked(a):
+        return _lu_unpacked(a, guard)
+    n = a.shape[0]
+    if n <= GAUSS_JORDAN:
+        inverse = _inverse(a, guard)
+        return lambda b: matmul(inverse, b)
+    if guard:
+        # LAPACK has no such guard: a tiny shift bounds the components in the null space.
+        a = a + pivot_tolerance(a.dtype) * jnp.eye(n, dtype=a.dtype)
+    factors = jax.scipy.linalg.lu_factor(a)
+    return lambda b: jax.scipy.linalg.lu_solve(factors, b)
+
+
+def _invert_pivot(pivot, guard):
+    if not guard:
+        return 1 / pivot
+    regular = jnp.abs(pivot) > pivot_tolerance(jnp.result_type(pivot))
+    return jnp.where(regular, 1 / jnp.where(regular, pivot, 1), 0)
+
+
+def _inverse(a, guard):
+    """Inverse by Gauss-Jordan elimination in place: n rank-one updates of the whole matrix, each one fused loop."""
+    n = a.shape[0]
+    for k in range(n):
+        unit = np.arange(n) == k
+        inverse_pivot = _invert_pivot(a[k, k], guard)
+        row = jnp.where(unit, inverse_pivot, a[k] * inverse_pivot)
+        column = jnp.where(unit, jnp.zeros((), a.dtype), a[:, k])
+        rest = jnp.where(unit[None, :], jnp.zeros((), a.dtype), a)
+        a = jnp.where(unit[:, None], row[None, :], rest - column[:, None] * row[None, :])
+    return a
+
+
+def _lu_unpacked(a, guard):
+    n = a.shape[0]
+    a = a.copy()
+    inverse_pivots = []
+    for k in range(n):
+        inverse_pivots.append(_invert_pivot(a[k, k], guard))
+        for i in range(k + 1, n):
+            a[i, k] = a[i, k] * inverse_pivots[k]
+            for j in range(k + 1, n):
+                a[i, j] = a[i, j] - a[i, k] * a[k, j]
+
+    def solve(b):
+        x = b.reshape(n, -1).copy()
+        for column in range(x.shape[1]):
+            for k in range(n):
+                for i in range(k + 1, n):
+                    x[i, column] = x[i, column] - a[i, k] * x[k, column]
+            for k in reversed(range(n)):
+                for j in range(k + 1, n):
+                    x[k, column] = x[k, column] - a[k, j] * x[j, column]
+                x[k, column] = x[k, column] * inverse_pivots[k]
+        return x.reshape(b.shape)
+
+    return solve

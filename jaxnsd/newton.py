@@ -1,0 +1,82 @@
+"""Settings and loops of Newton's method, and the implicit function theorem that differentiates its result.
+
+No iteration is ever differentiated: a solution ``x`` of ``Phi(x, args) = 0`` gets its derivative from one linear solve with the
+Jacobian at the solution, in forward and in reverse mode, whatever the number of iterations was.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+@dataclass(frozen=True)
+class SemismoothNewton:
+    """Settings of the semismooth Newton method.
+
+    tolerance:       bound of the natural map relative to the size of the percussions (and of the momentum balance relative to the
+                     momenta); None: 1e-12 in float64, 2e-6 in float32
+    max_iterations:  bound of the Newton iterations of one contact problem, before the globalization takes over
+    max_rescues:     bound of the globalized iterations (each some sweeps of block Gauss-Seidel, then Newton steps) of a problem on
+                     which plain Newton cycles; the rest of a batch waits but does not change
+    max_outer:       bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 12
+    max_rescues: int = 60
+    max_outer: int = 20
+
+    def __post_init__(self):
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
+            raise ValueError(f"SemismoothNewton: tolerance must lie between 0 and 1, got {self.tolerance!r}")
+        for name in ("max_iterations", "max_outer"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"SemismoothNewton: {name} must be at least 1, got {getattr(self, name)!r}")
+        if self.max_rescues < 0:
+            raise ValueError(f"SemismoothNewton: max_rescues must not be negative, got {self.max_rescues!r}")
+
+    def tolerance_for(self, dtype):
+        """The tolerance in force for a dtype."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return 1e-12 if jnp.finfo(dtype).bits == 64 else 2e-6
+
+
+def iterate(step, x, error, max_iterations):
+    """Repeat ``x, error = step(x)`` until ``error <= 1`` or ``max_iterations`` is reached: ``(x, error, iterations)``.
+
+    Under `vmap` the loop ends when all are done, and those that are done early do not change. An error that is not a number ends the
+    loop at once.
+    """
+
+    def unfinished(carry):
+        _, error, iterations = carry
+        return (error > 1) & (iterations < max_iterations)
+
+    def body(carry):
+        x, _, iterations = carry
+        x, error = step(x)
+        return x, error, iterations + 1
+
+    return lax.while_loop(unfinished, body, (x, error, jnp.zeros((), jnp.int32)))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def implicit(response, x, args):
+    """The solution ``x`` of ``Phi(x, args) = 0``, with the derivative of the implicit function.
+
+    ``response(x, args, dargs)`` solves ``dPhi/dx dx = -dPhi/dargs dargs``, linearly in ``dargs``. What made ``x`` is not differentiated.
+    """
+    del response, args
+    return x
+
+
+@implicit.defjvp
+def _implicit_jvp(response, primals, tangents):
+    x, args = primals
+    # Second derivatives need a solution that still depends on the arguments.
+    x = implicit(response, x, args)
+    return x, response(x, args, tangents[1])

@@ -1,0 +1,285 @@
+"""What every scheme shares: the state it carries, what it reports, and the velocity-level problem it solves.
+
+One step of a scheme that treats contact on velocity level finds ``u`` and the percussions with
+
+    R(u) = W_b P_b + W_N P_N + W_F P_F,      0 = W_b^T u + chi_b,      (P_N, P_F) and xi(u) obey the contact law,
+
+where R is the scheme's momentum balance without percussions. Each iteration linearizes R at the last ``u``, condenses ``u`` and the
+bilateral percussions ``P_b`` away and solves the contact problem that is left with the Delassus operator.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import contact, linalg
+from ..newton import implicit, iterate
+
+
+class Percussions(NamedTuple):
+    """Percussions (impulses, N s) of a step: ``P_N`` (n_N,), ``P_F`` (n_N, d), ``P_g`` (n_g,), ``P_gamma`` (n_gamma,)."""
+
+    P_N: jax.Array
+    P_F: jax.Array
+    P_g: jax.Array
+    P_gamma: jax.Array
+
+
+class State(NamedTuple):
+    """What a scheme carries from node to node: coordinates, velocity leaving the node, percussions at the node."""
+
+    q: jax.Array
+    u: jax.Array
+    P: Percussions
+
+
+class Info(NamedTuple):
+    """How the equations of a step were solved."""
+
+    iterations: jax.Array  # Newton iterations on the contact problem
+    residual: jax.Array  # largest entry of the natural map, in units of percussion
+    converged: jax.Array
+    contact: jax.Array  # contact with the largest entry where the step did not converge, else -1
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A time-stepping scheme: a frozen value with `init` and `step`; `step` is the body of `jax.lax.scan`.
+
+    ``order`` is the order of convergence on smooth motion.
+    """
+
+    order: ClassVar[int]
+
+    @property
+    def name(self):
+        """The scheme's name, as it is written in Python."""
+        return type(self).__name__
+
+    def refuse(self, system, t, q, u):
+        """Sentence that says why this scheme cannot take the system, and what to use instead; None if it can."""
+        del system, t, q, u
+
+    def init(self, system, t, dt, q, u, settings):
+        """``(state, info)`` at the first node, from the initial coordinates and velocity."""
+        raise NotImplementedError
+
+    def step(self, system, t, dt, state, settings):
+        """``(state, info)`` at time ``t + dt`` from the state at ``t``."""
+        raise NotImplementedError
+
+
+class Kinematics(NamedTuple):
+    """Force directions and velocities at u = 0, at one configuration: contact velocities are ``W^T u + chi``."""
+
+    W: jax.Array  # (n_u, n (d + 1)) contacts, in the contact solver's order
+    chi: jax.Array
+    W_b: jax.Array  # (n_u, n_g + n_gamma) bilateral constraints
+    chi_b: jax.Array
+
+
+def kinematics(system, t, q, u):
+    """Force directions of all contacts and constraints; only the shape of ``u`` is used."""
+    u = jnp.zeros_like(u)
+    W_N, W_F = system.W_N(t, q, u), system.W_F(t, q, u)  # noqa: N806
+    return Kinematics(
+        jnp.concatenate([W_F.reshape(u.shape[0], -1), W_N], axis=1),
+        contact.join(system.gap_velocity(t, q, u), system.tangential_velocity(t, q, u)),
+        jnp.concatenate([system.W_g(t, q, u), system.W_gamma(t, q, u)], axis=1),
+        jnp.concatenate([system.constraint_velocity(t, q, u), system.velocity_constraint(t, q, u)]),
+    )
+
+
+def restitution(system, t, q, d):
+    """Restitution coefficients in the contact solver's order."""
+    e_N, e_F, _ = system.contact_data(t, q)
+    return contact.join(e_N, jnp.broadcast_to(e_F[:, None], (e_F.shape[0], d)))
+
+
+def no_percussions(system, t, q, u):
+    """Zero percussions in the shapes of a system."""
+    shapes = jax.eval_shape(lambda: (system.gap(t, q), system.tangential_velocity(t, q, u), system.constraint(t, q), system.velocity_constraint(t, q, u)))
+    return Percussions(*(jnp.zeros(s.shape, q.dtype) for s in shapes))
+
+
+class Condensed:
+    """The linearized momentum balance, with the velocity and the bilateral percussions eliminated.
+
+    Holds the map from an impulse to a velocity, ``A^-1``, and its restriction to the motions that the bilateral constraints allow.
+    """
+
+    def __init__(self, A, kin):  # noqa: N803
+        n_u, m = kin.W.shape
+        if max(n_u, m, kin.W_b.shape[1]) <= linalg.UNROLL and min(n_u, m) > 0:
+            A, self.W = linalg.unpack(A), linalg.unpack(kin.W)  # noqa: N806
+        else:
+            self.W = kin.W
+        self.kin = kin
+        self.unpacked = linalg.is_unpacked(self.W)
+        self.invert = linalg.lu(A)
+        self.bilateral = kin.W_b.shape[1] > 0
+        self.Y = self.invert(self.W) if m else self.W
+        if self.bilateral:
+            self.W_b = self.convert(kin.W_b)
+            self.Y_b = self.invert(self.W_b)
+            G_bb = linalg.matmul(self.W_b.T, self.Y_b)  # noqa: N806
+            diagonal = contact.diagonal(G_bb)
+            scale = linalg.where(linalg.greater(diagonal, 0), linalg.divide(1.0, diagonal), 1.0)
+            solve = linalg.lu(scale[:, None] * G_bb, guard=True)
+            self.solve_b = lambda x: solve(scale.reshape((-1,) + (1,) * (x.ndim - 1)) * x)
+            if m:
+                self.B = self.solve_b(linalg.matmul(self.W_b.T, self.Y))  # bilateral percussion per contact percussion
+                self.Y = self.Y - linalg.matmul(self.Y_b, self.B)
+        if m:
+            self.G = linalg.matmul(self.W.T, self.Y)
+
+    def convert(self, x):
+        """A JAX array in the kind this object works with."""
+        return linalg.unpack(x) if self.unpacked else x
+
+    def free(self, u, chi_b):
+        """``(u, P_b)`` without contact percussions: ``u`` projected on the bilateral constraints ``W_b^T u + chi_b = 0``."""
+        if not self.bilateral:
+            return u, None
+        P_b = -self.solve_b(linalg.matmul(self.W_b.T, u) + chi_b)  # noqa: N806
+        return u + linalg.matmul(self.Y_b, P_b), P_b
+
+    def add(self, u, P_b, z):  # noqa: N803
+        """``(u, P_b)`` with contact percussions ``z``."""
+        if z.shape[0] == 0:
+            return u, P_b
+        if self.bilateral:
+            P_b = P_b - linalg.matmul(self.B, z)  # noqa: N806
+        return u + linalg.matmul(self.Y, z), P_b
+
+
+class VelocityProblem(NamedTuple):
+    """The velocity-level problem of one step, as functions of ``args``; what varies in them is differentiated.
+
+    balance(args, u):   R(u), momentum balance without percussions, (n_u,)
+    jacobian(args, u):  dR/du, (n_u, n_u)
+    contacts(args):     `Kinematics`, and the part of xi that does not depend on u: ``e (W^T u_minus + chi)``
+    friction(args):     friction coefficients (n,)
+    active(args):       which contacts are active (n,)
+    linear:             whether R is linear in u, so that one iteration is enough
+    """
+
+    balance: object
+    jacobian: object
+    contacts: object
+    friction: object
+    active: object
+    linear: bool
+
+
+def _unfold(problem, args, u):
+    kin, rebound = problem.contacts(args)
+    return Condensed(problem.jacobian(args, u), kin), kin, rebound
+
+
+def _contact_problem(problem, args, condensed, c, d):
+    convert = condensed.convert
+    return contact.Problem(condensed.G, c, convert(problem.friction(args)), convert(problem.active(args)), d)
+
+
+def solve_velocity(problem, args, u, P, settings):
+    """Solve a `VelocityProblem` from the guess ``u`` and the percussions ``P``: ``(u, P, info)``, differentiable in ``args``."""
+    n, d = P.P_F.shape
+    guess = contact.join(P.P_N, P.P_F)
+    n_g = P.P_g.shape[0]
+    frozen, u, guess = jax.tree.map(lax.stop_gradient, (args, u, guess))
+    dtype = u.dtype
+    tolerance = settings.tolerance_for(dtype)
+
+    def linearized(u, z):
+        condensed, kin, rebound = _unfold(problem, frozen, u)
+        convert = condensed.convert
+        step = condensed.invert(convert(problem.balance(frozen, u)))
+        free, P_b = condensed.free(convert(u) - step, convert(kin.chi_b) if condensed.bilateral else None)
+        if n:
+            c = linalg.matmul(condensed.W.T, free) + convert(kin.chi + rebound)
+            active = problem.active(frozen)
+            z = jnp.where(contact.join(active, jnp.broadcast_to(active[:, None], (n, d))), z, 0)
+            result = contact.solve(_contact_problem(problem, frozen, condensed, c, d), convert(z), settings, dtype)
+            z = linalg.pack(result.z)
+            free, P_b = condensed.add(free, P_b, result.z)
+            info = Info(result.iterations, result.residual, result.error <= 1, result.contact)
+        else:
+            zero = jnp.zeros((), jnp.int32)
+            info = Info(zero, jnp.zeros((), dtype), jnp.ones((), bool), zero - 1)
+        P_b = linalg.pack(P_b) if condensed.bilateral else jnp.zeros((0,), dtype)
+        return (linalg.pack(free), z, P_b), info, kin
+
+    if problem.linear:
+        x, info, _ = linearized(u, guess)
+    else:
+
+        def iteration(carry):
+            (u, z, _), previous = carry
+            x, info, kin = linearized(u, z)
+            u, z, P_b = x
+            percussion = linalg.matmul(kin.W, z) if n else jnp.zeros_like(u)
+            if n_g or P_b.shape[0]:
+                percussion = percussion + linalg.matmul(kin.W_b, P_b)
+            balance = problem.balance(frozen, u)
+            largest = jnp.max(jnp.abs(balance - percussion))
+            momentum = problem.jacobian(frozen, u)
+            size = jnp.max(jnp.abs(momentum) @ jnp.abs(u)) + jnp.max(jnp.abs(percussion))
+            error = largest / (tolerance * size + float(jnp.finfo(dtype).tiny))
+            return (x, info._replace(iterations=info.iterations + previous.iterations)), error
+
+        zero = jnp.zeros((), jnp.int32)
+        start = ((u, guess, jnp.zeros((kinematic_rows(P),), dtype)), Info(zero, jnp.zeros((), dtype), jnp.ones((), bool), zero - 1))
+        (x, info), error, _ = iterate(iteration, start, jnp.full((), jnp.inf, dtype), settings.max_outer)
+        info = info._replace(converged=info.converged & (error <= 1))
+
+    u, z, P_b = implicit(Response(problem, d), jax.tree.map(lax.stop_gradient, x), args)
+    P_N, P_F = contact.split(z, n, d)
+    return u, Percussions(P_N, P_F, P_b[:n_g], P_b[n_g:]), info
+
+
+def kinematic_rows(P):  # noqa: N803
+    """Number of bilateral rows."""
+    return P.P_g.shape[0] + P.P_gamma.shape[0]
+
+
+@dataclass(frozen=True)
+class Response:
+    """Derivative of the solution of a `VelocityProblem` by the implicit function theorem: one linear solve, no iteration."""
+
+    problem: VelocityProblem
+    d: int
+
+    def __call__(self, x, args, dargs):
+        """``(du, dz, dP_b)`` for a tangent of the arguments."""
+        problem, d = self.problem, self.d
+        u, z, P_b = x
+        n = z.shape[0] // (d + 1)
+
+        def laws(args):
+            """Residual of the balance, bilateral rows and xi, at fixed unknowns."""
+            kin, rebound = problem.contacts(args)
+            balance = problem.balance(args, u)
+            if n:
+                balance = balance - linalg.matmul(kin.W, z)
+            if P_b.shape[0]:
+                balance = balance - linalg.matmul(kin.W_b, P_b)
+            xi = linalg.matmul(kin.W.T, u) + kin.chi + rebound if n else kin.chi
+            rows = linalg.matmul(kin.W_b.T, u) + kin.chi_b if P_b.shape[0] else kin.chi_b
+            return balance, rows, xi, problem.friction(args)
+
+        (_, _, xi, _), (d_balance, d_rows, d_xi, d_mu) = jax.jvp(laws, (args,), (dargs,))
+        condensed, _, _ = _unfold(problem, args, u)
+        convert = condensed.convert
+        free, dP_b = condensed.free(-condensed.invert(convert(d_balance)), convert(d_rows) if condensed.bilateral else None)
+        dz = z
+        if n:
+            d_xi = convert(d_xi) + linalg.matmul(condensed.W.T, free)
+            contacts = _contact_problem(problem, args, condensed, None, d)
+            dz = contact.response(contacts, convert(z), convert(xi), d_xi, convert(d_mu))
+            free, dP_b = condensed.add(free, dP_b, dz)
+            dz = linalg.pack(dz)
+        return linalg.pack(free), dz, linalg.pack(dP_b) if condensed.bilateral else P_b

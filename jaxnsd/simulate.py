@@ -1,0 +1,290 @@
+"""The driver: checks, the `lax.scan` over steps, and the `Solution` it returns."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from . import checks, linalg, progress as progress_bar
+from .newton import SemismoothNewton
+from .results import EXPLANATION, Outcome
+from .schemes.base import Percussions, State
+
+#: A velocity larger than this multiple of what the initial state suggests counts as a blow-up.
+BLOW_UP = 1e10
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Solution:
+    """A simulated motion, N steps stored at every ``save_every``-th node (N below counts the stored intervals).
+
+    For the Moreau-type schemes ``q[k]`` and ``u[k]`` belong to the same node ``t[k]``; ``u[k]`` is the velocity that leaves it, and
+    ``P_N[k]`` acts at the node ``t[k + 1]``, where it turns ``u[k]`` into ``u[k + 1]``. With ``save_every > 1`` percussions are summed
+    over each stored interval, ``iterations`` summed, ``residual`` and ``outcome`` are the worst in it.
+
+    ==============  ============  =================================================================================
+    ``t``           (N + 1,)      times, s
+    ``q, u``        (N + 1, n_q), (N + 1, n_u)  coordinates and velocities
+    ``P_N``         (N, n_N)      normal percussions, N s
+    ``P_F``         (N, n_N, d)   tangential percussions, N s
+    ``P_g``         (N, n_g)      percussions of position-level constraints
+    ``P_gamma``     (N, n_gamma)  percussions of velocity-level constraints
+    ``initial``     `Percussions` at the first node: schemes that solve a first step (C18 (60), (62)) act there too
+    ``iterations``  (N,)          Newton iterations
+    ``residual``    (N,)          largest entry of the natural map of the contact law, N s
+    ``outcome``     (N,)          `jaxnsd.Outcome` codes; ``initial_outcome`` for the first node
+    ``contact``     (N,)          contact with the largest residual in a step that did not converge, else -1
+    ==============  ============  =================================================================================
+
+    A batch (`vmap`) adds leading axes to all of them.
+    """
+
+    t: Any
+    q: Any
+    u: Any
+    P_N: Any
+    P_F: Any
+    P_g: Any
+    P_gamma: Any
+    iterations: Any
+    residual: Any
+    outcome: Any
+    contact: Any
+    initial: Any
+    initial_outcome: Any
+
+    @property
+    def success(self):
+        """Whether every step succeeded: a boolean, with the batch's shape."""
+        return jnp.all(self.outcome == 0, axis=-1) & (self.initial_outcome == 0)
+
+    def raise_if_failed(self):
+        """Raise `SimulationError` if a step failed, naming step, time, contact and what to try; otherwise return the solution.
+
+        Works on the host, on one solution or on a batch (the first failed member is named and the failed are counted).
+        """
+        outcome = np.asarray(self.outcome)
+        batch = outcome.reshape(-1, outcome.shape[-1])
+        initial = np.asarray(self.initial_outcome).reshape(-1)
+        failed = np.flatnonzero((batch != 0).any(axis=1) | (initial != 0))
+        if failed.size == 0:
+            return self
+        member = int(failed[0])
+        first = initial[member] != 0
+        step = 0 if first else int(np.argmax(batch[member] != 0))
+        code = Outcome(int(initial[member] if first else batch[member, step]))
+        what, advice = EXPLANATION[code]
+        t = np.asarray(self.t).reshape(-1, outcome.shape[-1] + 1)[member]
+        contact = int(np.asarray(self.contact).reshape(batch.shape)[member, step])
+        where = "at the first node" if first else f"in step {step + 1} of {batch.shape[1]}"
+        text = f"{code.name} {where} (t = {t[step if first else step + 1]:.6g} s): {what}"
+        if contact >= 0 and not first:
+            residual = float(np.asarray(self.residual).reshape(batch.shape)[member, step])
+            text += f"; the worst is contact {contact}, with a residual of {residual:.3g} N s"
+        if len(batch) > 1:
+            index = np.unravel_index(member, outcome.shape[:-1])
+            text += f"; {failed.size} of {len(batch)} members of the batch failed, the first is {tuple(int(i) for i in index)}"
+        raise SimulationError(f"{text}. What to try: {advice}.")
+
+    def to_xarray(self):
+        """The stored arrays as an `xarray.Dataset` (needs the extra ``jaxnsd[xarray]``)."""
+        try:
+            import xarray
+        except ImportError as error:
+            raise ImportError('Solution.to_xarray() needs xarray: pip install "jaxnsd[xarray]"') from error
+        if np.ndim(self.t) != 1:
+            raise ValueError(f"Solution.to_xarray() takes one motion, got a batch of shape {np.shape(self.t)[:-1]}: index it first")
+        dims = {
+            "q": ("node", "coordinate"),
+            "u": ("node", "velocity"),
+            "P_N": ("step", "contact_index"),
+            "P_F": ("step", "contact_index", "direction"),
+            "P_g": ("step", "constraint"),
+            "P_gamma": ("step", "velocity_constraint"),
+            **{name: ("step",) for name in ("iterations", "residual", "outcome", "contact")},
+        }
+        t = np.asarray(self.t)
+        return xarray.Dataset(
+            {name: (dim, np.asarray(getattr(self, name))) for name, dim in dims.items()},
+            coords={"t": ("node", t), "t_step": ("step", t[1:])},
+        )
+
+
+class SimulationError(RuntimeError):
+    """A step of a simulation failed; the message says which, why, and what to try."""
+
+
+def simulate(
+    system,
+    scheme,
+    q0,
+    u0,
+    t1,
+    dt,
+    t0=0.0,
+    *,
+    save_every=1,
+    solver=None,
+    sensitivity="discrete",
+    checkpoint=None,
+    progress=False,
+):
+    """Simulate a system from ``(q0, u0)`` at ``t0`` to ``t1`` with a fixed step ``dt``.
+
+    Parameters
+    ----------
+    system:       a `System`
+    scheme:       ``Moreau()``, ``SymmetricMoreau()``, ``VariationalMoreau()``, ...
+    q0, u0:       initial coordinates (n_q,) and velocities (n_u,), of one floating dtype, which is that of the run
+    t1, dt, t0:   end, step and start in s; dt must divide t1 - t0. Under `jit` they must be numbers, not traced
+    save_every:   store every so-many-th node; must divide the number of steps
+    solver:       `SemismoothNewton` settings
+    sensitivity:  "discrete" differentiates the discrete map. Through an impact this derivative does *not* tend to the derivative of the
+                  exact motion as dt -> 0
+    checkpoint:   number of steps that reverse mode recomputes at a time, instead of storing what they computed; the square root of
+                  the number of steps needs the least memory
+    progress:     show a bar (needs tqdm, in the extra ``jaxnsd[progress]``)
+
+    Returns a `Solution`. Works under `jit`, `vmap`, `grad`, in forward and reverse mode, and never raises inside of them: read
+    ``solution.success``, or call ``solution.raise_if_failed()``.
+
+    Raises ValueError or TypeError, before tracing, for input that makes no sense: wrong shapes or dtypes, restitution outside [0, 1],
+    negative friction, dt that does not divide the interval, an indefinite mass matrix, an initial state that penetrates a contact or
+    violates a constraint, a scheme that does not take the system.
+    """
+    solver = SemismoothNewton() if solver is None else solver
+    checks.options(scheme, solver, save_every, sensitivity, checkpoint)
+    n_steps = checks.steps(t0, t1, dt, save_every)
+    q0, u0 = checks.state(system, q0, u0)
+    checks.system(system, scheme, t0, q0, u0)
+    if progress:
+        progress_bar.require()
+    return _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, checkpoint, bool(progress))
+
+
+@functools.partial(jax.jit, static_argnames=("scheme", "n_steps", "save_every", "solver", "checkpoint", "progress"))
+def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, checkpoint, progress):
+    dtype = q0.dtype
+    t0, dt, t1 = (jnp.asarray(x, dtype) for x in (t0, dt, t1))
+    # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
+    time = lambda k: t0 + k.astype(dtype) * dt  # noqa: E731
+    limit = BLOW_UP * lax.stop_gradient(jnp.max(jnp.abs(u0), initial=0) + jnp.max(jnp.abs(q0), initial=0) / jnp.abs(t1 - t0))
+    limit = jnp.where(limit > 0, limit, jnp.inf)
+
+    def outcome(state, info):
+        speed = jnp.max(jnp.abs(state.u))
+        finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
+        code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
+        code = jnp.where(speed > limit, Outcome.DIVERGED, code)
+        return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
+
+    state, info = scheme.init(system, t0, dt, q0, u0, solver)
+    initial, initial_outcome = state.P, outcome(state, info)
+    shapes = jax.eval_shape(lambda: state)
+
+    def one(k, leaves):
+        state, info = scheme.step(system, time(k), dt, _thaw(leaves, shapes), solver)
+        return _freeze(state), (_freeze(state.P), info.iterations, info.residual, outcome(state, info), info.contact)
+
+    def stored(k, leaves):
+        """Advance from stored node k to the next."""
+        first = k * save_every
+        if save_every == 1:
+            return one(first, leaves)
+
+        def body(carry, j):
+            leaves, total = carry
+            leaves, record = one(first + j, leaves)
+            return (leaves, _accumulate(total, record)), None
+
+        _, record = jax.eval_shape(one, k, leaves)
+        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), record)
+        empty = (*empty[:4], empty[4] - 1)
+        inner = min(checkpoint or save_every, save_every)
+        (leaves, record), _ = _scan(body, (leaves, empty), save_every, inner if checkpoint else None)
+        return leaves, record
+
+    def body(carry, k):
+        leaves, record = stored(k, carry)
+        return leaves, (leaves[:2], record)
+
+    n_stored = n_steps // save_every
+    group = max(1, checkpoint // save_every) if checkpoint else None
+    report = progress_bar.reporter(n_stored) if progress else None
+    _, (nodes, (P, iterations, residual, codes, contact)) = _scan(body, _freeze(state), n_stored, group, report)
+    q, u = (
+        jnp.concatenate([start[None], _thaw_stacked(piece, like)]) for start, piece, like in zip(state[:2], nodes, shapes[:2], strict=True)
+    )
+    P = Percussions(*(_thaw_stacked(piece, like) for piece, like in zip(P, shapes.P, strict=True)))
+    t = time(jnp.arange(n_stored + 1) * save_every)
+    return Solution(t, q, u, *P, iterations, residual, codes, contact, initial, initial_outcome)
+
+
+def _accumulate(total, record):
+    P, iterations, residual, code, contact = record
+    P = jax.tree.map(jnp.add, total[0], P)
+    return P, total[1] + iterations, jnp.maximum(total[2], residual), jnp.maximum(total[3], code), jnp.maximum(total[4], contact)
+
+
+def _freeze(tree):
+    """State as loop carry: small arrays as tuples of scalars, so that a batch is a structure of arrays."""
+    return jax.tree.map(lambda x: tuple(linalg.unpack(x).ravel()) if 0 < x.size <= linalg.CARRY else x, tree)
+
+
+def _thaw(leaves, shapes):
+    """Inverse of `_freeze`."""
+    flat, tree = jax.tree.flatten(shapes)
+    parts = tree.flatten_up_to(leaves)
+    return jax.tree.unflatten(tree, [linalg.pack(linalg.vector(p)).reshape(s.shape) if isinstance(p, tuple) else p for p, s in zip(parts, flat, strict=True)])
+
+
+def _thaw_stacked(piece, like):
+    """Stored history of a frozen array: (N, *shape)."""
+    if not isinstance(piece, tuple):
+        return piece
+    return jnp.stack(piece, axis=-1).reshape(-1, *like.shape)
+
+
+def _scan(body, carry, length, group, report=None):
+    """`lax.scan` over ``range(length)``; with ``group``, in groups whose insides reverse mode recomputes.
+
+    What does not fill a group is a last, smaller one.
+    """
+    if report is not None:
+        pieces = min(length, progress_bar.UPDATES)
+        size, rest = divmod(length, pieces)
+        scan = lambda carry, first, n: _scan_range(body, carry, first, n, group)  # noqa: E731
+
+        def piece(carry, j):
+            carry, out = scan(carry, j * size, size)
+            report((j + 1) * size)
+            return carry, out
+
+        carry, out = lax.scan(piece, carry, jnp.arange(pieces))
+        out = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
+        if rest:
+            carry, last = scan(carry, jnp.asarray(pieces * size), rest)
+            report(jnp.asarray(length))
+            out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
+        return carry, out
+    return _scan_range(body, carry, 0, length, group)
+
+
+def _scan_range(body, carry, first, length, group):
+    if group is None:
+        return lax.scan(body, carry, first + jnp.arange(length))
+    group = min(group, length)
+    n_groups, rest = divmod(length, group)
+    inside = jax.checkpoint(lambda carry, start: lax.scan(body, carry, start + jnp.arange(group)))
+    carry, out = lax.scan(inside, carry, first + group * jnp.arange(n_groups))
+    out = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
+    if rest:
+        last = jax.checkpoint(lambda carry, start: lax.scan(body, carry, start + jnp.arange(rest)))
+        carry, end = last(carry, jnp.asarray(first + n_groups * group))
+        out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, end)
+    return carry, out

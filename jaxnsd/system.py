@@ -1,0 +1,197 @@
+"""Mechanical systems with contact: the user writes energies, forces and gaps, autodiff derives everything else.
+
+Notation as in Capobianco & Eugster (2018): generalized coordinates ``q`` (n_q,), generalized velocities ``u`` (n_u,), kinetic energy
+``T = 1/2 u^T M u + a^T u + c`` (19), momentum ``p = M u + a`` (20), ``b = dL/dq + f`` (23), ``h = b - Mdot u - adot`` (22), so that the
+equations of motion and of impact are
+
+    M du = h dt + W dP,          q_dot = u   (or B(t, q) u + beta(t, q), see `System.q_dot`).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+def static(**kwargs):
+    """Field of a system that is not a parameter (a number of elements, a flag): hashable, not differentiated, not batched."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+def system(cls):
+    """Class decorator that makes a subclass of `System` a frozen dataclass and a JAX pytree whose leaves are its parameters."""
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    return jax.tree_util.register_dataclass(cls)
+
+
+class System:
+    """A mechanical system. Subclass it, decorate the subclass with `jaxnsd.system`, write its mechanics as methods.
+
+    Fields are physical parameters and leaves of a pytree: `jax.grad(loss)(system)` and `jax.vmap(run)(systems)` need no wrapper.
+    A field that is no parameter is declared with `static()`.
+
+    To write (arguments t scalar, q (n_q,), u (n_u,); everything may depend on t):
+
+    ===============================  ==========================================================================================
+    ``kinetic_energy(t, q, u)``      scalar, quadratic in u; or
+    ``mass_matrix(t, q)``            (n_u, n_u), symmetric positive definite
+    ``potential_energy(t, q)``       scalar; default 0
+    ``force(t, q, u)``               (n_u,) generalized forces without potential; default 0
+    ``q_dot(t, q, u)``               (n_q,) kinematic equation, affine in u; default u
+    ``gap(t, q)``                    (n_N,) gaps, positive open; default none
+    ``tangential_velocity(t, q, u)`` (n_N, d), d = 1 planar, d = 2 spatial, affine in u; default d = 0, frictionless
+    ``constraint(t, q)``             (n_g,) bilateral constraints on position level, g = 0; default none
+    ``velocity_constraint(t, q, u)`` (n_gamma,) bilateral constraints on velocity level, affine in u; default none
+    ``e_N, e_F, mu``                 restitution in normal and tangential direction, friction coefficient: fields or methods without
+                                     arguments, scalar or (n_N,); default 0
+    ===============================  ==========================================================================================
+
+    Derived by autodiff, each may be overridden by a closed form: `M`, `momentum`, `b`, `h`, `gap_velocity`, `W_N`, `W_F`,
+    `constraint_velocity`, `W_g`, `W_gamma`, `total_energy`.
+    """
+
+    e_N = 0.0
+    e_F = 0.0
+    mu = 0.0
+
+    # ------------------------------------------------------------------------------------------- what the user writes
+    def kinetic_energy(self, t, q, u):
+        """T(t, q, u), scalar in J."""
+        return 0.5 * u @ (self.M(t, q, u) @ u)
+
+    def mass_matrix(self, t, q):
+        """M(t, q) of shape (n_u, n_u): the Hessian of the kinetic energy in u, C18 (19)."""
+        return self.M(t, q)
+
+    def potential_energy(self, t, q):
+        """V(t, q), scalar in J."""
+        del t
+        return jnp.zeros((), q.dtype)
+
+    def force(self, t, q, u):
+        """Generalized forces without potential, (n_u,)."""
+        del t, q
+        return jnp.zeros_like(u)
+
+    def q_dot(self, t, q, u):
+        """Kinematic equation: (n_q,) time derivative of q, affine in u."""
+        del t, q
+        return u
+
+    def gap(self, t, q):
+        """Gap functions g_N(t, q) of shape (n_N,) in m: positive open, negative penetrating."""
+        del t
+        return jnp.zeros((0,), q.dtype)
+
+    def tangential_velocity(self, t, q, u):
+        """Tangential contact velocities gamma_F(t, q, u) of shape (n_N, d) in m/s."""
+        del u
+        return jnp.zeros((*jax.eval_shape(self.gap, t, q).shape, 0), q.dtype)
+
+    def constraint(self, t, q):
+        """Bilateral constraints on position level, g(t, q) = 0 of shape (n_g,)."""
+        del t
+        return jnp.zeros((0,), q.dtype)
+
+    def velocity_constraint(self, t, q, u):
+        """Bilateral (nonholonomic) constraints on velocity level, gamma(t, q, u) = 0 of shape (n_gamma,)."""
+        del t, q
+        return jnp.zeros((0,), u.dtype)
+
+    # ------------------------------------------------------------------------------------------------ what is derived
+    def defines(self, name):
+        """Whether this system overrides the method ``name`` of `System`."""
+        return getattr(type(self), name) is not getattr(System, name)
+
+    def _velocity(self, q, u):
+        """A velocity to evaluate affine functions at, where the caller gave none."""
+        if u is not None:
+            return u
+        if self.defines("q_dot"):
+            raise TypeError(f"{type(self).__name__} defines q_dot, so the number of velocities cannot be seen from q: pass u as well")
+        return jnp.zeros_like(q)
+
+    def M(self, t, q, u=None):  # noqa: N802 - the field's symbol
+        """Mass matrix (n_u, n_u), whichever of `mass_matrix` and `kinetic_energy` is written; C18 (19)."""
+        if self.defines("mass_matrix"):
+            return jnp.asarray(self.mass_matrix(t, q))
+        if not self.defines("kinetic_energy"):
+            raise TypeError(f"{type(self).__name__} has no inertia: write kinetic_energy(t, q, u) or mass_matrix(t, q)")
+        return jax.hessian(self.kinetic_energy, argnums=2)(t, q, self._velocity(q, u))
+
+    def momentum(self, t, q, u):
+        """Generalized momentum p = dT/du = M u + a of shape (n_u,), C18 (20)."""
+        if self.defines("kinetic_energy"):
+            return jax.grad(self.kinetic_energy, argnums=2)(t, q, u)
+        return self.M(t, q, u) @ u
+
+    def b(self, t, q, u):
+        """Generalized forces b = dL/dq + f of shape (n_u,), C18 (23); with quasi-velocities B^T dL/dq + f + (Hamel's terms).
+
+        For ``q_dot = B(t, q) u + beta(t, q)`` Lagrange's equations in quasi-velocities (Boltzmann-Hamel) hold a further term, linear in
+        the momentum, which comes from the Lie brackets of the columns of B: for a rigid body with body-fixed angular velocity it is the
+        gyroscopic moment -omega x J omega. The brackets must lie in the span of B, as they do for a quaternion.
+        """
+        grad_q = jax.grad(lambda q: self.kinetic_energy(t, q, u) - self.potential_energy(t, q))(q)
+        force = self.force(t, q, u)
+        if not self.defines("q_dot"):
+            return grad_q + force
+        time_direction = jnp.ones_like(jnp.asarray(t, q.dtype))
+        B = jax.jacfwd(self.q_dot, argnums=2)(t, q, u)  # noqa: N806
+        # Derivative of every column of B along the motion, minus derivative of q_dot along every column.
+        _, along_motion = jax.jvp(
+            lambda t, q: jax.jacfwd(self.q_dot, argnums=2)(t, q, u), (jnp.asarray(t, q.dtype), q), (time_direction, self.q_dot(t, q, u))
+        )
+        along_columns = jax.jacfwd(self.q_dot, argnums=1)(t, q, u) @ B
+        bracket = jnp.linalg.solve(B.T @ B, B.T @ (along_motion - along_columns))
+        return B.T @ grad_q + force - bracket.T @ self.momentum(t, q, u)
+
+    def h(self, t, q, u):
+        """h = b - Mdot u - adot of shape (n_u,), C18 (22): the right-hand side of M du/dt = h + W lambda."""
+        t = jnp.asarray(t, q.dtype)
+        # p(t, q, u) along the motion at frozen u is exactly Mdot u + adot.
+        _, rate = jax.jvp(lambda t, q: self.momentum(t, q, u), (t, q), (jnp.ones_like(t), self.q_dot(t, q, u)))
+        return self.b(t, q, u) - rate
+
+    def _rate(self, function, t, q, u):
+        """Time derivative of ``function(t, q)`` along the motion."""
+        t = jnp.asarray(t, q.dtype)
+        return jax.jvp(function, (t, q), (jnp.ones_like(t), self.q_dot(t, q, u)))[1]
+
+    def gap_velocity(self, t, q, u):
+        """Normal contact velocities dg_N/dt of shape (n_N,), including the partial derivative in t."""
+        return self._rate(self.gap, t, q, u)
+
+    def constraint_velocity(self, t, q, u):
+        """Time derivative of the position-level constraints, (n_g,)."""
+        return self._rate(self.constraint, t, q, u)
+
+    def W_N(self, t, q, u=None):  # noqa: N802
+        """Normal force directions (d gap_velocity / du)^T of shape (n_u, n_N), C18 (7)."""
+        return jax.jacfwd(self.gap_velocity, argnums=2)(t, q, self._velocity(q, u)).T
+
+    def W_F(self, t, q, u=None):  # noqa: N802
+        """Tangential force directions (d gamma_F / du)^T of shape (n_u, n_N, d), C18 (7)."""
+        return jnp.moveaxis(jax.jacfwd(self.tangential_velocity, argnums=2)(t, q, self._velocity(q, u)), -1, 0)
+
+    def W_g(self, t, q, u=None):  # noqa: N802
+        """Force directions of the position-level constraints, (n_u, n_g), C24 (13)."""
+        return jax.jacfwd(self.constraint_velocity, argnums=2)(t, q, self._velocity(q, u)).T
+
+    def W_gamma(self, t, q, u=None):  # noqa: N802
+        """Force directions of the velocity-level constraints, (n_u, n_gamma), C24 (13)."""
+        return jax.jacfwd(self.velocity_constraint, argnums=2)(t, q, self._velocity(q, u)).T
+
+    def total_energy(self, t, q, u):
+        """T + V, scalar in J."""
+        return self.kinetic_energy(t, q, u) + self.potential_energy(t, q)
+
+    def contact_data(self, t, q):
+        """``(e_N, e_F, mu)``, each broadcast to (n_N,)."""
+        shape = jax.eval_shape(self.gap, t, q).shape
+        values = []
+        for name in ("e_N", "e_F", "mu"):
+            value = getattr(self, name)
+            value = value() if callable(value) else value
+            values.append(jnp.broadcast_to(jnp.asarray(value, q.dtype), shape))
+        return tuple(values)
