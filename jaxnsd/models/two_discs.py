@@ -1,0 +1,31 @@
+"""Two discs that collide obliquely, without friction."""
+
+import jax.numpy as jnp
+
+from ..system import System, system
+
+
+@system
+class TwoDiscs(System):
+    """Two frictionless discs in a plane, without gravity: q = (x_1, y_1, x_2, y_2), their centres in m.
+
+    Being frictionless they do not spin up, so there is no rotation. The momentum is conserved; the impact reverses the velocity of
+    approach along the line of centres, times ``e_N``.
+    """
+
+    mass_1: float = 1.0  # kg
+    mass_2: float = 2.0  # kg
+    radius: float = 0.1  # m, of each
+    e_N: float = 0.8
+
+    def mass_matrix(self, t, q):
+        """diag(m1, m1, m2, m2)."""
+        return jnp.diag(jnp.stack([jnp.asarray(x, q.dtype) for x in (self.mass_1, self.mass_1, self.mass_2, self.mass_2)]))
+
+    def gap(self, t, q):
+        """Distance of the rims; the centres must not coincide."""
+        return jnp.stack([jnp.hypot(q[2] - q[0], q[3] - q[1]) - 2 * self.radius])
+
+    def initial_state(self):
+        """``(q0, u0)``: approaching with a lateral offset of one radius."""
+        return jnp.array([0.0, 0.0, 1.0, 0.1]), jnp.array([1.0, 0.2, -0.5, 0.0])
