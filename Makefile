@@ -1,0 +1,56 @@
+# Every target works from a bare clone: it makes .venv from a Python >= 3.11 and installs what it needs, once per pyproject.toml.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow lint format bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+# A Python that is new enough and can make virtual environments; override with `make PYTHON=...`.
+SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c '$(SUITABLE)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
+
+demo: $(VENV)/.installed-demo ## the main job: woodpecker toy, 4096 of them, and two parameters recovered from data
+	$(BIN)/python -m jaxnsd demo --out out/demo
+
+test: $(VENV)/.installed-test ## lint, format check and the fast tests
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.installed-test ## all tests, the slow ones too
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+lint: $(VENV)/.installed-test ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-test ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-test ## the speed table
+	@for script in examples/benchmarks/[a-z]*.py; do \
+		[ -e "$$script" ] || { echo "no benchmarks in examples/benchmarks"; exit 1; }; \
+		echo "$$script"; $(BIN)/python "$$script" || exit 1; done
+
+clean: ## remove what make and the tests produce
+	rm -rf $(VENV) build dist out .jax_cache .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "jaxnsd needs Python >= 3.11 with venv and pip, and none was found on the PATH." >&2; \
+		echo "Install one (on Debian and Ubuntu: python3 and python3-venv), or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; \
+		exit 1; fi
+	@"$(PYTHON)" -c '$(SUITABLE)' || { echo "$(PYTHON) is older than 3.11 or lacks venv or ensurepip: name another with PYTHON=..." >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+$(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[progress]'
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@

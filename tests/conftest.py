@@ -1,0 +1,31 @@
+"""Strict numerics for every test: float64, no silent rank promotion, and one compilation cache for all runs and workers."""
+
+import os
+from pathlib import Path
+
+# XLA starts a pool as wide as the machine in every process: with several test workers they would fight for the cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("NPROC", "1")
+
+import jax
+import matplotlib
+import pytest
+
+matplotlib.use("Agg")
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent.parent / ".jax_cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+# A bounded cache is locked while it is read and written, which makes it safe to share between workers.
+jax.config.update("jax_compilation_cache_max_size", 2**30)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    """No figure outlives its test."""
+    yield
+    if matplotlib._pylab_helpers.Gcf.figs:
+        import matplotlib.pyplot as plt
+
+        plt.close("all")
