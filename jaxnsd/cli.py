@@ -1,0 +1,272 @@
+"""The command line: ``list`` what there is, ``run`` one simulation, ``demo`` the main job.
+
+Exit status: 0 done, 1 the simulation failed (what was computed is written all the same), 2 bad arguments, said in one line.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import inspect
+import json
+import sys
+import textwrap
+import time
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from . import __version__, schemes
+from .models import MODELS
+from .simulate import SimulationError, simulate
+
+SCHEMES = {name: getattr(schemes, name) for name in schemes.__all__ if name != "Scheme"}
+PICTURES = (".png", ".pdf", ".svg")
+
+
+def main(argv=None):
+    """Run the command line with the arguments ``argv`` (default: those of the process) and return the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        return args.command(args)
+    except _ArgumentError as error:
+        return _complain(f"jaxnsd {args.name}", error, 2)
+    except KeyboardInterrupt:
+        return _complain(f"jaxnsd {args.name}", "interrupted", 130)
+
+
+class _ArgumentError(Exception):
+    """What a user typed makes no sense; the message says what does."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that complains in one line."""
+
+    def error(self, message):
+        sys.exit(_complain(self.prog, f"{message} (see {self.prog} --help)", 2))
+
+
+def _complain(who, message, status):
+    print(f"{who}: {' '.join(str(message).split())}", file=sys.stderr)
+    return status
+
+
+def _parser():
+    parser = _Parser(
+        prog="jaxnsd", description="Simulate mechanical systems with hard contact, impact and Coulomb friction.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"jaxnsd {__version__}")
+    commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
+
+    listing = commands.add_parser("list", help="the models with their parameters, and the schemes", allow_abbrev=False)
+    listing.set_defaults(command=_list)
+
+    run = commands.add_parser("run", help="simulate a model and say what happened", allow_abbrev=False)
+    run.add_argument("model", metavar="MODEL", help="name of a model, see: jaxnsd list")
+    run.add_argument("--scheme", default="Moreau", metavar="S", help="time-stepping scheme (default: %(default)s)")
+    run.add_argument("--dt", type=_number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
+    run.add_argument("--t1", type=_number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="parameter of the model or of its start; commas make an array; repeatable",
+    )
+    run.add_argument("--save-every", type=_count, default=1, metavar="N", help="store every N-th step (default: %(default)s)")
+    run.add_argument("--out", type=Path, metavar="FILE.npz", help="write the arrays here")
+    run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the motion here (.png, .pdf or .svg)")
+    run.add_argument("--float32", action="store_true", help="single precision (default: double)")
+    run.add_argument("--progress", action="store_true", help="show a bar (needs tqdm)")
+    run.set_defaults(command=_run)
+
+    demo = commands.add_parser("demo", help="woodpecker toy, 4096 of them at once, two parameters from noisy data", allow_abbrev=False)
+    demo.add_argument(
+        "--out", type=Path, default=Path("out/demo"), metavar="DIR", help="directory for pictures and arrays (default: %(default)s)"
+    )
+    demo.add_argument("--quick", action="store_true", help="a smaller version, in a few seconds")
+    demo.set_defaults(command=_demo)
+    return parser
+
+
+def _number(text):
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
+def _count(text):
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
+    return value
+
+
+def _list(args):
+    del args
+    print("Models (jaxnsd run MODEL --set NAME=VALUE):")
+    for name, cls in MODELS.items():
+        fields, start = _parameters(cls)
+        print(f"  {name}\n      {_first_line(cls)}")
+        for title, values in (("parameters", fields), ("start", start)):
+            if values:
+                text = ", ".join(f"{key}={value}" for key, value in values.items())
+                print(textwrap.fill(text, 120, initial_indent=f"      {title + ':':<12}", subsequent_indent=" " * 18))
+    print("\nSchemes (--scheme NAME):")
+    for name, cls in SCHEMES.items():
+        print(f"  {name:<18} order {cls.order}   {_first_line(cls)}")
+    return 0
+
+
+def _first_line(cls):
+    return inspect.getdoc(cls).split("\n")[0]
+
+
+def _parameters(cls):
+    """``(fields of the model, arguments of its initial state)``, each a dict of names and default values."""
+    fields = {field.name: field.default for field in dataclasses.fields(cls)}
+    arguments = inspect.signature(cls.initial_state).parameters
+    return fields, {name: argument.default for name, argument in arguments.items() if name != "self"}
+
+
+def _choose(kind, name, choices):
+    if name in choices:
+        return choices[name]
+    lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    hint = f"did you mean {lower[close[0]]}?" if close else f"one of {', '.join(choices)}"
+    raise _ArgumentError(f"unknown {kind} {name!r}; {hint}")
+
+
+def _model(name, settings):
+    """``(system, q0, u0)`` of a model with ``NAME=VALUE`` settings."""
+    cls = _choose("model", name, MODELS)
+    fields, start = _parameters(cls)
+    values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise _ArgumentError(f"--set takes NAME=VALUE, got {setting!r}")
+        if key not in fields and key not in start:
+            raise _ArgumentError(f"{name} has no parameter {key!r}; it has {', '.join([*fields, *start])}")
+        values[key] = _value(key, text, (fields | start)[key])
+    system = cls(**{key: value for key, value in values.items() if key in fields})
+    return system, *system.initial_state(**{key: value for key, value in values.items() if key in start})
+
+
+def _value(key, text, default):
+    """Value of a parameter, of the type of its default; several numbers with commas between them make an array."""
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise _ArgumentError(f"{key} is true or false, got {text!r}")
+        return text.lower() == "true"
+    try:
+        if isinstance(default, int):
+            return int(text)
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise _ArgumentError(f"{key} must be a {'whole ' if isinstance(default, int) else ''}number, got {text!r}") from None
+    return numbers[0] if len(numbers) == 1 else jax.numpy.asarray(numbers)
+
+
+def _check_file(option, path, endings):
+    if path is None:
+        return
+    if path.suffix not in endings:
+        raise _ArgumentError(f"{option} must end in {' or '.join(endings)}, got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise _ArgumentError(f"{option}: the directory {str(path.parent)!r} does not exist")
+    if path.is_dir():
+        raise _ArgumentError(f"{option}: {str(path)!r} is a directory")
+
+
+def _run(args):
+    jax.config.update("jax_enable_x64", not args.float32)
+    _check_file("--out", args.out, (".npz",))
+    _check_file("--plot", args.plot, PICTURES)
+    scheme = _choose("scheme", args.scheme, SCHEMES)()
+    try:
+        system, q0, u0 = _model(args.model, args.set)
+
+        def go():
+            return jax.block_until_ready(
+                simulate(system, scheme, q0, u0, args.t1, args.dt, save_every=args.save_every, progress=args.progress)
+            )
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="simulating in float32")
+            sol, first = _timed(go)
+            # A second run tells the speed after compilation.
+            seconds = first if args.progress or first > 20 else _timed(go)[1]
+    except (TypeError, ValueError, ImportError) as error:
+        raise _ArgumentError(error) from error
+
+    _summarize(args, system, sol, first, seconds)
+    try:
+        if args.out:
+            settings = {"model": args.model, "scheme": args.scheme, "dt": args.dt, "t1": args.t1, "set": args.set}
+            np.savez_compressed(args.out, **arrays(sol), settings=json.dumps(settings))
+            print(f"arrays      {args.out}")
+        if args.plot:
+            from . import plotting
+
+            with np.errstate(all="ignore"):
+                fig = plotting.overview(system, sol, f"{args.model}, {args.scheme}, $\\Delta t$ = {args.dt:g} s")
+                plotting.save(fig, args.plot)
+            print(f"picture     {args.plot}")
+    except OSError as error:
+        return _complain("jaxnsd run", f"cannot write: {error}", 1)
+    try:
+        sol.raise_if_failed()
+    except SimulationError as error:
+        return _complain("jaxnsd run", error, 1)
+    return 0
+
+
+def _timed(function):
+    start = time.perf_counter()
+    return function(), time.perf_counter() - start
+
+
+def arrays(sol):
+    """The arrays of a `Solution` as a dict of NumPy arrays, for `numpy.savez`."""
+    names = ("t", "q", "u", "P_N", "P_F", "P_g", "P_gamma", "iterations", "residual", "outcome", "contact")
+    return {name: np.asarray(getattr(sol, name)) for name in names}
+
+
+def _summarize(args, system, sol, first, seconds):
+    from . import plotting
+
+    steps = len(sol.outcome) * args.save_every
+    energy = jax.jit(system.total_energy)
+    begin, end = (float(energy(sol.t[k], sol.q[k], sol.u[k])) for k in (0, -1))
+    closed = int(plotting.impacts(sol).sum())
+    speed = (
+        f"{steps / seconds:.3g} steps/s after compilation ({first:.1f} s with it)" if seconds < first else f"{first:.1f} s with compilation"
+    )
+    print(f"{args.model}, {args.scheme}, dt = {args.dt:g} s, to t = {args.t1:g} s, {sol.q.dtype}")
+    print(f"steps       {steps}, {speed}")
+    print(f"impacts     {closed} (contacts that closed between stored nodes)")
+    print(f"energy      {begin:.6g} J to {end:.6g} J, change {end - begin:+.3g} J")
+    print(f"iterations  {int(sol.iterations.sum()) / steps:.2f} per step, largest residual {float(sol.residual.max()):.2g} N s")
+    print(f"success     {'yes' if bool(sol.success) else 'no'}")
+
+
+def _demo(args):
+    jax.config.update("jax_enable_x64", True)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _ArgumentError(f"--out: cannot make the directory {str(args.out)!r}: {error.strerror}") from error
+    try:
+        import tqdm  # noqa: F401
+    except ImportError as error:
+        raise _ArgumentError('the demo shows progress bars and needs tqdm: pip install "jaxnsd[progress]"') from error
+    from . import demo
+
+    return demo.main(args.out, quick=args.quick)

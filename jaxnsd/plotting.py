@@ -1,0 +1,234 @@
+"""Pictures of simulated motions. The only module that imports matplotlib.
+
+Every function takes a `Solution` or arrays and, if wanted, the axes to draw on; it returns the axes and never shows a window. Colours are
+those of Okabe and Ito, which people with any kind of colour vision tell apart.
+"""
+
+import jax
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+#: Okabe & Ito's palette without its yellow, which is faint on white: blue, vermilion, green, purple, orange, sky blue, black.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+STYLE = {
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": "medium",
+    "axes.titlelocation": "left",
+    "font.size": 9,
+    "lines.linewidth": 1.3,
+    "mathtext.fontset": "cm",
+    "savefig.dpi": 200,
+}
+
+
+def figure(rows=1, columns=1, width=6.4, height=4.0, **gridspec):
+    """``(figure, axes)`` in the house's style, outside of pyplot: no window, nothing to close.
+
+    ``axes`` is an array of shape (rows, columns), squeezed as by `matplotlib.pyplot.subplots`; ``width`` and ``height`` in inches.
+    """
+    with matplotlib.rc_context(STYLE):
+        fig = Figure(figsize=(width, height), layout="constrained")
+        return fig, fig.subplots(rows, columns, gridspec_kw=gridspec)
+
+
+def save(fig, path):
+    """Write a figure to a file, whose format follows from its name."""
+    with matplotlib.rc_context(STYLE):
+        fig.savefig(path)
+
+
+def impacts(sol):
+    """Where contacts close: boolean (N, n_N), true in a stored interval with a normal percussion that follows one without.
+
+    A contact that stays closed counts once, a contact that bounces once an impact.
+    """
+    _single(sol, "impacts")
+    closed = np.asarray(sol.P_N) > 0
+    before = np.concatenate([np.asarray(sol.initial.P_N)[None] > 0, closed[:-1]])
+    return closed & ~before
+
+
+def trajectory(sol, coordinates=None, *, labels=None, ax=None):
+    """Coordinates q (N + 1, n_q) against time; ``coordinates`` picks some by their indices, ``labels`` names those drawn."""
+    _single(sol, "trajectory")
+    q = np.asarray(sol.q)
+    chosen = list(range(q.shape[1])) if coordinates is None else [int(i) for i in np.atleast_1d(coordinates)]
+    for i in chosen:
+        if not -q.shape[1] <= i < q.shape[1]:
+            raise ValueError(f"trajectory: coordinate {i} of a system with {q.shape[1]}")
+    if labels is None:
+        labels = [f"$q_{{{i}}}$" for i in chosen]
+    if len(labels) != len(chosen):
+        raise ValueError(f"trajectory: {len(labels)} labels for {len(chosen)} coordinates")
+    ax = _axes(ax)
+    for i, label, colour in zip(chosen, labels, _colours(len(chosen)), strict=True):
+        ax.plot(sol.t, q[:, i], color=colour, label=label)
+    return _finish(ax, "coordinates", legend=len(chosen) > 1, single=labels)
+
+
+def phase_portrait(sol, coordinate=0, *, label=None, ax=None, **line):
+    """Velocity ``u[:, coordinate]`` against ``q[:, coordinate]``, both (N + 1,); for systems with q_dot = u."""
+    _single(sol, "phase_portrait")
+    n = min(sol.q.shape[1], sol.u.shape[1])
+    if not -n <= coordinate < n:
+        raise ValueError(f"phase_portrait: coordinate {coordinate} of a system with {n}")
+    ax = _axes(ax)
+    ax.plot(np.asarray(sol.q)[:, coordinate], np.asarray(sol.u)[:, coordinate], label=label, **line)
+    ax.set_xlabel(f"$q_{{{coordinate}}}$")
+    ax.set_ylabel(f"$\\dot q_{{{coordinate}}}$")
+    return ax
+
+
+def gaps(system, sol, *, labels=None, ax=None):
+    """Gaps g_N(t, q) (N + 1, n_N) against time, with a dot at the node where a contact closes (see `impacts`)."""
+    _single(sol, "gaps")
+    values = np.asarray(jax.vmap(system.gap)(sol.t, sol.q))
+    ax = _axes(ax)
+    _contacts(ax, np.asarray(sol.t), values, sol, values[1:], labels, "gaps")
+    ax.axhline(0, color="0.5", linewidth=0.6, zorder=0)
+    return _finish(ax, "gaps $g_N$ in m", legend=values.shape[1] > 1)
+
+
+def percussions(sol, *, labels=None, ax=None):
+    """Normal percussions P_N (N, n_N) against the times ``t[1:]`` at which they act, with a dot where a contact closes."""
+    _single(sol, "percussions")
+    values = np.asarray(sol.P_N)
+    ax = _axes(ax)
+    _contacts(ax, np.asarray(sol.t)[1:], values, sol, values, labels, "percussions")
+    return _finish(ax, "normal percussions $P_N$ in N s", legend=values.shape[1] > 1)
+
+
+def energy(system, sol, *, ax=None):
+    """Kinetic, potential and total energy (N + 1,) at the nodes, the kinetic one with the velocity that leaves the node."""
+    _single(sol, "energy")
+    kinetic = np.asarray(jax.vmap(system.kinetic_energy)(sol.t, sol.q, sol.u))
+    potential = np.asarray(jax.vmap(system.potential_energy)(sol.t, sol.q))
+    ax = _axes(ax)
+    for values, label, colour in (
+        (kinetic, "kinetic", COLOURS[0]),
+        (potential, "potential", COLOURS[1]),
+        (kinetic + potential, "total", "black"),
+    ):
+        ax.plot(sol.t, values, label=label, color=colour)
+    return _finish(ax, "energy in J", legend=True)
+
+
+def ensemble_bands(t, values, quantiles=(0.05, 0.25, 0.5, 0.75, 0.95), *, label=None, colour=COLOURS[0], ax=None):
+    """Quantiles over an ensemble: bands between the outer and inner pairs, a line for the median.
+
+    ``t`` (N,), ``values`` (members, N); ``quantiles`` an odd, increasing number of levels, symmetric about the middle one, the line.
+    """
+    t, values, quantiles = np.asarray(t), np.asarray(values), np.asarray(quantiles, float)
+    if t.ndim != 1 or values.ndim != 2 or values.shape[1] != len(t):
+        raise ValueError(f"ensemble_bands: t must be (N,) and values (members, N), got {t.shape} and {values.shape}")
+    if len(quantiles) % 2 == 0 or np.any(np.diff(quantiles) <= 0) or quantiles[0] < 0 or quantiles[-1] > 1:
+        raise ValueError(f"ensemble_bands: quantiles must be an odd number of increasing levels in [0, 1], got {quantiles.tolist()}")
+    levels = np.quantile(values, quantiles, axis=0)
+    middle = len(quantiles) // 2
+    ax = _axes(ax)
+    for i in range(middle):
+        low, high = quantiles[i], quantiles[-1 - i]
+        name = f"{100 * low:g} to {100 * high:g} %"
+        ax.fill_between(t, levels[i], levels[-1 - i], color=colour, alpha=0.2, linewidth=0, label=name)
+    ax.plot(t, levels[middle], color=colour, label=label or ("median" if quantiles[middle] == 0.5 else f"{100 * quantiles[middle]:g} %"))
+    ax.set_xlabel("time $t$ in s")
+    ax.legend(frameon=False)
+    return ax
+
+
+def convergence(dts, errors, *, labels=None, orders=(), ax=None):
+    """Errors against step size on logarithmic axes, with the observed order (slope of the fitted line) in the legend.
+
+    ``dts`` (n,), ``errors`` (n,) or (curves, n), all positive; ``orders`` draws dashed lines of these slopes through the first curve's
+    error at the largest step.
+    """
+    dts, errors = np.asarray(dts, float), np.atleast_2d(np.asarray(errors, float))
+    if dts.ndim != 1 or errors.shape[1:] != dts.shape or len(dts) < 2:
+        raise ValueError(f"convergence: dts must be (n,) with n > 1 and errors (n,) or (curves, n), got {dts.shape} and {errors.shape}")
+    if np.any(dts <= 0) or not np.all(errors > 0):
+        raise ValueError("convergence: step sizes and errors must be positive")
+    labels = [None] * len(errors) if labels is None else [labels] if isinstance(labels, str) else list(labels)
+    if len(labels) != len(errors):
+        raise ValueError(f"convergence: {len(labels)} labels for {len(errors)} curves")
+    ax = _axes(ax)
+    for error, label, marker in zip(errors, labels, "os^vDPX" * len(errors), strict=False):
+        slope = np.polyfit(np.log(dts), np.log(error), 1)[0]
+        ax.loglog(dts, error, marker=marker, markersize=4, label=f"{label + ', ' if label else ''}order {slope:.2f}")
+    largest = np.argmax(dts)
+    ends = np.array([dts.min(), dts.max()])
+    for order in orders:
+        ax.loglog(ends, errors[0, largest] * (ends / ends[1]) ** order, "--", color="0.5", linewidth=0.8, label=f"slope {order:g}")
+    ax.set_xlabel(r"step size $\Delta t$ in s")
+    ax.set_ylabel("error")
+    ax.legend(frameon=False)
+    return ax
+
+
+def overview(system, sol, title=None):
+    """One figure of a motion: coordinates, energy and, if the system has contacts, gaps and percussions; returns the figure."""
+    _single(sol, "overview")
+    rows = 2 if sol.P_N.shape[1] else 1
+    fig, axes = figure(rows, 2, width=10.0, height=2.9 * rows)
+    axes = axes.ravel()
+    trajectory(sol, ax=axes[0])
+    energy(system, sol, ax=axes[1])
+    if rows == 2:
+        gaps(system, sol, ax=axes[2])
+        percussions(sol, ax=axes[3])
+    if title:
+        fig.suptitle(title, x=0.01, horizontalalignment="left")
+    return fig
+
+
+def _single(sol, name):
+    shape = np.shape(sol.t)[:-1]
+    if shape:
+        raise ValueError(
+            f"{name} draws one motion, got a batch of shape {shape}: pick one with jax.tree.map(lambda x: x[0], sol), "
+            "or draw the batch with ensemble_bands"
+        )
+
+
+def _axes(ax):
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    with matplotlib.rc_context(STYLE):
+        return plt.subplots(layout="constrained")[1]
+
+
+def _contacts(ax, t, values, sol, at_impact, labels, name):
+    """A line a contact, dots where it closes."""
+    n = values.shape[1]
+    if labels is None:
+        labels = [f"contact {i}" for i in range(n)]
+    if len(labels) != n:
+        raise ValueError(f"{name}: {len(labels)} labels for {n} contacts")
+    closing, times = impacts(sol), np.asarray(sol.t)[1:]
+    for i, (label, colour) in enumerate(zip(labels, _colours(n), strict=True)):
+        ax.plot(t, values[:, i], color=colour, linewidth=1.0, label=label)
+        ax.plot(times[closing[:, i]], at_impact[closing[:, i], i], ".", color=colour, markersize=4, label=f"_impacts {i}")
+
+
+def _colours(n):
+    """n colours: the palette, or an ordered map where it is too short."""
+    return COLOURS[:n] if n <= len(COLOURS) else list(matplotlib.colormaps["viridis"](np.linspace(0, 0.9, n)))
+
+
+def _finish(ax, ylabel, legend, single=()):
+    ax.set_xlabel("time $t$ in s")
+    ax.set_ylabel(single[0] if len(single) == 1 else ylabel)
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    ax.ticklabel_format(axis="y", scilimits=(-3, 4), useMathText=True)
+    if legend:
+        # Beside the axes, where it covers no line.
+        handles, labels = ax.get_legend_handles_labels()
+        every = -(-len(handles) // 10)
+        ax.legend(handles[::every], labels[::every], frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return ax
