@@ -7,6 +7,7 @@ those of Okabe and Ito, which people with any kind of colour vision tell apart.
 import jax
 import matplotlib
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -26,20 +27,25 @@ STYLE = {
 }
 
 
+def styled(function):
+    """Decorator: the function draws in the house's style, whatever the user's settings are."""
+    return matplotlib.rc_context(STYLE)(function)
+
+
+@styled
 def figure(rows=1, columns=1, width=6.4, height=4.0, **gridspec):
     """``(figure, axes)`` in the house's style, outside of pyplot: no window, nothing to close.
 
     ``axes`` is an array of shape (rows, columns), squeezed as by `matplotlib.pyplot.subplots`; ``width`` and ``height`` in inches.
     """
-    with matplotlib.rc_context(STYLE):
-        fig = Figure(figsize=(width, height), layout="constrained")
-        return fig, fig.subplots(rows, columns, gridspec_kw=gridspec)
+    fig = Figure(figsize=(width, height), layout="constrained")
+    return fig, fig.subplots(rows, columns, gridspec_kw=gridspec)
 
 
+@styled
 def save(fig, path):
     """Write a figure to a file, whose format follows from its name."""
-    with matplotlib.rc_context(STYLE):
-        fig.savefig(path)
+    fig.savefig(path)
 
 
 def impacts(sol):
@@ -134,7 +140,8 @@ def ensemble_bands(t, values, quantiles=(0.05, 0.25, 0.5, 0.75, 0.95), *, label=
     for i in range(middle):
         low, high = quantiles[i], quantiles[-1 - i]
         name = f"{100 * low:g} to {100 * high:g} %"
-        ax.fill_between(t, levels[i], levels[-1 - i], color=colour, alpha=0.2, linewidth=0, label=name)
+        shade = 1 - 0.6 * (i + 1) / (middle + 1) * (1 - np.array(to_rgb(colour)))
+        ax.fill_between(t, levels[i], levels[-1 - i], color=shade, linewidth=0, label=name)
     ax.plot(t, levels[middle], color=colour, label=label or ("median" if quantiles[middle] == 0.5 else f"{100 * quantiles[middle]:g} %"))
     ax.set_xlabel("time $t$ in s")
     ax.legend(frameon=False)
@@ -169,6 +176,7 @@ def convergence(dts, errors, *, labels=None, orders=(), ax=None):
     return ax
 
 
+@styled
 def overview(system, sol, title=None):
     """One figure of a motion: coordinates, energy and, if the system has contacts, gaps and percussions; returns the figure."""
     _single(sol, "overview")

@@ -1,0 +1,155 @@
+"""What is drawn is what was computed: the data of lines and bands equal the arrays."""
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxnsd
+from jaxnsd import plotting
+from jaxnsd.models import BeadColumn, BouncingBall, RotatingBall
+
+
+def simulate(system, t1=1.0, dt=1e-2, **options):
+    return jaxnsd.simulate(system, jaxnsd.Moreau(), *system.initial_state(), t1, dt, **options)
+
+
+@pytest.fixture(scope="module")
+def ball():
+    return BouncingBall()
+
+
+@pytest.fixture(scope="module")
+def sol(ball):
+    return simulate(ball)
+
+
+def test_impacts_of_a_ball_are_where_its_velocity_reverses(sol):
+    up = np.asarray(sol.u[1:, 0] > sol.u[:-1, 0])
+    assert_array_equal(plotting.impacts(sol)[:, 0], up)
+    assert up.sum() == 1
+
+
+def test_a_contact_that_stays_closed_counts_once():
+    sol = simulate(BouncingBall(e_N=0.0))
+    assert (sol.P_N > 0).sum() > 10
+    assert plotting.impacts(sol).sum() == 1
+
+
+def test_a_contact_closed_at_the_first_node_is_no_impact():
+    sol = jaxnsd.simulate(BouncingBall(e_N=0.0), jaxnsd.SymmetricMoreau(), jnp.array([0.0]), jnp.array([0.0]), 0.1, 1e-2)
+    assert np.all(sol.initial.P_N > 0)
+    assert plotting.impacts(sol).sum() == 0
+
+
+def test_trajectory(sol):
+    ax = plotting.trajectory(sol, labels=["height in m"])
+    assert_array_equal(ax.lines[0].get_xydata(), np.stack([sol.t, sol.q[:, 0]], axis=1))
+    assert ax.get_xlabel() == "time $t$ in s"
+    assert ax.get_ylabel() == "height in m"
+
+
+def test_trajectory_of_chosen_coordinates():
+    sol = simulate(RotatingBall(), 0.1)
+    ax = plotting.trajectory(sol, [1, 2])
+    assert_array_equal(np.stack([line.get_ydata() for line in ax.lines], axis=1), sol.q[:, 1:])
+    with pytest.raises(ValueError, match="coordinate 3 of a system with 3"):
+        plotting.trajectory(sol, 3)
+    with pytest.raises(ValueError, match="1 labels for 3 coordinates"):
+        plotting.trajectory(sol, labels=["x"])
+
+
+def test_phase_portrait(sol):
+    ax = plotting.phase_portrait(sol, 0, color="black")
+    assert_array_equal(ax.lines[0].get_xydata(), np.concatenate([sol.q, sol.u], axis=1))
+    assert ax.lines[0].get_color() == "black"
+    with pytest.raises(ValueError, match="coordinate 1 of a system with 1"):
+        plotting.phase_portrait(sol, 1)
+
+
+@pytest.mark.parametrize("name", ["gaps", "percussions"])
+def test_gaps_and_percussions_with_impacts_marked(name):
+    system = BeadColumn(n=3)
+    sol = simulate(system, 0.5, 5e-3)
+    ax = plotting.gaps(system, sol) if name == "gaps" else plotting.percussions(sol)
+    gap = np.stack([sol.q[:, 0] - 0.05, sol.q[:, 1] - sol.q[:, 0] - 0.1, sol.q[:, 2] - sol.q[:, 1] - 0.1], axis=1)
+    for i in range(3):
+        line, dots = ax.lines[2 * i], ax.lines[2 * i + 1]
+        closing = 1 + np.flatnonzero(plotting.impacts(sol)[:, i])
+        assert len(closing) > 1
+        if name == "gaps":
+            t, values, marked = sol.t, gap[:, i], gap[closing, i]
+        else:
+            t, values, marked = sol.t[1:], sol.P_N[:, i], sol.P_N[closing - 1, i]
+        assert_allclose(line.get_xydata(), np.stack([t, values], axis=1), atol=1e-15)
+        assert_allclose(dots.get_xydata(), np.stack([sol.t[closing], marked], axis=1), atol=1e-15)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["contact 0", "contact 1", "contact 2"]
+
+
+def test_energy(ball, sol):
+    ax = plotting.energy(ball, sol)
+    kinetic = 0.5 * 0.1 * np.asarray(sol.u[:, 0]) ** 2
+    potential = 0.1 * 9.81 * np.asarray(sol.q[:, 0])
+    for line, values in zip(ax.lines, (kinetic, potential, kinetic + potential), strict=True):
+        assert_allclose(line.get_ydata(), values, rtol=1e-14, atol=1e-15)
+
+
+def test_ensemble_bands():
+    t, values = np.linspace(0, 1, 5), np.random.default_rng(0).normal(size=(200, 5))
+    ax = plotting.ensemble_bands(t, values, (0.1, 0.5, 0.9))
+    assert_allclose(ax.lines[0].get_ydata(), np.median(values, axis=0))
+    band = ax.collections[0].get_paths()[0].vertices
+    for k in range(5):
+        ends = band[np.isclose(band[:, 0], t[k]), 1]
+        assert_allclose([ends.min(), ends.max()], np.quantile(values[:, k], [0.1, 0.9]))
+    with pytest.raises(ValueError, match=r"values \(members, N\)"):
+        plotting.ensemble_bands(t, values.T)
+    with pytest.raises(ValueError, match="odd number"):
+        plotting.ensemble_bands(t, values, (0.1, 0.9))
+
+
+def test_convergence():
+    dts = np.array([0.1, 0.05, 0.025])
+    ax = plotting.convergence(dts, [3 * dts**2, dts], labels=["a", "b"], orders=(2,))
+    assert_allclose(ax.lines[0].get_xydata(), np.stack([dts, 3 * dts**2], axis=1))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a, order 2.00", "b, order 1.00", "slope 2"]
+    assert_allclose(ax.lines[2].get_ydata(), 3 * np.array([0.025, 0.1]) ** 2)
+    with pytest.raises(ValueError, match="must be positive"):
+        plotting.convergence(dts, [0.1, 0.0, 0.1])
+    with pytest.raises(ValueError, match=r"got \(3,\) and \(1, 2\)"):
+        plotting.convergence(dts, [0.1, 0.1])
+
+
+def test_overview_has_contacts_where_the_system_has(ball, sol):
+    assert len(plotting.overview(ball, sol, "title").axes) == 4
+
+    @jaxnsd.system
+    class Free(jaxnsd.System):
+        def mass_matrix(self, t, q):
+            return jnp.eye(1)
+
+        def kinetic_energy(self, t, q, u):
+            return 0.5 * u @ u
+
+    free = Free()
+    assert len(plotting.overview(free, jaxnsd.simulate(free, jaxnsd.Moreau(), jnp.zeros(1), jnp.ones(1), 0.1, 0.1)).axes) == 2
+
+
+@pytest.mark.parametrize("name", ["trajectory", "phase_portrait", "gaps", "percussions", "energy", "impacts", "overview"])
+def test_a_batch_is_refused(ball, sol, name):
+    batch = jax.tree.map(lambda x: jnp.stack([x, x]), sol)
+    function = getattr(plotting, name)
+    with pytest.raises(ValueError, match=rf"{name} draws one motion, got a batch of shape \(2,\)"):
+        function(ball, batch) if name in ("gaps", "energy", "overview") else function(batch)
+
+
+def test_given_axes_are_used_and_settings_left_alone(sol, tmp_path):
+    before = dict(matplotlib.rcParams)
+    fig, axes = plotting.figure(1, 2)
+    assert plotting.trajectory(sol, ax=axes[1]) is axes[1]
+    assert not axes[0].lines
+    plotting.save(fig, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    assert dict(matplotlib.rcParams) == before
