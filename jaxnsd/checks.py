@@ -1,8 +1,9 @@
-"""Checks of the input of `simulate`, before tracing: each failure says what was given, what was expected and what to do.
+"""Checks of what the user gives, before tracing: each failure says what was given, what was expected and what to do.
 
 Values are checked where they are known; under `jit`, `vmap` and `grad` only shapes and dtypes are.
 """
 
+import functools
 import warnings
 
 import jax
@@ -20,18 +21,18 @@ PENETRATION, VIOLATION = 1e-2, 1e-6
 _warned_float32 = False
 
 
-def known(x):
-    """Whether the value of ``x`` is known now."""
-    return not isinstance(x, jax.core.Tracer)
+def known(*values):
+    """Whether the values are known now: numbers rather than tracers of a transformation."""
+    return not any(isinstance(value, jax.core.Tracer) for value in values)
 
 
+# ------------------------------------------------------------------------------------------------------------------ simulate
 def options(scheme, solver, save_every, sensitivity, checkpoint):
     """Check the options of a run."""
     if not isinstance(scheme, Scheme):
-        hint = " (a class; write its parentheses)" if isinstance(scheme, type) else ""
+        hint = "; write its parentheses" if isinstance(scheme, type) else ""
         raise TypeError(f"simulate: scheme must be a scheme such as jaxnsd.Moreau(), got {scheme!r}{hint}")
-    if not isinstance(solver, SemismoothNewton):
-        raise TypeError(f"simulate: solver must be a jaxnsd.SemismoothNewton(...), got {solver!r}")
+    _solver("simulate", solver)
     if sensitivity != "discrete":
         raise ValueError(f'simulate: sensitivity must be "discrete", got {sensitivity!r}')
     for name, value in (("save_every", save_every), ("checkpoint", checkpoint)):
@@ -41,53 +42,62 @@ def options(scheme, solver, save_every, sensitivity, checkpoint):
             raise ValueError(f"simulate: {name} must be a positive whole number of steps, got {value!r}")
 
 
+def _solver(caller, solver):
+    if not isinstance(solver, SemismoothNewton):
+        raise TypeError(f"{caller}: solver must be a jaxnsd.SemismoothNewton(...), got {solver!r}")
+
+
 def steps(t0, t1, dt, save_every):
     """Number of steps of size dt from t0 to t1."""
     for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
         if not known(value):
-            raise TypeError(f"simulate: {name} decides the number of steps and must be a number, not traced; take it out of jit or vmap, or make it static")
-        if np.ndim(value) != 0 or not np.isfinite(value):
+            raise TypeError(
+                f"simulate: {name} decides the number of steps, got a traced value; pass a number, not an argument of jit or vmap"
+            )
+        if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "iuf" or not np.isfinite(value):
             raise ValueError(f"simulate: {name} must be a finite number in seconds, got {value!r}")
+    t0, t1, dt = float(t0), float(t1), float(dt)
     if dt <= 0:
-        raise ValueError(f"simulate: dt must be positive, got {dt!r}")
+        raise ValueError(f"simulate: dt must be positive, got {dt}")
     if t1 <= t0:
-        raise ValueError(f"simulate: t1 must be later than t0, got t0 = {t0!r} and t1 = {t1!r}")
-    ratio = (float(t1) - float(t0)) / float(dt)
-    n = round(ratio)
-    if n < 1 or abs(ratio - n) > 1e-6 * max(1.0, ratio * 1e-3):
-        n = max(n, 1)
+        raise ValueError(f"simulate: t1 must be later than t0, got t0 = {t0} and t1 = {t1}")
+    ratio = (t1 - t0) / dt
+    n = max(round(ratio), 1)
+    if abs(ratio - n) > 1e-6 * max(1.0, ratio * 1e-3):
         raise ValueError(
-            f"simulate: dt = {dt!r} does not divide t1 - t0 = {float(t1) - float(t0)!r} (it gives {ratio:.9g} steps); "
-            f"take dt = {(float(t1) - float(t0)) / n!r} or t1 = {float(t0) + n * float(dt)!r}"
+            f"simulate: dt = {dt} must divide t1 - t0 = {t1 - t0}, got {ratio:.9g} steps; take dt = {(t1 - t0) / n} or t1 = {t0 + n * dt}"
         )
     if n % save_every:
-        raise ValueError(f"simulate: save_every = {save_every} does not divide the number of steps, {n}; take a divisor, or another t1")
+        raise ValueError(f"simulate: save_every must divide the number of steps, {n}, got {save_every}; take a divisor, or another t1")
     return n
 
 
 def state(system, q0, u0):
     """Initial state as arrays of one floating dtype."""
     del system
-    arrays = []
-    for name, value in (("q0", q0), ("u0", u0)):
-        if not isinstance(value, (jax.Array, np.ndarray)):
-            try:
-                value = np.asarray(value)
-            except (TypeError, ValueError) as error:
-                raise TypeError(f"simulate: {name} must be an array of numbers, got {value!r}") from error
-        if not jnp.issubdtype(value.dtype, jnp.floating):
-            raise TypeError(f"simulate: {name} must be of a floating dtype, got {value.dtype}; write 1.0 for 1")
-        if value.ndim != 1:
-            raise ValueError(f"simulate: {name} must have one axis, got shape {value.shape}; batches are made with jax.vmap")
-        if known(value) and not np.all(np.isfinite(value)):
-            raise ValueError(f"simulate: {name} must be finite, got {np.asarray(value)}")
-        arrays.append(jnp.asarray(value))
-    q0, u0 = arrays
+    q0, u0 = (_array("simulate", name, value, 1) for name, value in (("q0", q0), ("u0", u0)))
     if q0.dtype != u0.dtype:
         raise TypeError(f"simulate: q0 and u0 must have one dtype, got {q0.dtype} and {u0.dtype}; convert one of them")
     if q0.dtype == jnp.float32:
         _warn_float32()
     return q0, u0
+
+
+def _array(caller, name, value, ndim):
+    """An array of a floating dtype with ``ndim`` axes and finite entries."""
+    if not isinstance(value, jax.Array):
+        try:
+            value = np.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{caller}: {name} must be an array of numbers, got {value!r}; join its parts with jnp.stack") from error
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise TypeError(f"{caller}: {name} must be of a floating dtype, got {value.dtype}; write 1.0 for 1")
+    if value.ndim != ndim:
+        axes = f"{ndim} ax{'e' if ndim > 1 else 'i'}s"
+        raise ValueError(f"{caller}: {name} must have {axes}, got shape {value.shape}; make batches with jax.vmap")
+    if known(value) and not np.all(np.isfinite(value)):
+        raise ValueError(f"{caller}: {name} must be finite, got {np.asarray(value)}")
+    return jnp.asarray(value)
 
 
 def _warn_float32():
@@ -103,146 +113,222 @@ def _warn_float32():
 
 def system(system, scheme, t0, q0, u0):
     """Check a system at its initial state, and that the scheme takes it."""
-    name = type(system).__name__
+    if isinstance(system, type) and issubclass(system, System):
+        raise TypeError(f"simulate: system must be an instance, got the class {system.__name__}; write {system.__name__}(...)")
     if not isinstance(system, System):
-        raise TypeError(f"simulate: system must be an instance of jaxnsd.System, got {system!r}")
-    if not jax.tree_util.all_leaves([system]) and jax.tree_util.tree_structure(system).num_leaves is not None:
-        pass
-    elif not jax.tree.leaves(system) or jax.tree.leaves(system)[0] is system:
-        raise TypeError(f"simulate: class {name} is no pytree; decorate it with @jaxnsd.system")
+        raise TypeError(f"simulate: system must be an instance of a subclass of jaxnsd.System, got {system!r}")
+    name = type(system).__name__
+    if jax.tree_util.all_leaves([system]):
+        raise TypeError(f"simulate: class {name} is not registered as a pytree; decorate it with @jaxnsd.system")
     _leaves(system, name, q0.dtype)
-    _shapes(system, name, t0, q0, u0)
+    shapes, q, u = jax.eval_shape(lambda *args: args, system, q0, u0)
+    leaves, structure = jax.tree.flatten(shapes)
+    try:
+        hash(structure)
+    except TypeError as error:
+        raise TypeError(
+            f"{name}: fields declared with jaxnsd.static() must be hashable, got an array or a list; use a tuple or a number"
+        ) from error
+    _signatures(structure, tuple(leaves), q, u)
     reason = scheme.refuse(system, t0, q0, u0)
     if reason:
         raise ValueError(f"simulate: {scheme.name}() does not take {name}: {reason}")
-    if all(known(leaf) for leaf in (*jax.tree.leaves(system), q0, u0)):
+    if known(*jax.tree.leaves(system), q0, u0):
         _values(system, name, t0, q0, u0)
 
 
 def _leaves(system, name, dtype):
     for path, leaf in jax.tree_util.tree_leaves_with_path(system):
-        field = jax.tree_util.keystr(path).lstrip(".")
+        field = f"{name}{jax.tree_util.keystr(path)}"
         if isinstance(leaf, bool) or not isinstance(leaf, (int, float, jax.Array, np.ndarray, np.generic)):
-            raise TypeError(f"{name}.{field} must be a number or an array, got {leaf!r}; declare what is no parameter with jaxnsd.static()")
-        if isinstance(leaf, float):
-            continue
+            raise TypeError(f"{field} must be a number or an array, got {leaf!r}; declare what is no parameter with jaxnsd.static()")
         kind = jnp.result_type(leaf)
-        if isinstance(leaf, int) or not jnp.issubdtype(kind, jnp.floating):
-            raise TypeError(f"{name}.{field} must be of a floating dtype, got {leaf!r}; write 1.0 for 1, or declare it with jaxnsd.static()")
-        if jax.dtypes.canonicalize_dtype(kind) != dtype and not getattr(leaf, "weak_type", False):
-            raise TypeError(f"{name}.{field} is {kind} beside a state of {dtype}; convert one of them")
+        if not jnp.issubdtype(kind, jnp.floating):
+            raise TypeError(f"{field} must be of a floating dtype, got {leaf!r}; write 1.0 for 1, or declare it with jaxnsd.static()")
+        weak = isinstance(leaf, float) or getattr(leaf, "weak_type", False)
+        if not weak and jax.dtypes.canonicalize_dtype(kind) != dtype:
+            raise TypeError(f"{field} must have the dtype of the state, {dtype}, got {kind}; convert one of them")
         if known(leaf) and np.any(np.isnan(leaf)):
-            raise ValueError(f"{name}.{field} is not a number: {leaf!r}")
+            raise ValueError(f"{field} must be a number, got {leaf!r}")
 
 
-def _shapes(system, name, t0, q0, u0):
-    n_q, n_u = q0.shape[0], u0.shape[0]
+@functools.lru_cache(maxsize=256)
+def _signatures(structure, leaves, q, u):
+    """Check what the methods return; once for all systems of one class, as `jit` compiles once for them."""
+    system = jax.tree.unflatten(structure, leaves)
+    kind, name = type(system), type(system).__name__
+    t = jax.ShapeDtypeStruct((), q.dtype)
+    (n_q,), (n_u,) = q.shape, u.shape
     if n_q == 0 or n_u == 0:
-        raise ValueError(f"simulate: {name} needs at least one coordinate and one velocity, got q0 {q0.shape} and u0 {u0.shape}")
+        raise ValueError(f"simulate: {name} needs at least one coordinate and one velocity, got q0 {q.shape} and u0 {u.shape}")
     if not system.defines("q_dot") and n_q != n_u:
-        raise ValueError(f"simulate: q0 has shape {q0.shape} and u0 {u0.shape}; they must agree, or {name} must define q_dot(t, q, u)")
-    t = jax.ShapeDtypeStruct((), q0.dtype)
+        raise ValueError(f"simulate: q0 and u0 must have one shape, got {q.shape} and {u.shape}, unless {name} defines q_dot(t, q, u)")
+    if not any(map(system.defines, ("kinetic_energy", "mass_matrix", "M"))):
+        raise TypeError(f"{name} must have an inertia, got neither; write kinetic_energy(t, q, u) or mass_matrix(t, q)")
 
-    def shape(method, *args):
+    def shape(method, *args, wanted=None, meaning="", function=None):
+        call = f"{name}.{method}"
         try:
-            out = jax.eval_shape(getattr(system, method), *args)
-        except (TypeError, ValueError, IndexError) as error:
-            raise type(error)(f"{name}.{method} failed for q of shape {q0.shape} and u of shape {u0.shape}: {error}") from error
+            out = jax.eval_shape(function or getattr(kind, method), system, *args)
+        except Exception as error:
+            error_type = TypeError if isinstance(error, TypeError) else ValueError
+            raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}: {error}") from error
         if not hasattr(out, "shape"):
-            raise TypeError(f"{name}.{method} must return an array, got {out!r}")
+            raise TypeError(f"{call} must return an array, got {out!r}; jnp.stack([...]) makes one of scalars")
+        if out.dtype != q.dtype and not (out.weak_type and out.ndim == 0):
+            raise TypeError(f"{call} must return the dtype of the state, {q.dtype}, got {out.dtype}; make its arrays with that dtype")
+        if wanted is not None and out.shape != wanted:
+            raise ValueError(f"{call} must return shape {wanted} {meaning}, got {out.shape}")
         return out.shape
 
-    def expect(method, got, wanted, meaning):
-        if got != wanted:
-            raise ValueError(f"{name}.{method} must return shape {wanted} ({meaning}), got {got}")
-
-    expect("potential_energy", shape("potential_energy", t, q0), (), "a scalar")
+    shape("potential_energy", t, q, wanted=(), meaning="(a scalar)")
     if system.defines("kinetic_energy"):
-        expect("kinetic_energy", shape("kinetic_energy", t, q0, u0), (), "a scalar")
-    expect("mass_matrix" if system.defines("mass_matrix") else "kinetic_energy", shape("M", t, q0, u0), (n_u, n_u), "(n_u, n_u)")
-    expect("force", shape("force", t, q0, u0), (n_u,), "(n_u,)")
-    expect("q_dot", shape("q_dot", t, q0, u0), (n_q,), "(n_q,)")
-    gap = shape("gap", t, q0)
+        shape("kinetic_energy", t, q, u, wanted=(), meaning="(a scalar)")
+    if system.defines("mass_matrix"):
+        shape("mass_matrix", t, q, wanted=(n_u, n_u), meaning="(n_u, n_u)")
+    shape("q_dot", t, q, u, wanted=(n_q,), meaning="(n_q,)")
+    gap = shape("gap", t, q)
     if len(gap) != 1:
         raise ValueError(f"{name}.gap must return shape (n_N,), one gap per contact, got {gap}; jnp.stack([...]) makes an array of scalars")
-    tangential = shape("tangential_velocity", t, q0, u0)
+    tangential = shape("tangential_velocity", t, q, u)
     if len(tangential) != 2 or tangential[0] != gap[0] or tangential[1] > 2:
         raise ValueError(
-            f"{name}.tangential_velocity must return shape ({gap[0]}, d), one row per gap and d = 1 (planar) or 2 (spatial), got {tangential}"
+            f"{name}.tangential_velocity must return shape ({gap[0]}, d), with d = 1 (planar) or 2 (spatial), got {tangential}"
         )
-    for method in ("constraint", "velocity_constraint"):
-        got = shape(method, *((t, q0) if method == "constraint" else (t, q0, u0)))
+    for method, args in (("constraint", (t, q)), ("velocity_constraint", (t, q, u))):
+        got = shape(method, *args)
         if len(got) != 1:
-            raise ValueError(f"{name}.{method} must return one axis, one entry per constraint, got shape {got}")
+            raise ValueError(f"{name}.{method} must return shape (n,), one entry per constraint, got {got}; jnp.stack([...]) makes one")
+    (n_N,), (_, d), (n_g,) = gap, tangential, shape("constraint", t, q)
+    (n_gamma,) = shape("velocity_constraint", t, q, u)
+    for method, wanted in (
+        ("force", (n_u,)),
+        ("M", (n_u, n_u)),
+        ("momentum", (n_u,)),
+        ("b", (n_u,)),
+        ("h", (n_u,)),
+        ("gap_velocity", (n_N,)),
+        ("constraint_velocity", (n_g,)),
+        ("W_N", (n_u, n_N)),
+        ("W_F", (n_u, n_N, d)),
+        ("W_g", (n_u, n_g)),
+        ("W_gamma", (n_u, n_gamma)),
+    ):
+        shape(method, t, q, u, wanted=wanted)
     for field in ("e_N", "e_F", "mu"):
-        value = getattr(system, field)
-        got = np.shape(value() if callable(value) else value)
+
+        def value(system, field=field):
+            given = getattr(system, field)
+            return jnp.asarray(given() if callable(given) else given, q.dtype)
+
+        got = shape(field, function=value)
         if got not in ((), gap):
-            raise ValueError(f"{name}.{field} must be a scalar or of shape {gap} (one per contact), got {got}")
-    h = jax.eval_shape(system.h, t, q0, u0)
-    if h.dtype != q0.dtype:
-        raise TypeError(f"{name}: the forces come out as {h.dtype} for a state of {q0.dtype}; look for arrays of another dtype in its methods")
+            raise ValueError(f"{name}.{field} must be a scalar or of shape {gap}, one entry per contact, got shape {got}")
 
 
 def _values(system, name, t0, q0, u0):
-    look = jax.device_get(_look(system, jnp.asarray(t0, q0.dtype), q0, u0))
+    # Known values may be looked at inside a transformation as well.
+    with jax.ensure_compile_time_eval():
+        look = jax.device_get(_look(system, jnp.asarray(t0, q0.dtype), q0, u0))
+        q0, u0 = np.asarray(q0), np.asarray(u0)
+    at_start = f"at the initial state q0 = {q0}, u0 = {u0}"
     for field in ("e_N", "e_F"):
         value = look[field]
         if np.any(~((value >= 0) & (value <= 1))):
-            raise ValueError(f"{name}.{field} must lie in [0, 1], got {value}")
+            raise ValueError(f"{name}.{field} must lie in [0, 1], got {value}; a restitution coefficient creates no energy")
     if np.any(~(look["mu"] >= 0)) or np.any(np.isinf(look["mu"])):
-        raise ValueError(f"{name}.mu must not be negative nor infinite, got {look['mu']}")
-    for field in ("M", "h", "gap", "W_N", "W_F", "constraint", "constraint_velocity", "velocity_constraint", "W_g", "W_gamma"):
-        if not np.all(np.isfinite(look[field])):
-            raise ValueError(f"{name}: {field} is not finite at the initial state q0 = {np.asarray(q0)}, u0 = {np.asarray(u0)}: {look[field]}")
-    M = look["M"]  # noqa: N806
-    eps = float(jnp.finfo(q0.dtype).eps)
-    size = np.abs(M).max()
-    if np.abs(M - M.T).max() > 100 * eps * size:
-        raise ValueError(f"{name}: the mass matrix is not symmetric at the initial state:\n{M}")
-    # Scaled to a unit diagonal, so that coordinates of different units do not look singular beside each other.
-    diagonal = np.diag(M)
-    smallest = -1.0
-    if np.all(diagonal > 0):
-        smallest = np.linalg.eigvalsh(M / np.sqrt(np.outer(diagonal, diagonal)))[0]
-    if smallest <= 10 * eps * len(M):
-        raise ValueError(
-            f"{name}: the mass matrix is singular or not positive definite at the initial state (smallest scaled eigenvalue {smallest:.3g}):\n{M}\n"
-            "choose coordinates in which every velocity has inertia"
-        )
-    if "M_energy" in look and np.abs(M - look["M_energy"]).max() > 1e4 * eps * size:
-        raise ValueError(f"{name}: mass_matrix and the Hessian of kinetic_energy differ at the initial state:\n{M}\n{look['M_energy']}\nwrite only one")
-    length = 1 + np.abs(np.asarray(q0)).max()
+        raise ValueError(f"{name}.mu must be finite and not negative, got {look['mu']}; it is Coulomb's friction coefficient")
+    for field, value in look.items():
+        if not np.all(np.isfinite(value)):
+            raise ValueError(f"{name}.{field} must be finite {at_start}, got {value}; look for a division by zero or a root of zero in it")
+    _mass_matrix(look, name, at_start)
+    length, speed = 1 + np.abs(q0).max(), 1 + np.abs(u0).max()
     gap = look["gap"]
     if np.any(gap < -PENETRATION * length):
         worst = int(np.argmin(gap))
-        raise ValueError(f"{name}: contact {worst} penetrates by {-gap[worst]:.3g} at the initial state (gap {gap}); start with open or closed contacts")
-    for field, meaning in (("constraint", "g = 0"), ("constraint_velocity", "dg/dt = 0"), ("velocity_constraint", "gamma = 0")):
+        raise ValueError(
+            f"{name}: contact {worst} must be open or closed {at_start}, got the gap {gap[worst]:.3g}, a penetration deeper than "
+            f"{PENETRATION * length:.3g}; correct q0 or the sign of gap(t, q)"
+        )
+    tolerance = max(VIOLATION, 100 * float(np.finfo(q0.dtype).eps))
+    for field, law, scale in (
+        ("constraint", "g = 0", length),
+        ("constraint_velocity", "dg/dt = 0", speed),
+        ("velocity_constraint", "gamma = 0", speed),
+    ):
         value = look[field]
-        scale = length if field == "constraint" else 1 + np.abs(np.asarray(u0)).max()
-        if value.size and np.abs(value).max() > max(VIOLATION, 100 * eps) * scale:
+        if value.size and np.abs(value).max() > tolerance * scale:
             worst = int(np.argmax(np.abs(value)))
-            raise ValueError(f"{name}: the initial state violates {meaning} in row {worst} by {value[worst]:.3g}; correct q0 and u0")
+            raise ValueError(f"{name}.{field} must vanish ({law}) {at_start}, got {value[worst]:.3g} in row {worst}; correct q0 and u0")
+
+
+def _mass_matrix(look, name, at_start):
+    M = look["M"]
+    eps, size = float(np.finfo(M.dtype).eps), np.abs(M).max()
+    if np.abs(M - M.T).max() > 100 * eps * size:
+        raise ValueError(f"{name}: the mass matrix must be symmetric {at_start}, got\n{M}\ncorrect it or write kinetic_energy(t, q, u)")
+    # Scaled to a unit diagonal, so that coordinates of different units do not look singular beside each other.
+    diagonal = np.diag(M)
+    smallest = np.linalg.eigvalsh(M / np.sqrt(np.outer(diagonal, diagonal)))[0] if np.all(diagonal > 0) else -1.0
+    if smallest <= 10 * eps * len(M):
+        raise ValueError(
+            f"{name}: the mass matrix must be positive definite {at_start}, got a singular or indefinite one (smallest eigenvalue, scaled "
+            f"to a unit diagonal: {smallest:.3g})\n{M}\nchoose coordinates in which every velocity has inertia"
+        )
+    if "M_energy" in look and np.abs(M - look["M_energy"]).max() > 1e4 * eps * size:
+        raise ValueError(
+            f"{name}: mass_matrix and the Hessian of kinetic_energy must agree {at_start}, got\n{M}\nand\n{look['M_energy']}\nwrite one"
+        )
 
 
 @jax.jit
 def _look(system, t0, q0, u0):
-    e_N, e_F, mu = system.contact_data(t0, q0)  # noqa: N806
-    out = {
-        "e_N": e_N,
-        "e_F": e_F,
-        "mu": mu,
-        "M": system.M(t0, q0, u0),
-        "h": system.h(t0, q0, u0),
-        "gap": system.gap(t0, q0),
-        "W_N": system.W_N(t0, q0, u0),
-        "W_F": system.W_F(t0, q0, u0),
-        "W_g": system.W_g(t0, q0, u0),
-        "W_gamma": system.W_gamma(t0, q0, u0),
-        "constraint": system.constraint(t0, q0),
-        "constraint_velocity": system.constraint_velocity(t0, q0, u0),
-        "velocity_constraint": system.velocity_constraint(t0, q0, u0),
-    }
+    state = (t0, q0, u0)
+    e_N, e_F, mu = system.contact_data(t0, q0)
+    out = {"e_N": e_N, "e_F": e_F, "mu": mu, "gap": system.gap(t0, q0), "constraint": system.constraint(t0, q0)}
+    for name in ("M", "h", "gap_velocity", "constraint_velocity", "velocity_constraint", "W_N", "W_F", "W_g", "W_gamma"):
+        out[name] = getattr(system, name)(*state)
     if system.defines("mass_matrix") and system.defines("kinetic_energy"):
-        out["M_energy"] = jax.hessian(system.kinetic_energy, argnums=2)(t0, q0, u0)
+        out["M_energy"] = jax.hessian(system.kinetic_energy, argnums=2)(*state)
     return out
+
+
+# ------------------------------------------------------------------------------------------------------ solve_contact_problem
+def contact_problem(G, c, mu, d, active, solver, guess):
+    """Arrays ``(G, c, mu, active, guess)`` of a contact problem, checked and complete."""
+    caller = "solve_contact_problem"
+    _solver(caller, solver)
+    if isinstance(d, bool) or d not in (0, 1, 2):
+        raise ValueError(f"{caller}: d must be 0 (frictionless), 1 (planar) or 2 (spatial), got {d!r}")
+    G, c = _array(caller, "G", G, 2), _array(caller, "c", c, 1)
+    n, rest = divmod(c.shape[0], d + 1)
+    if rest:
+        raise ValueError(f"{caller}: c must have {d + 1} rows per contact for d = {d}, got shape {c.shape}; pass the right d, or all rows")
+    if G.shape != 2 * c.shape:
+        raise ValueError(f"{caller}: G must have shape {2 * c.shape}, one row and column per entry of c, got {G.shape}")
+    mu = jnp.asarray(mu, c.dtype) if isinstance(mu, (int, float)) else _array(caller, "mu", mu, np.ndim(mu))
+    if mu.shape not in ((), (n,)):
+        raise ValueError(f"{caller}: mu must be a scalar or of shape ({n},), one entry per contact, got shape {mu.shape}")
+    guess = jnp.zeros_like(c) if guess is None else _array(caller, "guess", guess, 1)
+    if guess.shape != c.shape:
+        raise ValueError(f"{caller}: guess must have the shape of c, {c.shape}, got {guess.shape}")
+    for name, value in (("G", G), ("mu", mu), ("guess", guess)):
+        if value.dtype != c.dtype:
+            raise TypeError(f"{caller}: {name} must have the dtype of c, {c.dtype}, got {value.dtype}; convert one of them")
+    active = jnp.ones((n,), bool) if active is None else jnp.asarray(active)
+    if active.dtype != bool or active.shape != (n,):
+        raise ValueError(f"{caller}: active must be {n} booleans, one per contact, got {active.dtype} of shape {active.shape}")
+    if known(mu) and not np.all((np.asarray(mu) >= 0) & np.isfinite(mu)):
+        raise ValueError(f"{caller}: mu must be finite and not negative, got {np.asarray(mu)}; it is Coulomb's friction coefficient")
+    if known(G) and n:
+        _delassus(caller, np.asarray(G))
+    return G, c, jnp.broadcast_to(mu, (n,)), active, guess
+
+
+def _delassus(caller, G):
+    tolerance = 100 * len(G) * float(np.finfo(G.dtype).eps) * np.abs(G).max()
+    if np.abs(G - G.T).max() > tolerance:
+        raise ValueError(f"{caller}: G must be symmetric, got an asymmetry of {np.abs(G - G.T).max():.3g}; it is W^T M^-1 W")
+    smallest = np.linalg.eigvalsh(G)[0]
+    if smallest < -tolerance:
+        raise ValueError(f"{caller}: G must be positive semidefinite, got the eigenvalue {smallest:.3g}; it is W^T M^-1 W")

@@ -1,0 +1,113 @@
+"""One contact problem on its own: the Newton-type impact law with Coulomb friction for a given Delassus operator."""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from . import checks, contact, linalg
+from .newton import SemismoothNewton, implicit
+from .results import Outcome
+
+
+class ContactSolution(NamedTuple):
+    """Solution of a contact problem; a batch (`vmap`) adds leading axes to all of it."""
+
+    P: jax.Array  # (n (d + 1),) percussions, N s; rows per contact N, T1, T2
+    xi: jax.Array  # (n (d + 1),) kinematic quantities G P + c, m/s; rows as in P
+    iterations: jax.Array  # Newton iterations
+    residual: jax.Array  # largest entry of the natural map, N s
+    outcome: jax.Array  # `jaxnsd.Outcome`: SUCCESS, NOT_CONVERGED or NON_FINITE
+    contact: jax.Array  # contact with the largest entry of the natural map where the problem was not solved, else -1
+
+
+def solve_contact_problem(G, c, mu, *, d=2, active=None, solver=None, guess=None):
+    """Find percussions ``P`` such that ``xi = G P + c`` and ``P`` obey the law of impact and friction.
+
+    For every contact, with its rows in the order N, T1, T2 (Capobianco & Eugster 2018, (30), (56), (57))
+
+        0 <= P_N  _|_  xi_N >= 0,        -xi_F in the normal cone of the disc of radius mu P_N at P_F
+
+    or, for any r > 0, ``P_N = max(0, P_N - r xi_N)`` and ``P_F = prox_B(mu P_N)(P_F - r xi_F)``. In a time step G = W^T M^-1 W and c is
+    what xi would be without percussions: the free velocity and the restitution.
+
+    Parameters
+    ----------
+    G:       (m, m) Delassus operator, m = n (d + 1) for n contacts, 1/kg; symmetric positive semidefinite (redundant contacts: singular)
+    c:       (m,) xi at P = 0, m/s
+    mu:      scalar or (n,) friction coefficients, not negative
+    d:       number of tangential directions: 2 spatial, 1 planar, 0 frictionless
+    active:  (n,) booleans: a contact that is not active carries no percussion and its xi obeys nothing; default all
+    solver:  `SemismoothNewton` settings
+    guess:   (m,) percussions to start from; default zero
+
+    Returns a `ContactSolution`. Works under `jit`, `vmap` and `grad`, in forward and reverse mode and to second order, by the implicit
+    function theorem: derivatives with respect to ``G`` (entries independent of each other), ``c`` and ``mu``. Where contacts are
+    redundant, xi and its derivative are unique, single percussions are not, and one choice is returned. At a kink of the law the
+    derivative is one-sided; that of an unsolved problem means nothing: read ``outcome``.
+
+    Raises ValueError or TypeError, before tracing, for wrong shapes and dtypes, and, where the values are known, for a G that is not
+    symmetric positive semidefinite, a negative mu, and values that are not finite. Under a transformation values are not known: one
+    that is not finite comes back as the outcome NON_FINITE.
+    """
+    solver = SemismoothNewton() if solver is None else solver
+    return _solve(*checks.contact_problem(G, c, mu, d, active, solver, guess), d, solver)
+
+
+@functools.partial(jax.jit, static_argnames=("d", "solver"))
+def _solve(G, c, mu, active, guess, d, solver):
+    n, dtype = mu.shape[0], c.dtype
+    zero = jnp.zeros((), jnp.int32)
+    if n == 0:
+        return ContactSolution(c, c, zero, jnp.zeros((), dtype), zero + Outcome.SUCCESS, zero - 1)
+    args = (_internal(_internal(G, n, d).T, n, d).T, _internal(c, n, d), mu, active)
+    frozen, guess = lax.stop_gradient((args, _internal(guess, n, d)))
+    allowed = contact.join(active, jnp.broadcast_to(active[:, None], (n, d)))
+    guess = jnp.where(allowed, guess, jnp.zeros_like(guess))
+    result = contact.solve(_problem(frozen, d), _kind(c)(guess), solver, dtype)
+    z = implicit(Response(d), lax.stop_gradient(linalg.pack(result.z)), args)
+    xi = linalg.matmul(args[0], z) + args[1]
+    finite = jnp.all(jnp.isfinite(jnp.concatenate([z, xi, mu])))
+    outcome = jnp.where(result.error <= 1, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
+    outcome = jnp.where(finite, outcome, Outcome.NON_FINITE).astype(jnp.int32)
+    return ContactSolution(_per_contact(z, n, d), _per_contact(xi, n, d), result.iterations, result.residual, outcome, result.contact)
+
+
+@dataclass(frozen=True)
+class Response:
+    """Derivative of the percussions by the implicit function theorem: one linear solve, no iteration."""
+
+    d: int
+
+    def __call__(self, z, args, dargs):
+        """Tangent of the percussions for a tangent of ``(G, c, mu, active)``, all in the contact solver's order."""
+        G, c, _, _ = args
+        dG, dc, dmu, _ = dargs
+        xi = linalg.matmul(G, z) + c
+        dxi = linalg.matmul(dG, z) + dc  # at fixed percussions
+        kind = _kind(c)
+        return linalg.pack(contact.response(_problem(args, self.d), kind(z), kind(xi), kind(dxi), kind(dmu)))
+
+
+def _kind(c):
+    """What brings an array of a problem to the kind that the contact solver takes."""
+    return linalg.unpack if c.shape[0] <= linalg.UNROLL else lambda x: x
+
+
+def _problem(args, d):
+    return contact.Problem(*map(_kind(args[1]), args), d)
+
+
+def _internal(x, n, d):
+    """Rows per contact (N, T1, T2), ... to the contact solver's order, which is that of `contact.join`."""
+    x = x.reshape(n, d + 1, *x.shape[1:])
+    return jnp.concatenate([x[:, 1:].reshape(n * d, *x.shape[2:]), x[:, 0]])
+
+
+def _per_contact(x, n, d):
+    """Inverse of `_internal`."""
+    x_N, x_F = contact.split(x, n, d)
+    return jnp.concatenate([x_N[:, None], x_F], axis=1).reshape(-1)

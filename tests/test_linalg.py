@@ -1,0 +1,116 @@
+"""Unpacked and vectorized linear algebra against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxnsd import linalg
+
+
+def matrix(n, seed=0):
+    """A matrix like those of a step: symmetric positive definite with a small skew perturbation."""
+    rng = np.random.default_rng((seed, n))
+    A = rng.normal(size=(n, n))
+    return A @ A.T / n + np.eye(n) + 0.05 * (A - A.T), rng.normal(size=(n, 3))
+
+
+def solve(kind, A, b, **kwargs):
+    """The solution in plain NumPy, through scalars or through arrays."""
+    if kind == "unpacked":
+        return np.asarray(linalg.pack(linalg.lu(linalg.unpack(A), **kwargs)(linalg.unpack(b))))
+    return np.asarray(linalg.lu(jnp.asarray(A), **kwargs)(jnp.asarray(b)))
+
+
+@pytest.mark.parametrize(
+    "kind, n", [("unpacked", 1), ("unpacked", 3), ("array", 1), ("array", 6), ("array", 18), ("array", linalg.GAUSS_JORDAN + 3)]
+)
+@pytest.mark.parametrize("guard", [False, True])
+def test_lu_solves(kind, n, guard):
+    A, b = matrix(n)
+    tolerance = 1e-9 if guard and n > linalg.GAUSS_JORDAN else 1e-12
+    np.testing.assert_allclose(solve(kind, A, b, guard=guard), np.linalg.solve(A, b), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(solve(kind, A, b[:, 0], guard=guard), np.linalg.solve(A, b[:, 0]), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind, n", [("unpacked", 4), ("array", 4), ("array", 12), ("array", linalg.GAUSS_JORDAN + 3)])
+def test_guarded_lu_solves_consistent_singular_systems(kind, n):
+    rng = np.random.default_rng(n)
+    for rank in (1, n // 2, n - 1):
+        B = rng.normal(size=(n, rank))
+        A = B @ B.T
+        A /= np.sqrt(np.outer(np.diag(A), np.diag(A)))  # diagonal entries of order one
+        b = A @ rng.normal(size=n)
+        x = solve(kind, A, b, guard=True)
+        np.testing.assert_allclose(A @ x, b, rtol=0, atol=1e-6 * max(1, np.abs(x).max()))
+        assert np.abs(x).max() < 1e6
+
+
+@pytest.mark.parametrize("kind", ["unpacked", "array"])
+def test_guarded_lu_has_finite_derivatives(kind):
+    direction = jnp.array([1.0, 2.0, -1.0])
+    A = jnp.outer(direction, direction) / direction[:, None] ** 2
+
+    def total(A):
+        b = A @ jnp.array([0.3, -1.0, 2.0])
+        if kind == "unpacked":
+            return jnp.sum(linalg.pack(linalg.lu(linalg.unpack(A), guard=True)(linalg.unpack(b))))
+        return jnp.sum(linalg.lu(A, guard=True)(b))
+
+    assert np.all(np.isfinite(jax.grad(total)(A))) and np.all(np.isfinite(jax.jacfwd(total)(A)))
+
+
+@pytest.mark.parametrize("n", [3, 7])
+def test_lu_under_vmap_and_grad(n):
+    A, b = matrix(n)
+    batch = A + 0.1 * np.arange(5)[:, None, None] * np.eye(n)
+    solutions = jax.vmap(lambda A: linalg.lu(A)(jnp.asarray(b)))(batch)
+    np.testing.assert_allclose(solutions, np.linalg.solve(batch, np.broadcast_to(b, (5, n, 3))), atol=1e-12)
+    gradient = jax.grad(lambda A: jnp.sum(linalg.lu(A)(jnp.asarray(b))))(jnp.asarray(A))
+    expected = -np.outer(np.linalg.solve(A.T, np.ones(n)), np.linalg.solve(A, b).sum(1))
+    np.testing.assert_allclose(gradient, expected, atol=1e-12)
+
+
+def test_pack_inverts_unpack_and_leaves_arrays_alone():
+    for shape in ((4,), (2, 3), (1, 1)):
+        x = jnp.arange(float(np.prod(shape))).reshape(shape)
+        np.testing.assert_array_equal(linalg.pack(linalg.unpack(x)), x)
+        assert linalg.is_unpacked(linalg.unpack(x)) and not linalg.is_unpacked(x)
+        np.testing.assert_array_equal(linalg.pack(linalg.from_leaves(linalg.to_leaves(linalg.unpack(x)))), x)
+        assert linalg.to_leaves(x) is x and linalg.from_leaves(x) is x
+    assert len(jax.tree.leaves(linalg.to_leaves(linalg.unpack(jnp.ones((2, 3)))))) == 6
+    with pytest.raises(ValueError, match="empty"):
+        linalg.pack(np.empty((0,), object))
+
+
+def test_elementwise_lifting_broadcasts_like_numpy():
+    a, b = np.array([[1.0, -2.0], [3.0, 0.5]]), np.array([0.5, 1.0])
+    lifted = linalg.pack(linalg.maximum(linalg.unpack(a), linalg.unpack(b)))
+    np.testing.assert_array_equal(lifted, np.maximum(a, b))
+    np.testing.assert_array_equal(
+        linalg.pack(linalg.where(linalg.greater(linalg.unpack(a), 0), linalg.unpack(a), -1.0)), np.where(a > 0, a, -1)
+    )
+    np.testing.assert_array_equal(linalg.maximum(a, 1.0), np.maximum(a, 1.0))
+    assert linalg.max_entry(linalg.unpack(a)) == 3 and linalg.max_entry(jnp.asarray(a)) == 3
+
+
+def test_products_and_joins_agree_with_numpy():
+    A, b = matrix(3)
+    for kind in (linalg.unpack, jnp.asarray):
+        np.testing.assert_allclose(linalg.pack(linalg.matmul(kind(A), kind(b))), A @ b, atol=1e-14)
+        np.testing.assert_allclose(linalg.pack(linalg.matmul(kind(A), kind(b[:, 0]))), A @ b[:, 0], atol=1e-14)
+        np.testing.assert_array_equal(linalg.pack(linalg.concatenate([kind(A), kind(b)], axis=1)), np.concatenate([A, b], axis=1))
+        np.testing.assert_array_equal(linalg.pack(linalg.stack([kind(A)[0], kind(A)[2]])), A[[0, 2]])
+        np.testing.assert_array_equal(linalg.pack(linalg.zeros_like(kind(A))), 0 * A)
+
+
+@pytest.mark.parametrize("n", [2, 6])
+def test_float32_stays_float32(n):
+    A, b = (x.astype(np.float32) for x in matrix(n))
+    for guard in (False, True):
+        x = linalg.lu(jnp.asarray(A), guard=guard)(jnp.asarray(b))
+        assert x.dtype == jnp.float32
+    if n <= linalg.UNROLL:
+        x = linalg.pack(linalg.lu(linalg.unpack(A), guard=True)(linalg.unpack(b)))
+        assert x.dtype == jnp.float32
+    np.testing.assert_allclose(x, np.linalg.solve(A, b), atol=1e-5)
