@@ -78,15 +78,15 @@ def _draw_limit_cycle(sol, gentle, knocks):
     settled = t >= knocks[-4]
     for ax, i, name in ((axes[0, 0], 1, "M"), (axes[0, 1], 2, "S")):
         ax.plot(q[settled, i], u[settled, i], color=COLOURS[0], label="limit cycle")
-        for run, colour, label in ((sol, COLOURS[1], "start"), (gentle, COLOURS[4], "start at half the speed")):
-            way = np.asarray(run.t) < knocks[0]
-            ax.plot(run.q[way, i], run.u[way, i], color=colour, linewidth=0.8, linestyle="--")
+        for run, colour, label in ((sol, COLOURS[1], "start"), (gentle, COLOURS[4], "start at half the speed, first four cycles")):
+            way = np.asarray(run.t) < 4 * PERIOD
+            ax.plot(run.q[way, i], run.u[way, i], color=colour, linewidth=0.8, zorder=1)
             ax.plot(run.q[0, i], run.u[0, i], "o", color=colour, markersize=5, label=label)
         ax.set_xlabel(rf"$\varphi_{name}$ in rad")
         ax.set_ylabel(rf"$\dot\varphi_{name}$ in rad/s")
     axes[0, 0].set_title("sleeve")
     axes[0, 1].set_title("woodpecker")
-    axes[0, 1].legend(frameon=False, loc="center")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), frameon=False, ncols=3, loc="outside upper center")
 
     begin, end = knocks[-4] - 0.02, knocks[-2] + 0.02
     shown = (t >= begin) & (t <= end)
@@ -324,7 +324,7 @@ def _draw_identification(t, q, fitted, starts, length, paths, loss, best, covari
     outside = np.setdiff1d(np.arange(len(t)), inside)[::10]
     ax.plot(t[outside], q[outside, 1], ".", color="0.6", markersize=3, label="measured")
     ax.plot(t[inside[::2]], q[inside[::2], 1], ".", color=COLOURS[1], markersize=4, label="in windows around impacts")
-    ax.plot(fitted.t, fitted.q[:, 1], color=COLOURS[0], linewidth=0.9, label="simulated with recovered parameters")
+    ax.plot(fitted.t, fitted.q[:, 1], color=COLOURS[0], linewidth=0.9, label="simulated, recovered parameters")
     ax.set(xlabel="time $t$ in s", ylabel="height $y$ in m", title="bouncing, spinning ball", ylim=(0, 1.45))
     ax.legend(frameon=False, loc="upper right")
 
@@ -338,8 +338,8 @@ def _draw_identification(t, q, fitted, starts, length, paths, loss, best, covari
     ax.plot(paths[0, :, 0], paths[0, :, 1], "o", color=COLOURS[0], markersize=3, label="starts")
     truth = list(TRUTH.values())
     ax.plot(*truth, "+", color="black", markersize=9, label="truth")
-    ax.set(xlabel="restitution $e_N$", ylabel=r"friction coefficient $\mu$", title="paths to the optimum", xlim=(0, 1), ylim=(0, UPPER[1]))
-    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    ax.set(xlabel="restitution $e_N$", ylabel=r"friction coefficient $\mu$", title="paths to the optimum", xlim=(0, 1), ylim=(0, 0.6))
+    ax.legend(frameon=False, loc="upper left", ncols=2)
 
     ax = axes[1, 1]
     angle = np.linspace(0, 2 * np.pi, 200)
@@ -351,5 +351,7 @@ def _draw_identification(t, q, fitted, starts, length, paths, loss, best, covari
     ax.plot(*truth, "+", color="black", markersize=9, label="truth")
     ax.set(xlabel="restitution $e_N$", ylabel=r"friction coefficient $\mu$", title="result and uncertainty")
     ax.margins(0.15)
-    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + 0.25 * (high - low))
+    ax.legend(frameon=False, loc="upper left", ncols=2)
     return fig

@@ -1,6 +1,7 @@
 """Strict numerics for every test: float64, no silent rank promotion, and one compilation cache for all runs and workers."""
 
 import os
+import sys
 from pathlib import Path
 
 # XLA starts a pool as wide as the machine in every process: with several test workers they would fight for the cores.
@@ -25,7 +26,5 @@ jax.config.update("jax_compilation_cache_max_size", 2**30)
 def _close_figures():
     """No figure outlives its test."""
     yield
-    if matplotlib._pylab_helpers.Gcf.figs:
-        import matplotlib.pyplot as plt
-
-        plt.close("all")
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")

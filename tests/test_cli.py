@@ -1,0 +1,142 @@
+"""The command line: what it prints and writes, its exit status, and one clear line for every bad argument."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import jaxnsd
+from jaxnsd import cli, demo
+from jaxnsd.models import MODELS, RotatingBall
+
+
+def call(capsys, *arguments):
+    """``(exit status, stdout, stderr)`` of the command line, in this process."""
+    try:
+        status = cli.main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        status = stop.code
+    return status, *capsys.readouterr()
+
+
+def test_help_names_every_command(capsys):
+    status, out, _ = call(capsys, "--help")
+    assert status == 0
+    for command in ("list", "run", "demo"):
+        assert command in out
+
+
+def test_list_names_every_model_scheme_and_parameter(capsys):
+    status, out, _ = call(capsys, "list")
+    assert status == 0
+    for name in (*MODELS, *cli.SCHEMES, "e_N_beak=0.5", "omega=0.0", "order 2"):
+        assert name in out
+    assert set(cli.SCHEMES) >= {"Moreau", "SymmetricMoreau", "VariationalMoreau"}
+
+
+def test_run_writes_what_simulate_returns(capsys, tmp_path):
+    settings = ["--set", "e_N=0", "--set", "omega=50", "--dt", "1e-2", "--t1", "1", "--save-every", "2", "--scheme", "SymmetricMoreau"]
+    status, out, err = call(capsys, "run", "RotatingBall", *settings, "--out", tmp_path / "a.npz", "--plot", tmp_path / "a.png")
+    assert (status, err) == (0, "")
+    assert "steps       100" in out
+    assert "success     yes" in out
+    system = RotatingBall(e_N=0.0)
+    expected = jaxnsd.simulate(system, jaxnsd.SymmetricMoreau(), *system.initial_state(omega=50.0), 1.0, 1e-2, save_every=2)
+    with np.load(tmp_path / "a.npz") as file:
+        for name in ("t", "q", "u", "P_N", "P_F", "outcome"):
+            assert_allclose(file[name], getattr(expected, name), rtol=1e-12, atol=1e-14, err_msg=name)
+        assert json.loads(str(file["settings"]))["model"] == "RotatingBall"
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_settings_of_other_types(capsys):
+    status, out, _ = call(capsys, "run", "BeadColumn", "--set", "n=2", "--set", "mass=0.1,0.2", "--t1", "0.1", "--dt", "1e-2")
+    assert status == 0
+    assert "success     yes" in out
+    status, _, err = call(capsys, "run", "BeadColumn", "--set", "n=2.5")
+    assert (status, err) == (2, "jaxnsd run: n must be a whole number, got '2.5'\n")
+    assert call(capsys, "run", "SpringPendulum", "--set", "gap_is_distance=true", "--t1", "0.1", "--dt", "1e-2")[0] == 0
+
+
+def test_a_failed_simulation_is_written_and_said(capsys, tmp_path):
+    files = [tmp_path / "a.npz", tmp_path / "a.png"]
+    status, out, err = call(capsys, "run", "SpringPendulum", "--dt", "1", "--t1", "100", "--out", files[0], "--plot", files[1])
+    assert status == 1
+    assert "success     no" in out
+    assert err.startswith("jaxnsd run: DIVERGED in step")
+    assert err.count("\n") == 1
+    assert all(file.exists() for file in files)
+
+
+BAD = {
+    "no command": ([], "required: COMMAND"),
+    "unknown command": (["rnu"], "invalid choice: 'rnu'"),
+    "unknown model": (["run", "Woodpeker"], "unknown model 'Woodpeker'; did you mean Woodpecker?"),
+    "case of a model": (["run", "bouncingball"], "did you mean BouncingBall?"),
+    "nothing like it": (["run", "xyz"], "unknown model 'xyz'; one of BouncingBall, "),
+    "unknown scheme": (["run", "BouncingBall", "--scheme", "Moreu"], "unknown scheme 'Moreu'; did you mean Moreau?"),
+    "unknown parameter": (["run", "BouncingBall", "--set", "nu=1"], "BouncingBall has no parameter 'nu'; it has mass, gravity, e_N"),
+    "no equals sign": (["run", "BouncingBall", "--set", "mass"], "--set takes NAME=VALUE, got 'mass'"),
+    "no number": (["run", "BouncingBall", "--set", "mass=heavy"], "mass must be a number, got 'heavy'"),
+    "no flag": (["run", "SpringPendulum", "--set", "gap_is_distance=1"], "gap_is_distance is true or false, got '1'"),
+    "dt no number": (["run", "BouncingBall", "--dt", "small"], "argument --dt: expected a number, got 'small'"),
+    "dt zero": (["run", "BouncingBall", "--dt", "0"], "dt must be positive"),
+    "dt does not divide": (["run", "BouncingBall", "--dt", "0.3"], "divide"),
+    "restitution": (["run", "BouncingBall", "--set", "e_N=1.5"], "e_N must lie in [0, 1]"),
+    "save-every zero": (["run", "BouncingBall", "--save-every", "0"], "expected a positive whole number, got '0'"),
+    "save-every does not divide": (["run", "BouncingBall", "--save-every", "7"], "divide the number of steps"),
+    "wrong ending": (["run", "BouncingBall", "--out", "a.csv"], "--out must end in .npz, got 'a.csv'"),
+    "wrong picture": (["run", "BouncingBall", "--plot", "a.txt"], "--plot must end in .png or .pdf or .svg"),
+    "no directory": (["run", "BouncingBall", "--out", "nowhere/a.npz"], "the directory 'nowhere' does not exist"),
+    "no abbreviation": (["run", "BouncingBall", "--save", "2"], "unrecognized arguments: --save"),
+    "demo into a file": (["demo", "--out", os.devnull], "cannot make the directory"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_get_one_line_and_status_2(capsys, case):
+    arguments, message = BAD[case]
+    status, out, err = call(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.startswith("jaxnsd")
+    assert err.count("\n") == 1
+
+
+def test_as_a_module_in_single_precision():
+    # In a process of its own, since precision is a setting of the process.
+    command = [sys.executable, "-m", "jaxnsd", "run", "BouncingBall", "--float32", "--dt", "1e-2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "float32" in done.stdout
+
+
+def test_identification_windows_hold_one_impact_each_and_share_no_start():
+    u = np.zeros((400, 3))
+    u[:, 1] = -1.0
+    u[100:, 1] = 1.0
+    u[250:, 1] = -1.0 + 2.0 * (np.arange(150) >= 50)
+    starts, length = demo.windows(u)
+    assert len(np.unique(starts)) == len(starts) == 20
+    jumps = np.array([99, 299])
+    assert np.all(np.sum((starts[:, None] <= jumps) & (jumps < starts[:, None] + length), axis=1) == 1)
+
+
+@pytest.mark.slow
+def test_demo(capsys, tmp_path):
+    status, out, _ = call(capsys, "demo", "--quick", "--out", tmp_path / "new" / "directory")
+    assert status == 0
+    directory = tmp_path / "new" / "directory"
+    assert {file.name for file in directory.iterdir()} == {"limit_cycle.png", "ensemble.png", "identification.png", "demo.npz"}
+    with np.load(directory / "demo.npz") as file:
+        assert_allclose(file["limit_cycle_period"], demo.PERIOD, rtol=5e-3)
+        assert 0.05 < np.mean(file["ensemble_falls"]) < 0.3
+        assert np.all(file["ensemble_success"])
+        errors = np.sqrt(np.diag(file["identification_covariance"]))
+        assert np.all(np.abs(file["identification_best"] - list(demo.TRUTH.values())) < 3 * errors)
+        assert np.all(errors < [0.01, 0.002])
+    assert "published: 0.146 s" in out
