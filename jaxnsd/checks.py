@@ -3,6 +3,8 @@
 Values are checked where they are known; under `jit`, `vmap` and `grad` only shapes and dtypes are.
 """
 
+import collections.abc
+import dataclasses
 import functools
 import warnings
 
@@ -97,7 +99,10 @@ def _array(caller, name, value, ndim):
         raise ValueError(f"{caller}: {name} must have {axes}, got shape {value.shape}; make batches with jax.vmap")
     if known(value) and not np.all(np.isfinite(value)):
         raise ValueError(f"{caller}: {name} must be finite, got {np.asarray(value)}")
-    return jnp.asarray(value)
+    if not known(value):
+        return value
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(value)  # stays known inside a transformation
 
 
 def _warn_float32():
@@ -120,21 +125,23 @@ def system(system, scheme, t0, q0, u0):
     name = type(system).__name__
     if jax.tree_util.all_leaves([system]):
         raise TypeError(f"simulate: class {name} is not registered as a pytree; decorate it with @jaxnsd.system")
+    _statics(system, name)
     _leaves(system, name, q0.dtype)
     shapes, q, u = jax.eval_shape(lambda *args: args, system, q0, u0)
     leaves, structure = jax.tree.flatten(shapes)
-    try:
-        hash(structure)
-    except TypeError as error:
-        raise TypeError(
-            f"{name}: fields declared with jaxnsd.static() must be hashable, got an array or a list; use a tuple or a number"
-        ) from error
     _signatures(structure, tuple(leaves), q, u)
     reason = scheme.refuse(system, t0, q0, u0)
     if reason:
         raise ValueError(f"simulate: {scheme.name}() does not take {name}: {reason}")
     if known(*jax.tree.leaves(system), q0, u0):
         _values(system, name, t0, q0, u0)
+
+
+def _statics(system, name):
+    for field in dataclasses.fields(system):
+        value = getattr(system, field.name)
+        if field.metadata.get("static") and not isinstance(value, collections.abc.Hashable):
+            raise TypeError(f"{name}.{field.name}, declared with jaxnsd.static(), must be hashable, got {value!r}; use a number or a tuple")
 
 
 def _leaves(system, name, dtype):
@@ -178,7 +185,7 @@ def _signatures(structure, leaves, q, u):
         if out.dtype != q.dtype and not (out.weak_type and out.ndim == 0):
             raise TypeError(f"{call} must return the dtype of the state, {q.dtype}, got {out.dtype}; make its arrays with that dtype")
         if wanted is not None and out.shape != wanted:
-            raise ValueError(f"{call} must return shape {wanted} {meaning}, got {out.shape}")
+            raise ValueError(f"{call} must return shape {wanted}{meaning and f' {meaning}'}, got {out.shape}")
         return out.shape
 
     shape("potential_energy", t, q, wanted=(), meaning="(a scalar)")
@@ -238,7 +245,8 @@ def _values(system, name, t0, q0, u0):
             raise ValueError(f"{name}.{field} must lie in [0, 1], got {value}; a restitution coefficient creates no energy")
     if np.any(~(look["mu"] >= 0)) or np.any(np.isinf(look["mu"])):
         raise ValueError(f"{name}.mu must be finite and not negative, got {look['mu']}; it is Coulomb's friction coefficient")
-    for field, value in look.items():
+    for field in LOOK:
+        value = look[field]
         if not np.all(np.isfinite(value)):
             raise ValueError(f"{name}.{field} must be finite {at_start}, got {value}; look for a division by zero or a root of zero in it")
     _mass_matrix(look, name, at_start)
@@ -281,13 +289,16 @@ def _mass_matrix(look, name, at_start):
         )
 
 
+#: What must be finite at the initial state; what others are made of comes first.
+LOOK = ("gap", "constraint", "velocity_constraint", "gap_velocity", "constraint_velocity", "M", "h", "W_N", "W_F", "W_g", "W_gamma")
+
+
 @jax.jit
 def _look(system, t0, q0, u0):
     state = (t0, q0, u0)
-    e_N, e_F, mu = system.contact_data(t0, q0)
-    out = {"e_N": e_N, "e_F": e_F, "mu": mu, "gap": system.gap(t0, q0), "constraint": system.constraint(t0, q0)}
-    for name in ("M", "h", "gap_velocity", "constraint_velocity", "velocity_constraint", "W_N", "W_F", "W_g", "W_gamma"):
-        out[name] = getattr(system, name)(*state)
+    out = dict(zip(("e_N", "e_F", "mu"), system.contact_data(t0, q0), strict=True))
+    for name in LOOK:
+        out[name] = getattr(system, name)(*(state[:2] if name in ("gap", "constraint") else state))
     if system.defines("mass_matrix") and system.defines("kinetic_energy"):
         out["M_energy"] = jax.hessian(system.kinetic_energy, argnums=2)(*state)
     return out

@@ -1,0 +1,296 @@
+"""Every senseless input is refused before tracing, with a sentence that names it; sensible input raises no false alarm."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import Moreau, SymmetricMoreau, System, VariationalMoreau, checks, simulate
+
+
+@jaxnsd.system
+class Particle(System):
+    """A particle over a floor, q = (x, y)."""
+
+    mass: float = 1.0
+    e_N: object = 0.5
+    e_F: object = 0.0
+    mu: object = 0.3
+    name: object = jaxnsd.static(default="particle")
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * self.mass * u @ u
+
+    def gap(self, t, q):
+        return q[1:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[:1, None]
+
+
+Q0, U0 = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+
+
+def run(system=None, scheme=None, q0=Q0, u0=U0, t1=0.05, dt=0.01, **kwargs):
+    return simulate(Particle() if system is None else system, Moreau() if scheme is None else scheme, q0, u0, t1, dt, **kwargs)
+
+
+def variant(base=Particle, /, **methods):
+    """An instance of a new class with other methods."""
+    return jaxnsd.system(type("Variant", (base,), {"__annotations__": {}, **methods}))()
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        # options
+        ({"scheme": Moreau}, TypeError, "scheme must be a scheme.*write its parentheses"),
+        ({"scheme": "Moreau"}, TypeError, "scheme must be a scheme such as jaxnsd.Moreau"),
+        ({"solver": {"tolerance": 1e-8}}, TypeError, "solver must be a jaxnsd.SemismoothNewton"),
+        ({"sensitivity": "exact"}, ValueError, "sensitivity must be.*got 'exact'"),
+        ({"save_every": 0}, ValueError, "save_every must be a positive whole number of steps, got 0"),
+        ({"save_every": 2.0}, ValueError, "save_every must be a positive whole number"),
+        ({"save_every": 2}, ValueError, "save_every must divide the number of steps, 5, got 2"),
+        ({"checkpoint": -1}, ValueError, "checkpoint must be a positive whole number of steps, got -1"),
+        ({"checkpoint": True}, ValueError, "checkpoint"),
+        # times
+        ({"dt": 0.0}, ValueError, "dt must be positive, got 0.0"),
+        ({"dt": -0.01}, ValueError, "dt must be positive, got -0.01"),
+        ({"dt": 0.03}, ValueError, "dt = 0.03 must divide t1 - t0 = 0.05.*take dt = 0.025 or t1 = 0.06"),
+        ({"dt": np.nan}, ValueError, "dt must be a finite number"),
+        ({"dt": "0.01"}, ValueError, "dt must be a finite number in seconds, got '0.01'"),
+        ({"t1": np.inf}, ValueError, "t1 must be a finite number"),
+        ({"t1": 0.0}, ValueError, "t1 must be later than t0"),
+        ({"t1": np.array([0.05])}, ValueError, "t1 must be a finite number"),
+        # state
+        ({"q0": np.array([0, 1])}, TypeError, "q0 must be of a floating dtype, got int64; write 1.0"),
+        ({"u0": [0, 1]}, TypeError, "u0 must be of a floating dtype"),
+        ({"q0": Q0.astype(np.float32)}, TypeError, "q0 and u0 must have one dtype, got float32 and float64"),
+        ({"q0": 1.0}, ValueError, r"q0 must have 1 axis, got shape \(\)"),
+        ({"q0": np.zeros((3, 2))}, ValueError, r"q0 must have 1 axis, got shape \(3, 2\); make batches with jax.vmap"),
+        ({"q0": [[0.0], [1.0, 2.0]]}, TypeError, "q0 must be an array of numbers"),
+        ({"q0": ["a", "b"]}, TypeError, "q0"),
+        ({"q0": np.array([0.0, np.nan])}, ValueError, "q0 must be finite"),
+        ({"u0": np.array([0.0, np.inf])}, ValueError, "u0 must be finite"),
+        ({"u0": np.zeros(3)}, ValueError, r"q0 and u0 must have one shape, got \(2,\) and \(3,\)"),
+        ({"q0": np.zeros(0), "u0": np.zeros(0)}, ValueError, "at least one coordinate"),
+        ({"q0": np.array([0.0, -0.5])}, ValueError, "contact 0 must be open or closed.*gap -0.5.*correct q0"),
+        # parameters
+        ({"system": Particle}, TypeError, r"got the class Particle; write Particle\(...\)"),
+        ({"system": "ball"}, TypeError, "system must be an instance of a subclass of jaxnsd.System"),
+        ({"system": Particle(mass=1)}, TypeError, r"Particle.mass must be of a floating dtype, got 1; write 1.0"),
+        ({"system": Particle(mass="heavy")}, TypeError, "Particle.mass must be a number or an array.*jaxnsd.static"),
+        ({"system": Particle(mass=True)}, TypeError, "Particle.mass must be a number"),
+        ({"system": Particle(mass=np.float32(1))}, TypeError, "Particle.mass must have the dtype of the state, float64, got float32"),
+        ({"system": Particle(mass=np.nan)}, ValueError, "Particle.mass must be a number, got nan"),
+        ({"system": Particle(mu=np.array([np.nan]))}, ValueError, "Particle.mu"),
+        ({"system": Particle(e_N=1.1)}, ValueError, r"Particle.e_N must lie in \[0, 1\], got \[1.1\]"),
+        ({"system": Particle(e_N=-0.1)}, ValueError, r"Particle.e_N must lie in \[0, 1\]"),
+        ({"system": Particle(e_F=2.0)}, ValueError, r"Particle.e_F must lie in \[0, 1\]"),
+        ({"system": Particle(mu=-0.1)}, ValueError, "Particle.mu must be finite and not negative"),
+        ({"system": Particle(mu=np.inf)}, ValueError, "Particle.mu must be finite"),
+        (
+            {"system": Particle(mu=np.ones(2))},
+            ValueError,
+            r"Particle.mu must be a scalar or of shape \(1,\), one entry per contact, got shape \(2,\)",
+        ),
+        ({"system": Particle(mass=0.0)}, ValueError, "mass matrix must be positive definite.*singular"),
+        ({"system": Particle(mass=-1.0)}, ValueError, "mass matrix must be positive definite"),
+        (
+            {"system": Particle(name=["floor"])},
+            TypeError,
+            r"Particle.name, declared with jaxnsd.static\(\), must be hashable, got \[.floor.\]",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=f"(?s){message}"):
+        run(**arguments)
+
+
+@pytest.mark.parametrize(
+    "methods, error, message",
+    [
+        ({"gap": lambda self, t, q: q[1]}, ValueError, r"Variant.gap must return shape \(n_N,\).*got \(\)"),
+        ({"gap": lambda self, t, q: [q[1]]}, TypeError, "Variant.gap must return an array.*jnp.stack"),
+        ({"gap": lambda self, t, q: q[2:] / q[5]}, ValueError, r"Variant.tangential_velocity must return shape \(0, d\)"),
+        ({"gap": lambda self, t, q: q @ jnp.ones(3)}, TypeError, r"Variant.gap failed for q of shape \(2,\)"),
+        (
+            {"gap": lambda self, t, q: q[1:].astype(jnp.float32)},
+            TypeError,
+            "Variant.gap must return the dtype of the state, float64, got float32",
+        ),
+        ({"gap": lambda self, t, q: jnp.ones(1, int)}, TypeError, "Variant.gap must return the dtype of the state"),
+        ({"gap": lambda self, t, q: q[1:] / (q[0] * 0)}, ValueError, "Variant.gap must be finite at the initial state"),
+        ({"gap": lambda self, t, q: jnp.sqrt(q[1:] - 1)}, ValueError, "Variant.gap_velocity must be finite at the initial state"),
+        ({"tangential_velocity": lambda self, t, q, u: u[:1]}, ValueError, r"tangential_velocity must return shape \(1, d\).*got \(1,\)"),
+        ({"tangential_velocity": lambda self, t, q, u: jnp.ones((1, 3))}, ValueError, r"d = 1 \(planar\) or 2 \(spatial\), got \(1, 3\)"),
+        ({"tangential_velocity": lambda self, t, q, u: u[:, None]}, ValueError, r"tangential_velocity must return shape \(1, d\)"),
+        (
+            {"kinetic_energy": lambda self, t, q, u: 0.5 * u**2},
+            ValueError,
+            r"Variant.kinetic_energy must return shape \(\) \(a scalar\), got \(2,\)",
+        ),
+        ({"potential_energy": lambda self, t, q: q}, ValueError, r"Variant.potential_energy must return shape \(\)"),
+        ({"potential_energy": lambda self, t, q: None}, TypeError, "Variant.potential_energy must return an array, got None"),
+        ({"force": lambda self, t, q, u: u[:1]}, ValueError, r"Variant.force must return shape \(2,\).*got \(1,\)"),
+        ({"force": lambda self, t, q, u: u * jnp.nan}, ValueError, "Variant.h must be finite at the initial state"),
+        ({"q_dot": lambda self, t, q, u: u[:1]}, ValueError, r"Variant.q_dot must return shape \(2,\)"),
+        ({"constraint": lambda self, t, q: q[0]}, ValueError, r"Variant.constraint must return shape \(n,\).*got \(\)"),
+        (
+            {"constraint": lambda self, t, q: q[:1] - 1.0},
+            ValueError,
+            r"Variant.constraint must vanish \(g = 0\).*got -1 in row 0; correct q0",
+        ),
+        ({"constraint": lambda self, t, q: q[:1]}, ValueError, r"Variant.constraint_velocity must vanish \(dg/dt = 0\).*got 1 in row 0"),
+        ({"velocity_constraint": lambda self, t, q, u: u[:1]}, ValueError, r"Variant.velocity_constraint must vanish \(gamma = 0\)"),
+        ({"velocity_constraint": lambda self, t, q, u: u[0]}, ValueError, r"Variant.velocity_constraint must return shape \(n,\)"),
+        ({"W_N": lambda self, t, q, u=None: jnp.ones((2, 2))}, ValueError, r"Variant.W_N must return shape \(2, 1\), got \(2, 2\)"),
+        ({"mu": lambda self: jnp.ones(3)}, ValueError, r"Variant.mu must be a scalar or of shape \(1,\)"),
+        ({"e_N": lambda self: 1.5}, ValueError, r"Variant.e_N must lie in \[0, 1\]"),
+    ],
+)
+def test_bad_methods_are_refused(methods, error, message):
+    base = System if {"mu", "e_N"} & set(methods) else Bare
+    methods = methods if base is Bare else {"kinetic_energy": Bare.kinetic_energy, "gap": Bare.gap, **methods}
+    with pytest.raises(error, match=f"(?s){message}"):
+        run(variant(base, **methods))
+
+
+class Bare(System):
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def gap(self, t, q):
+        return q[1:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[:1, None]
+
+
+@pytest.mark.parametrize(
+    "matrix, message",
+    [
+        (np.array([[1.0, 0.5], [0.0, 1.0]]), "mass matrix must be symmetric"),
+        (np.array([[1.0, 1.0], [1.0, 1.0]]), "mass matrix must be positive definite.*singular"),
+        (np.array([[1.0, 2.0], [2.0, 1.0]]), "mass matrix must be positive definite"),
+        (np.eye(3), r"Matrix.mass_matrix must return shape \(2, 2\)"),
+        (np.diag([1.0, np.nan]), "Matrix.M must be finite"),
+    ],
+)
+def test_bad_mass_matrices_are_refused(matrix, message):
+    @jaxnsd.system
+    class Matrix(System):
+        def mass_matrix(self, t, q):
+            return jnp.asarray(matrix)
+
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        run(Matrix())
+
+
+def test_different_units_are_not_a_singular_mass_matrix():
+    @jaxnsd.system
+    class Grams(System):
+        def mass_matrix(self, t, q):
+            return jnp.diag(jnp.array([1e8, 1e-9]))
+
+    run(Grams())
+
+
+def test_mass_matrix_and_kinetic_energy_must_agree():
+    with pytest.raises(ValueError, match=r"(?s)mass_matrix and the Hessian of kinetic_energy must agree.*write one"):
+        run(variant(Bare, mass_matrix=lambda self, t, q: 2 * jnp.eye(2)))
+    run(variant(Bare, mass_matrix=lambda self, t, q: jnp.eye(2)))
+
+
+def test_missing_inertia_and_missing_decorator():
+    with pytest.raises(TypeError, match=r"Variant must have an inertia.*write kinetic_energy"):
+        run(variant(System))
+    with pytest.raises(TypeError, match=r"class Bare is not registered as a pytree; decorate it with @jaxnsd.system"):
+        run(Bare())
+
+    class Forgotten(Particle):
+        """A subclass of a decorated class needs the decorator as well."""
+
+    with pytest.raises(TypeError, match="class Forgotten is not registered as a pytree"):
+        run(Forgotten())
+    run(variant(Bare))  # a system without parameters is fine
+
+
+def test_scheme_that_does_not_take_the_system():
+    moving = variant(Bare, q_dot=lambda self, t, q, u: 2 * u)
+    with pytest.raises(ValueError, match=r"VariationalMoreau\(\) does not take Variant: .*q_dot.*use SymmetricMoreau"):
+        run(moving, VariationalMoreau())
+    run(moving, SymmetricMoreau())
+
+
+def test_shapes_and_dtypes_are_checked_under_transformations():
+    with pytest.raises(ValueError, match="q0 must have 1 axis"):
+        jax.jit(lambda q0: run(q0=q0).q)(jnp.zeros((3, 2)))
+    with pytest.raises(ValueError, match=r"q0 and u0 must have one shape"):
+        jax.vmap(lambda q0: run(q0=q0).q)(jnp.zeros((3, 4)))
+    with pytest.raises(TypeError, match="floating dtype"):
+        jax.jit(lambda q0: run(q0=q0).q)(jnp.zeros(2, int))
+    with pytest.raises(TypeError, match="dt decides the number of steps, got a traced value"):
+        jax.jit(lambda dt: run(dt=dt).q)(0.01)
+    with pytest.raises(TypeError, match="t1 decides"):
+        jax.grad(lambda t1: run(t1=t1).q[-1, 0])(0.05)
+
+
+def test_known_values_are_checked_under_transformations():
+    with pytest.raises(ValueError, match=r"Particle.mu must be finite and not negative"):
+        jax.jit(lambda x: x * run(Particle(mu=-1.0)).q)(1.0)
+
+
+def test_no_false_alarm_under_transformations():
+    good = run().q
+    for transform in (jax.jit, jax.vmap):
+        q = transform(lambda q0: run(q0=q0).q)(jnp.asarray(Q0) if transform is jax.jit else jnp.asarray(Q0)[None])
+        np.testing.assert_allclose(np.asarray(q).reshape(good.shape), good, atol=1e-15)
+    closed_over = jax.jit(lambda x: x * run().q)(1.0)  # all known inside a transformation
+    np.testing.assert_allclose(closed_over, good, atol=1e-15)
+    gradient = jax.grad(lambda system: run(system).q[-1, 0])(Particle())
+    assert gradient.mass == 0 and np.isfinite(gradient.mu)
+    jax.vmap(lambda mu: run(Particle(mu=mu)).q)(jnp.array([0.0, 0.5]))
+    # What cannot be known is not checked: the run reports it by its outcome.
+    jax.jit(lambda mu: run(Particle(mu=mu)).q)(-1.0)
+
+
+def test_what_is_sensible_passes():
+    run(q0=list(Q0), u0=tuple(U0))
+    run(q0=jnp.asarray(Q0), t1=1, dt=np.float64(0.25))
+    run(t1=0.7, dt=0.1)  # 0.7 / 0.1 is not 7 in binary
+    run(Particle(mass=np.float64(1.0), mu=jnp.asarray(0.2), e_N=[0.5], e_F=np.array([0.1])))
+    run(q0=np.array([0.0, -1e-3]))  # as deep as one step of an event-capturing scheme goes
+    run(variant(Bare, constraint=lambda self, t, q: q[:1]), q0=np.array([1e-9, 1.0]), u0=np.zeros(2))
+
+
+def test_float32_warns_once(monkeypatch):
+    monkeypatch.setattr(checks, "_warned_float32", False)
+    state = {"q0": Q0.astype(np.float32), "u0": U0.astype(np.float32)}
+    with pytest.warns(UserWarning, match="float32.*jax_enable_x64") as record:
+        solution = run(**state)
+    assert len(record) == 1 and record[0].filename == __file__ and solution.q.dtype == jnp.float32
+    run(**state)  # a second warning would be an error here
+
+
+def test_repeated_calls_do_not_trace_again():
+    calls = []
+
+    @jaxnsd.system
+    class Counting(Bare):
+        mass: float = 1.0
+
+        def force(self, t, q, u):
+            calls.append(1)
+            return -self.mass * u
+
+    run(Counting())
+    before = len(calls)
+    for mass in (1.0, 2.0):
+        run(Counting(mass), q0=mass * Q0)
+    assert len(calls) == before
+    run(dataclasses.replace(Counting(), mass=jnp.ones(())))  # another kind of leaf may

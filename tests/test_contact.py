@@ -1,0 +1,447 @@
+"""The contact solver, seen from outside: the law in plain NumPy, closed forms, other solvers, finite differences."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+from jaxnsd import Outcome, SemismoothNewton
+from jaxnsd.contact_problem import solve_contact_problem
+
+SEED = 20181
+#: (n, d) of the fresh problems.
+SHAPES = [(1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (2, 2), (3, 2), (4, 2), (6, 2)]
+
+
+def generator(*key):
+    """Random numbers that depend on the seed above and on the test; pytest shows the seed when a test fails."""
+    print("seed", (SEED, *key))
+    return np.random.default_rng((SEED, *key))
+
+
+def natural_map(P, xi, mu, G, d):
+    """Largest entry of the natural map of every contact law, written here from C18 (30), (56), (57) and from nothing else."""
+    n = len(P) // (d + 1)
+    P, xi, diagonal = P.reshape(n, d + 1), xi.reshape(n, d + 1), np.diag(G).reshape(n, d + 1)
+    worst = 0.0
+    for i in range(n):
+        r = 1 / diagonal[i].mean() if diagonal[i].mean() > 0 else 1.0
+        x = P[i, 1:] - r * xi[i, 1:]
+        radius, length = mu[i] * max(P[i, 0], 0), np.linalg.norm(x)
+        if length > radius:
+            x = x * radius / length
+        worst = max(worst, abs(P[i, 0] - max(0, P[i, 0] - r * xi[i, 0])), *np.abs(P[i, 1:] - x))
+    return worst
+
+
+def spd(rng, m, low=0.3):
+    """Random symmetric positive definite matrix with eigenvalues from ``low`` to 3."""
+    Q, _ = np.linalg.qr(rng.normal(size=(m, m)))
+    return (Q * rng.uniform(low, 3, m)) @ Q.T
+
+
+def random_problem(rng, n, d):
+    """M random, W random; the free velocity is random."""
+    m = n * (d + 1)
+    M, W = spd(rng, m + 3), rng.normal(size=(m + 3, m)) / np.sqrt(m + 3)
+    return W.T @ np.linalg.solve(M, W), rng.normal(size=m), rng.uniform(0, 1, n)
+
+
+def stack_problem(rng, n, d):
+    """A stack of n bodies of different masses under gravity, pushed sideways: G is block-tridiagonal."""
+    m = n * (d + 1)
+    mass = rng.uniform(0.3, 3, n).repeat(d + 1)
+    W = np.eye(m) - np.eye(m, k=d + 1)
+    u = np.tile(np.concatenate([[-1.0], np.zeros(d)]), n) + 0.5 * rng.normal(size=m)
+    return W.T @ (W / mass[:, None]), W.T @ u, rng.uniform(0, 1, n)
+
+
+def known_problem(rng, n, d, modes=None, mu=None):
+    """A problem made from its solution: open, sticking and sliding contacts, at least one percent of the size away from a kink."""
+    m = n * (d + 1)
+    G = spd(rng, m)
+    mu = rng.uniform(0.02, 0.25, n) if mu is None else np.full(n, mu)
+    modes = rng.choice(["open", "stick", "slide"], n) if modes is None else modes
+    P, xi = np.zeros((n, d + 1)), np.zeros((n, d + 1))
+    for i, mode in enumerate(modes):
+        direction = rng.normal(size=d)
+        direction /= np.linalg.norm(direction)
+        if mode == "open":
+            xi[i, 0], xi[i, 1:] = rng.uniform(0.1, 2), rng.normal(size=d)
+            continue
+        P[i, 0] = rng.uniform(0.1, 2)
+        if mode == "stick":
+            P[i, 1:] = rng.uniform(0, 0.95) * mu[i] * P[i, 0] * direction
+        else:
+            P[i, 1:], xi[i, 1:] = mu[i] * P[i, 0] * direction, -rng.uniform(0.1, 2) * direction
+    P, xi = P.ravel(), xi.ravel()
+    return (G, xi - G @ P, mu), P, xi
+
+
+@functools.partial(jax.jit, static_argnames=("d", "solver"))
+def solve_batch(G, c, mu, d, solver=None, guess=None):
+    guess = jnp.zeros_like(c) if guess is None else guess
+    return jax.vmap(lambda G, c, mu, guess: solve_contact_problem(G, c, mu, d=d, solver=solver, guess=guess))(G, c, mu, guess)
+
+
+@functools.partial(jax.jit, static_argnames="d")
+def derivatives(G, c, mu, d):
+    """Jacobians of xi by G, c, mu for a batch, in forward and in reverse mode."""
+    xi = lambda *args: solve_contact_problem(*args, d=d).xi  # noqa: E731
+    return tuple(jax.vmap(transform(xi, argnums=(0, 1, 2)))(G, c, mu) for transform in (jax.jacfwd, jax.jacrev))
+
+
+def stacked(problems):
+    return tuple(np.stack(part) for part in zip(*problems, strict=True))
+
+
+def fresh(n, d, count, seed=0):
+    """``count`` problems: a third random, a third stacks, a third made from a known solution."""
+    rng = generator(n, d, seed)
+    kinds = (random_problem, stack_problem, lambda *args: known_problem(*args)[0])
+    return stacked([kinds[k % 3](rng, n, d) for k in range(count)])
+
+
+def solve_one(G, c, mu, d=2, **kwargs):
+    """Solution as NumPy arrays, checked against the law."""
+    solution = jax.tree.map(np.asarray, solve_contact_problem(G, c, mu, d=d, **kwargs))
+    mu = np.broadcast_to(mu, (len(c) // (d + 1),))
+    assert solution.outcome == Outcome.SUCCESS and solution.contact == -1
+    assert natural_map(solution.P, solution.xi, mu, np.asarray(G), d) <= 1e-10
+    np.testing.assert_allclose(G @ solution.P + c, solution.xi, rtol=0, atol=1e-11)
+    return solution
+
+
+# --------------------------------------------------------------------------------------------------------------- values
+@pytest.mark.parametrize("n, d", SHAPES)
+def test_fresh_problems_are_solved_in_few_iterations(n, d):
+    G, c, mu = fresh(n, d, 225)
+    solution = jax.tree.map(np.asarray, solve_batch(G, c, mu, d))
+    residual = np.array([natural_map(*x, d) for x in zip(solution.P, solution.xi, mu, G, strict=True)])
+    np.testing.assert_allclose(np.einsum("kij,kj->ki", G, solution.P) + c, solution.xi, rtol=0, atol=1e-12 * (1 + np.abs(solution.P).max()))
+    assert np.mean(residual <= 1e-10) >= 0.995
+    assert np.median(solution.iterations) <= 6
+    # What is not solved says so, and nothing that is solved is called unsolved.
+    np.testing.assert_array_equal(residual <= 1e-10, solution.outcome == Outcome.SUCCESS)
+    np.testing.assert_array_equal(solution.contact >= 0, solution.outcome != Outcome.SUCCESS)
+
+
+@pytest.mark.parametrize("n, d", [(3, 1), (3, 2)])
+def test_constructed_solution_is_found(n, d):
+    rng = generator(n, d, 1)
+    made = [known_problem(rng, n, d, mu=0.1) for _ in range(225)]
+    solution = solve_batch(*stacked([problem for problem, _, _ in made]), d)
+    assert np.all(solution.outcome == Outcome.SUCCESS)
+    np.testing.assert_allclose(solution.P, [P for _, P, _ in made], atol=1e-9)
+    np.testing.assert_allclose(solution.xi, [xi for _, _, xi in made], atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 3, 6])
+def test_frictionless_contact_is_a_quadratic_program(n):
+    # Minimize 1/2 P^T G P + c^T P over P >= 0, with G = L L^T: the nonnegative least squares problem |L^T P + L^-1 c|.
+    rng = generator(n, 2)
+    for _ in range(10):
+        G, c = spd(rng, n), rng.normal(size=n)
+        L = np.linalg.cholesky(G)
+        P, _ = nnls(L.T, -np.linalg.solve(L, c))
+        np.testing.assert_allclose(solve_one(G, c, 0.0, d=0).P, P, atol=1e-10)
+
+
+def test_no_friction_gives_the_frictionless_solution_and_no_tangential_percussion():
+    rng = generator(3)
+    G, c, _ = random_problem(rng, 3, 2)
+    solution = solve_one(G, c, 0.0)
+    P = solution.P.reshape(3, 3)
+    np.testing.assert_array_equal(P[:, 1:], 0)
+    np.testing.assert_allclose(P[:, 0], solve_one(G[::3, ::3], c[::3], 0.0, d=0).P, atol=1e-11)
+
+
+def test_one_contact_by_hand():
+    # A particle of mass 2 thrown on the floor: G = 1/2; it sticks while |P_F| <= mu P_N, else slides against its motion.
+    G = np.eye(3) / 2
+    sticking = solve_one(G, np.array([-1.0, 0.3, -0.4]), 0.6)
+    np.testing.assert_allclose(sticking.P, [2, -0.6, 0.8], atol=1e-14)
+    np.testing.assert_allclose(sticking.xi, 0, atol=1e-14)
+    sliding = solve_one(G, np.array([-1.0, 3.0, -4.0]), 0.5)
+    np.testing.assert_allclose(sliding.P, [2, -0.6, 0.8], atol=1e-13)
+    np.testing.assert_allclose(sliding.xi, [0, 2.7, -3.6], atol=1e-13)
+    planar = solve_one(np.eye(2) / 2, np.array([-1.0, 3.0]), 0.5, d=1)
+    np.testing.assert_allclose(planar.P, [2, -1], atol=1e-14)
+
+
+@pytest.mark.parametrize("d", [0, 1, 2])
+def test_open_contacts_and_contacts_at_rest_need_no_percussion(d):
+    G, _, mu = random_problem(generator(4), 2, d) if d else (spd(generator(4), 2), None, np.ones(2))
+    for c in (np.zeros(2 * (d + 1)), np.tile(np.r_[[0.7], -np.ones(d)], 2)):
+        solution = solve_one(G, c, mu, d=d)
+        np.testing.assert_array_equal(solution.P, 0)
+        assert solution.iterations == 0
+
+
+def test_immovable_directions():
+    # Rows of zeros: a contact that no velocity reaches, at rest or opening by itself.
+    G, c, mu = random_problem(generator(5), 2, 2)
+    G[3:], G[:, 3:] = 0, 0
+    solution = solve_one(G, np.r_[c[:3], 0.2, 1.0, 0.0], mu)
+    np.testing.assert_array_equal(solution.P[3:], 0)
+    np.testing.assert_allclose(solution.P[:3], solve_one(G[:3, :3], c[:3], mu[:1]).P, atol=1e-11)
+    # Approaching, it cannot be stopped: reported, not passed off as solved.
+    stuck = solve_contact_problem(G, np.r_[c[:3], -0.2, 1.0, 0.0], mu)
+    assert stuck.outcome == Outcome.NOT_CONVERGED and stuck.contact == 1
+
+
+def test_inactive_contacts_carry_nothing():
+    G, c, mu = random_problem(generator(6), 3, 2)
+    c[::3] = -1.0
+    active = np.array([True, False, True])
+    solution = solve_contact_problem(G, c, mu, active=active)
+    keep = np.repeat(active, 3)
+    np.testing.assert_array_equal(solution.P[~keep], 0)
+    np.testing.assert_allclose(solution.P[keep], solve_one(G[np.ix_(keep, keep)], c[keep], mu[active]).P, atol=1e-10)
+    jacobian = jax.jacrev(lambda c: solve_contact_problem(G, c, mu, active=active).P)(c)
+    np.testing.assert_array_equal(jacobian[~keep], 0)
+
+
+def test_guess_at_the_solution_takes_no_iteration():
+    G, c, mu = random_problem(generator(6), 3, 2)
+    solution = solve_one(G, c, mu)
+    again = solve_one(G, c, mu, guess=solution.P)
+    assert again.iterations <= 1
+    np.testing.assert_allclose(again.P, solution.P, atol=1e-10)
+
+
+def test_no_contact_at_all():
+    solution = solve_contact_problem(np.zeros((0, 0)), np.zeros(0), np.zeros(0))
+    assert solution.P.shape == solution.xi.shape == (0,) and solution.outcome == Outcome.SUCCESS
+
+
+def test_scaling_of_units_does_not_matter():
+    # Other units of velocity and of mass scale P; the tolerance goes with them.
+    G, c, mu = random_problem(generator(6), 3, 2)
+    P = solve_one(G, c, mu).P
+    for velocity, mass in ((1e-6, 1.0), (1e6, 1.0), (1.0, 1e-5), (1e3, 1e4)):
+        solution = solve_contact_problem(G / mass, velocity * c, mu)
+        assert solution.outcome == Outcome.SUCCESS
+        np.testing.assert_allclose(solution.P, velocity * mass * P, atol=1e-9 * velocity * mass)
+
+
+@pytest.mark.parametrize("n, d", [(1, 1), (1, 2), (3, 2)])
+def test_float32(n, d):
+    G, c, mu = (x.astype(np.float32) for x in fresh(n, d, 60, seed=7))
+    solution = solve_batch(G, c, mu, d)
+    assert solution.P.dtype == solution.xi.dtype == solution.residual.dtype == jnp.float32
+    residual = np.array([natural_map(*x, d) for x in zip(solution.P, solution.xi, mu, G, strict=True)])
+    solved = np.asarray(solution.outcome == Outcome.SUCCESS)
+    assert solved.mean() >= 0.98 and residual[solved].max() < 2e-5
+    for jacobian in jax.tree.leaves(derivatives(G, c, mu, d)):
+        assert jacobian.dtype == jnp.float32 and np.all(np.isfinite(jacobian))
+
+
+# -------------------------------------------------------------------------------------------------- redundant contacts
+def box(corners, spin=None):
+    """A box of mass 1 on a floor: W of shape (6, 3 n) for n corners, velocities (translation, rotation), rows N, T1, T2."""
+    x = np.array([(a, b, -0.5) for a in (-1, 1) for b in (-0.7, 0.7)])
+    if corners == 8:
+        x = np.concatenate([x, 0.5 * x + [0, 0, -0.25]])  # four more feet inside the first four
+    rows = []
+    for r in x:
+        velocity = np.concatenate([np.eye(3), np.cross(np.eye(3), r).T @ np.eye(3)], axis=1)
+        velocity[:, 3:] = np.array([[0, r[2], -r[1]], [-r[2], 0, r[0]], [r[1], -r[0], 0]])  # omega x r
+        rows.extend(velocity[[2, 0, 1]])
+    inertia = np.array([1, 1, 1, 0.25, 0.45, 0.6])
+    return np.array(rows).T, inertia
+
+
+CASES = {
+    "sticks": ([0.1, -0.05, -1, 0, 0, 0.02], 0.8),
+    "slides": ([2.0, 1.0, -1, 0, 0, 0], 0.2),
+    "slides and turns": ([1.5, -0.3, -1, 0, 0, 0.8], 0.2),
+    "rocks": ([0.0, 0.1, -1, 0, 2.5, 0], 0.5),
+    "tips over an edge": ([0.0, 0.0, -0.2, 1.0, 0.1, 0], 0.4),
+}
+
+
+@pytest.mark.parametrize("corners", [4, 8])
+def test_redundant_corners(corners):
+    # Coulomb friction with more contacts than velocities: G has rank 6. A second solve from another guess, and of a G made
+    # regular by a tiny compliance of the corners, must give the same velocities: they are unique, the single percussions are not.
+    W, inertia = box(corners)
+    u, mu = np.array([case[0] for case in CASES.values()]), np.array([np.full(corners, case[1]) for case in CASES.values()])
+    G = np.broadcast_to(W.T @ (W / inertia[:, None]), (len(u), len(W.T), len(W.T)))
+    c = u @ W
+    solution = solve_batch(G, c, mu, 2)
+    assert np.all(solution.outcome == Outcome.SUCCESS)
+    assert max(natural_map(*x, 2) for x in zip(solution.P, solution.xi, mu, G, strict=True)) <= 1e-10
+    velocity = u + solution.P @ W.T / inertia
+    np.testing.assert_allclose(velocity @ W, solution.xi, atol=1e-11)
+    other = solve_batch(G, c, mu, 2, guess=np.abs(generator(corners).normal(size=c.shape)))
+    np.testing.assert_allclose(other.xi, solution.xi, atol=1e-6)
+    compliant = solve_batch(G + 1e-9 * np.eye(len(G[0])), c, mu, 2)
+    np.testing.assert_allclose(compliant.xi, solution.xi, atol=1e-6)
+    for jacobians in derivatives(G, c, mu, 2):
+        for jacobian in jacobians:
+            assert np.all(np.isfinite(jacobian)) and np.abs(jacobian).max() < 1e4
+
+
+def test_redundant_corners_equal_one_contact_at_the_centre():
+    # Without rotation a box that lands flat and slides is a particle: four corners act like one contact.
+    W = box(4)[0][:3]  # it cannot turn
+    u, mu = np.array([2.0, 1.0, -1.0]), 0.2
+    solution = solve_one(W.T @ W, W.T @ u, mu)
+    particle = solve_one(np.eye(3), u[[2, 0, 1]], mu)
+    np.testing.assert_allclose(solution.xi.reshape(4, 3), np.tile(particle.xi, (4, 1)), atol=1e-11)
+    np.testing.assert_allclose(solution.P.reshape(4, 3).sum(0), particle.P, atol=1e-11)
+    derivative = jax.jit(jax.jacfwd(lambda u, mu: solve_contact_problem(W.T @ W, W.T @ u, mu).xi[:3], argnums=(0, 1)))(u, mu)
+    expected = jax.jit(jax.jacfwd(lambda u, mu: solve_contact_problem(np.eye(3), u[jnp.array([2, 0, 1])], mu).xi, argnums=(0, 1)))(u, mu)
+    for a, b in zip(derivative, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-8)
+
+
+# ---------------------------------------------------------------------------------------------------------- derivatives
+SMOOTH = [("stick",), ("slide",), ("open", "slide", "stick"), ("slide", "slide", "stick")]
+
+
+def smooth_problem(modes, d):
+    """A problem well away from every kink, and xi and P as a function of its data."""
+    args, _, _ = known_problem(generator(len(modes), d, 8), len(modes), d, modes, mu=0.2)
+
+    def solution(G, c, mu):
+        solution = solve_contact_problem(G, c, mu, d=d)
+        return jnp.concatenate([solution.xi, solution.P])
+
+    return solution, tuple(map(jnp.asarray, args))
+
+
+def differences(function, args, step=1e-6):
+    """Central differences in the manner of `jax.jacfwd`, by `vmap`."""
+    out = []
+    for k, arg in enumerate(args):
+        basis = jnp.eye(arg.size).reshape(arg.size, *arg.shape)
+        call = jax.jit(jax.vmap(lambda e, k=k: function(*args[:k], args[k] + e, *args[k + 1 :])))
+        out.append(jnp.moveaxis((call(step * basis) - call(-step * basis)) / (2 * step), 0, -1).reshape(-1, *arg.shape))
+    return out
+
+
+@pytest.mark.parametrize("modes", SMOOTH)
+@pytest.mark.parametrize("d", [1, 2])
+def test_derivatives_are_those_of_the_solution(modes, d):
+    function, args = smooth_problem(modes, d)
+    expected = differences(function, args)
+    for transform in (jax.jacfwd, jax.jacrev):
+        for derivative, difference in zip(jax.jit(transform(function, argnums=(0, 1, 2)))(*args), expected, strict=True):
+            np.testing.assert_allclose(derivative, difference, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_second_derivatives(d):
+    function, (G, c, mu) = smooth_problem(("slide", "stick"), d)
+    loss = lambda c, mu: jnp.sum(jnp.sin(function(G, c, mu)))  # noqa: E731
+    hessian = jax.jit(jax.jacfwd(jax.jacrev(loss, argnums=(0, 1)), argnums=(0, 1)))(c, mu)
+    for k in range(2):
+        for derivative, difference in zip(hessian[k], differences(jax.grad(loss, argnums=k), (c, mu)), strict=True):
+            np.testing.assert_allclose(derivative, difference, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("d", [0, 1, 2])
+def test_derivatives_at_kinks_are_finite(d):
+    # At rest, at zero slip with the percussion on the border of the disc, grazing, without friction.
+    G, ones = jnp.eye(d + 1), jnp.ones(d)
+    border = -0.5 * ones / np.sqrt(max(d, 1))
+    zero = 0 * ones
+    c = jnp.stack([jnp.r_[0.0, zero], jnp.r_[-1.0, border], jnp.r_[0.0, ones], jnp.r_[-1.0, zero], jnp.r_[0.0, zero]])
+    mu = jnp.array([0.5, 0.5, 0.5, 0.0, 0.0])[:, None]
+    for jacobians in derivatives(jnp.broadcast_to(G, (5, d + 1, d + 1)), c, mu, d):
+        for jacobian in jacobians:
+            assert np.all(np.isfinite(jacobian))
+
+
+# -------------------------------------------------------------------------------------------------- transformations, failures
+def test_vmap_equals_loop_and_nested_vmap():
+    d = 2
+    G, c, mu = fresh(2, d, 256, seed=9)
+    batch = solve_batch(G, c, mu, d)
+    single = jax.jit(lambda *args: solve_contact_problem(*args, d=d))
+    loop = [single(*args) for args in zip(G, c, mu, strict=True)]
+    nested = jax.jit(jax.vmap(jax.vmap(lambda *args: solve_contact_problem(*args, d=d))))(
+        *(x.reshape(4, 64, *x.shape[1:]) for x in (G, c, mu))
+    )
+    for name in ("P", "xi", "outcome", "contact"):
+        together = getattr(batch, name)
+        np.testing.assert_allclose(together, np.stack([getattr(s, name) for s in loop]), atol=1e-9)
+        np.testing.assert_allclose(together, getattr(nested, name).reshape(together.shape), atol=1e-9)
+
+
+def test_vmap_over_some_arguments_only():
+    G, c, _ = random_problem(generator(10), 2, 1)
+    friction = jnp.linspace(0.0, 1.0, 5)
+    batch = jax.vmap(lambda mu: solve_contact_problem(G, c, mu, d=1).xi)(friction)
+    for k in range(5):
+        np.testing.assert_allclose(batch[k], solve_one(G, c, float(friction[k]), d=1).xi, atol=1e-11)
+    gradient = jax.grad(lambda mu: jnp.sum(jax.vmap(lambda mu: solve_contact_problem(G, c, mu, d=1).xi)(mu)))(friction)
+    np.testing.assert_allclose(
+        gradient, jax.vmap(jax.grad(lambda mu: jnp.sum(solve_contact_problem(G, c, mu, d=1).xi)))(friction), atol=1e-12
+    )
+
+
+def test_unsolved_and_broken_members_are_flagged_and_do_not_disturb_the_rest():
+    G, c, mu = fresh(3, 2, 64, seed=11)
+    hurried = SemismoothNewton(max_iterations=1, max_rescues=0)
+    solution = solve_batch(G, c, mu, 2, hurried)
+    residual = np.array([natural_map(*x, 2) for x in zip(solution.P, solution.xi, mu, G, strict=True)])
+    np.testing.assert_array_equal(residual <= 1e-10, solution.outcome == Outcome.SUCCESS)
+    unsolved = np.asarray(solution.outcome) == Outcome.NOT_CONVERGED
+    assert unsolved.any() and np.all(np.asarray(solution.contact)[unsolved] >= 0) and np.all(np.asarray(solution.iterations) <= 1)
+    good = solve_batch(G, c, mu, 2)
+    c[7, 4] = np.nan
+    bad = solve_batch(G, c, mu, 2)
+    assert bad.outcome[7] == Outcome.NON_FINITE
+    others = np.arange(64) != 7
+    for a, b in zip(good, bad, strict=True):
+        np.testing.assert_array_equal(np.asarray(a)[others], np.asarray(b)[others])
+
+
+def test_one_compilation_serves_all_values():
+    traces = []
+
+    @jax.jit
+    def solve(G, c, mu):
+        traces.append(1)
+        return solve_contact_problem(G, c, mu, d=1).P
+
+    for seed in range(3):
+        solve(*random_problem(generator(seed), 2, 1))
+    assert len(traces) == 1
+
+
+# --------------------------------------------------------------------------------------------------------------- checks
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"G": np.eye(5)}, ValueError, r"G must have shape \(6, 6\).*got \(5, 5\)"),
+        ({"G": np.eye(6, dtype=int)}, TypeError, "G must be of a floating dtype, got int64"),
+        ({"G": np.eye(6, dtype=np.float32)}, TypeError, "G must have the dtype of c, float64, got float32"),
+        ({"G": np.eye(6) + np.eye(6, k=1)}, ValueError, "G must be symmetric"),
+        ({"G": -np.eye(6)}, ValueError, "positive semidefinite, got the eigenvalue -1"),
+        ({"G": np.full((6, 6), np.nan)}, ValueError, "G must be finite"),
+        ({"G": np.ones(6)}, ValueError, "G must have 2 axes"),
+        ({"c": np.full(6, np.inf)}, ValueError, "c must be finite"),
+        ({"c": np.ones((2, 3))}, ValueError, "c must have 1 axis.*jax.vmap"),
+        ({"c": np.ones(5), "G": np.eye(5)}, ValueError, "c must have 3 rows per contact for d = 2"),
+        ({"c": np.ones(6, int)}, TypeError, "c must be of a floating dtype"),
+        ({"mu": -0.1}, ValueError, "mu must be finite and not negative, got -0.1"),
+        ({"mu": np.array([0.1, -0.1])}, ValueError, "mu must be finite and not negative"),
+        ({"mu": np.nan}, ValueError, "mu"),
+        ({"mu": np.ones(3)}, ValueError, r"mu must be a scalar or of shape \(2,\)"),
+        ({"d": 3}, ValueError, "d must be 0 .*1 .* or 2"),
+        ({"active": np.ones(2)}, ValueError, "active must be 2 booleans"),
+        ({"guess": np.ones(5)}, ValueError, "guess must have the shape of c"),
+        ({"solver": 1e-8}, TypeError, "SemismoothNewton"),
+    ],
+)
+def test_bad_input_is_refused(changes, error, message):
+    given = {"G": np.eye(6), "c": np.ones(6), "mu": 0.3, "d": 2, **changes}
+    with pytest.raises(error, match=message):
+        solve_contact_problem(given.pop("G"), given.pop("c"), given.pop("mu"), **given)

@@ -1,0 +1,143 @@
+"""Derivatives of `simulate`, in both modes, against finite differences of the simulated map: the *discrete* derivative."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import Moreau, SymmetricMoreau, System, VariationalMoreau, simulate
+
+SCHEMES = [Moreau(), SymmetricMoreau(), VariationalMoreau()]
+
+
+@jaxnsd.system
+class Rider(System):
+    """A particle on a floor, tied to the origin by a spring, in a medium that makes its inertia depend on x."""
+
+    mass: float = 1.0
+    gravity: float = 9.81
+    mu: float = 0.2
+    e_N: float = 0.4
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * self.mass * (1 + 0.3 * jnp.sin(q[0])) * (u @ u) + 0.1 * jnp.cos(q[0]) * u[0] * u[1]
+
+    def potential_energy(self, t, q):
+        return self.mass * self.gravity * q[1] + 3.0 * q[0] ** 2
+
+    def force(self, t, q, u):
+        return -0.05 * u
+
+    def gap(self, t, q):
+        return q[1:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[:1, None]
+
+
+def final(scheme, **options):
+    """Final state as a function of (x, y, x', y', mass, gravity, mu, e_N)."""
+
+    def run(theta):
+        solution = simulate(Rider(*theta[4:]), scheme, theta[:2], theta[2:4], 0.4, 0.01, **options)
+        return jnp.concatenate([solution.q[-1], solution.u[-1]])
+
+    return run
+
+
+#: In the air; thrown so that it bounces and then lies and slides; sliding all the time (below zero: on it, round-off opens the contact).
+STARTS = {"flies": (0.3, 1.0, 1.0, 0.5), "bounces": (0.3, 0.1, 1.0, 0.5), "slides": (0.3, -0.005, 3.0, 0.0)}
+PARAMETERS = (1.3, 9.0, 0.2, 0.4)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_discrete_derivative_in_both_modes(scheme):
+    run = final(scheme)
+    theta = jnp.array([(*start, *PARAMETERS) for start in STARTS.values()])
+    forward, reverse = (jax.jit(jax.vmap(transform(run)))(theta) for transform in (jax.jacfwd, jax.jacrev))
+    values = jax.jit(jax.vmap(run))
+    for k in range(theta.shape[1]):
+        step = jnp.zeros(theta.shape[1]).at[k].set(1e-6)
+        difference = (values(theta + step[None]) - values(theta - step[None])) / 2e-6
+        np.testing.assert_allclose(forward[:, :, k], difference, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(reverse[:, :, k], forward[:, :, k], rtol=1e-10, atol=1e-12)
+    # The problem is not trivial: friction, restitution, mass and gravity matter where they should, and not in the air.
+    matters = np.abs(forward).max(1) > 1e-3
+    np.testing.assert_array_equal(matters[:, 6], [False, True, True])
+    np.testing.assert_array_equal(matters[:, 7], [False, True, False])
+    assert matters[0, 4] and matters[1:, 5].all()
+
+
+def test_second_derivative():
+    run = final(SymmetricMoreau())
+    theta = jnp.array((*STARTS["slides"], *PARAMETERS))
+    loss = lambda mu: run(theta.at[6].set(mu))[0]  # noqa: E731
+    slope = jax.jit(jax.grad(loss))
+    second = jax.jit(jax.jacfwd(jax.grad(loss)))(0.2)
+    np.testing.assert_allclose(second, (slope(0.2 + 1e-6) - slope(0.2 - 1e-6)) / 2e-6, rtol=1e-5, atol=1e-7)
+    assert abs(second) > 1e-4
+
+
+@pytest.mark.parametrize("checkpoint, save_every", [(7, 1), (100, 1), (5, 10)])
+def test_checkpointing_changes_no_gradient(checkpoint, save_every):
+    theta = jnp.array((*STARTS["bounces"], *PARAMETERS))
+    expected = jax.jit(jax.jacrev(final(Moreau())))(theta)
+    np.testing.assert_allclose(
+        jax.jit(jax.jacrev(final(Moreau(), checkpoint=checkpoint, save_every=save_every)))(theta), expected, atol=1e-12
+    )
+
+
+def test_checkpointing_needs_memory_like_the_square_root_of_the_steps():
+    def temporary(steps, checkpoint):
+        def loss(q0):
+            solution = simulate(Rider(), Moreau(), q0, jnp.zeros(2), steps * 1e-3, 1e-3, save_every=steps, checkpoint=checkpoint)
+            return solution.q[-1, 0]
+
+        return jax.jit(jax.grad(loss)).lower(jnp.array([0.3, 1.0])).compile().memory_analysis().temp_size_in_bytes
+
+    few, many = temporary(1024, 32), temporary(16384, 128)
+    # Sixteen times the steps: about four times the memory, and far less than what storing everything takes.
+    assert many < 6 * few
+    assert 8 * many < temporary(16384, None)
+
+
+@jaxnsd.system
+class Puck(System):
+    """A particle over a floor in space."""
+
+    mu: float = 0.3
+    e_N: float = 0.5
+    e_F: float = 0.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 9.81 * q[2]
+
+    def gap(self, t, q):
+        return q[2:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[None, :2]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_no_gradient_is_infinite_or_not_a_number(scheme):
+    # Open, resting, sticking and sliding, with zero slip, zero percussion, e = 0 and 1 and mu = 0: every kink of the law.
+    rng = np.random.default_rng(3)
+    count = 300
+    q0, u0 = rng.normal(size=(count, 3)), rng.normal(size=(count, 3))
+    q0[:, 2] = rng.choice([0.0, -1e-3, 1.0, 0.02], count)
+    u0[rng.random(count) < 0.4, :2] = 0
+    u0[:, 2] = rng.choice([0.0, -1.0, 1.0, -0.0981], count)
+    mu, e_N, e_F = rng.choice([0.0, 0.3, 1.0], count), rng.choice([0.0, 0.5, 1.0], count), rng.choice([0.0, 1.0], count)
+
+    def loss(q0, u0, *data):
+        solution = simulate(Puck(*data), scheme, q0, u0, 0.05, 0.01)
+        return jnp.sum(solution.q[-1] ** 2) + jnp.sum(solution.u[-1] ** 2) + jnp.sum(solution.P_N) + jnp.sum(solution.P_F)
+
+    for transform in (jax.jacrev, jax.jacfwd):
+        for gradient in jax.jit(jax.vmap(transform(loss, argnums=(0, 1, 2, 3, 4))))(q0, u0, mu, e_N, e_F):
+            assert np.all(np.isfinite(gradient)) and np.abs(gradient).max() < 1e3

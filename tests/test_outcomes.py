@@ -1,0 +1,169 @@
+"""Bad luck: what fails is reported with step, time, contact and advice, and the rest of a batch is untouched."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import Moreau, Outcome, SemismoothNewton, SimulationError, SymmetricMoreau, System, simulate
+from jaxnsd.results import EXPLANATION
+
+
+@jaxnsd.system
+class Oscillator(System):
+    """A mass on a spring; beyond the place ``wall`` its force has no value."""
+
+    stiffness: float = 100.0
+    wall: float = 1e300
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def force(self, t, q, u):
+        return -self.stiffness * q + 0 * jnp.sqrt(self.wall - q)
+
+
+@jaxnsd.system
+class Table(System):
+    """A table in the plane with two frictional feet, thrown on the floor."""
+
+    mu: float = 0.9
+    e_N: float = 0.3
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * (u[0] ** 2 + u[1] ** 2 + 0.05 * u[2] ** 2)
+
+    def potential_energy(self, t, q):
+        return 9.81 * q[1]
+
+    def feet(self, q):
+        s, c = jnp.sin(q[2]), jnp.cos(q[2])
+        return jnp.stack([jnp.stack([q[0] + a * c + s, q[1] + a * s - c]) for a in (-0.2, 0.2)])
+
+    def gap(self, t, q):
+        return self.feet(q)[:, 1]
+
+    def tangential_velocity(self, t, q, u):
+        return jax.jvp(self.feet, (q,), (u,))[1][:, :1]
+
+
+HURRIED = SemismoothNewton(max_iterations=1, max_rescues=0)
+
+
+def throw(solver=None, tilt=0.0):
+    """Thrown flat it lands on both feet at once."""
+    return simulate(Table(), Moreau(), jnp.array([0.0, 1.05, 0.0]).at[2].set(tilt), jnp.array([3.0, -1.0, 0.0]), 0.3, 0.01, solver=solver)
+
+
+def test_success():
+    solution = throw()
+    assert solution.success and solution.raise_if_failed() is solution
+    assert np.all(solution.contact == -1) and np.any(solution.P_N > 0)
+
+
+def test_a_step_that_does_not_converge_is_reported():
+    solution = throw(HURRIED)
+    failed = np.flatnonzero(solution.outcome)
+    assert failed.size and not solution.success
+    assert np.all(np.asarray(solution.outcome)[failed] == Outcome.NOT_CONVERGED)
+    assert np.all(np.asarray(solution.contact)[failed] >= 0)
+    step, contact = failed[0], int(solution.contact[failed[0]])
+    message = (
+        rf"NOT_CONVERGED in step {step + 1} of 30 \(t = {solution.t[step + 1]:.6g} s\).*contact {contact}, with a residual of .*smaller dt"
+    )
+    with pytest.raises(SimulationError, match=message):
+        solution.raise_if_failed()
+
+
+@pytest.mark.parametrize("scheme", [Moreau(), SymmetricMoreau()], ids=lambda scheme: scheme.name)
+def test_not_a_number_from_the_system_is_found_at_its_step(scheme):
+    # q = sin t passes 0.5 at t = pi / 6: the force is not a number from the first node beyond it.
+    solution = simulate(Oscillator(1.0, 0.5), scheme, jnp.zeros(1), jnp.ones(1), 1.0, 0.01)
+    step = int(np.argmax(np.asarray(solution.outcome) != 0))
+    assert solution.outcome[step] == Outcome.NON_FINITE and np.all(solution.outcome[step:] == Outcome.NON_FINITE)
+    assert abs(float(solution.t[step + 1]) - np.pi / 6) < 0.03
+    assert np.all(np.isfinite(solution.u[: step + 1])) and not np.any(np.isfinite(solution.u[step + 1]))
+    with pytest.raises(SimulationError, match=rf"NON_FINITE in step {step + 1} of 100 .*division by zero"):
+        solution.raise_if_failed()
+
+
+def test_blow_up_is_found_at_its_step():
+    # dt = 0.1 against omega = 100: the explicit map multiplies the velocity by about (omega dt)^2 = 100 a step.
+    stiffness, dt = 1e4, 0.1
+    solution = simulate(Oscillator(stiffness), Moreau(), jnp.array([0.0]), jnp.array([1.0]), 1.0, dt)
+    q, u, speeds = 0.0, 1.0, []
+    for _ in range(10):
+        q += dt * u
+        u -= dt * stiffness * q
+        speeds.append(abs(u))
+    step = int(np.argmax(np.array(speeds) > 1e10))
+    codes = np.asarray(solution.outcome)
+    assert 0 < step < 9 and np.all(codes[:step] == 0) and np.all(codes[step:] == Outcome.DIVERGED)
+    with pytest.raises(SimulationError, match=rf"DIVERGED in step {step + 1} of 10 \(t = {dt * (step + 1):.6g} s\).*dt < 2 / omega"):
+        solution.raise_if_failed()
+
+
+def test_save_every_keeps_the_worst_outcome():
+    system, start = Oscillator(1.0, 0.5), (jnp.zeros(1), jnp.ones(1))
+    every = simulate(system, Moreau(), *start, 1.0, 0.01)
+    some = simulate(system, Moreau(), *start, 1.0, 0.01, save_every=10)
+    np.testing.assert_array_equal(some.outcome, np.asarray(every.outcome).reshape(10, 10).max(1))
+
+
+def oscillators(walls):
+    run = lambda wall: simulate(Oscillator(1.0, wall), SymmetricMoreau(), jnp.zeros(1), jnp.ones(1), 1.0, 0.01)  # noqa: E731
+    return jax.jit(jax.vmap(run))(jnp.asarray(walls))
+
+
+def test_a_bad_member_leaves_the_others_bit_identical():
+    good, bad = oscillators([2.0, 2.0, 3.0, 2.0]), oscillators([2.0, 0.5, 3.0, 2.0])
+    np.testing.assert_array_equal(bad.success, [True, False, True, True])
+    for a, b in zip(jax.tree.leaves(good), jax.tree.leaves(bad), strict=True):
+        np.testing.assert_array_equal(np.asarray(a)[[0, 2, 3]], np.asarray(b)[[0, 2, 3]])
+
+
+def test_unconverged_members_leave_the_others_bit_identical():
+    run = jax.jit(jax.vmap(lambda tilt: throw(HURRIED, tilt)))
+    mixed, alone = run(jnp.array([0.0, 1.2, 0.0])), run(jnp.array([1.2, 1.2, 1.2]))
+    assert not mixed.success[0]
+    for a, b in zip(jax.tree.leaves(mixed), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_array_equal(np.asarray(a)[1], np.asarray(b)[1])
+
+
+def test_error_of_a_batch_names_the_first_and_counts():
+    with pytest.raises(SimulationError, match=re.escape("2 of 4 members of the batch failed, the first is (1,)")):
+        oscillators([2.0, 0.5, 3.0, 0.4]).raise_if_failed()
+    nested = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), oscillators([2.0, 3.0, 3.0, 0.4]))
+    with pytest.raises(SimulationError, match=re.escape("1 of 4 members of the batch failed, the first is (1, 1)")):
+        nested.raise_if_failed()
+    assert nested.success.shape == (2, 2)
+    oscillators([2.0, 3.0, 2.0, 2.0]).raise_if_failed()
+
+
+def test_failure_at_the_first_node():
+    # Traced, the wall is not known, and the checks before the run cannot see that the force has no value at the start.
+    solution = oscillators([-1.0, 2.0, 2.0, 2.0])
+    assert solution.initial_outcome[0] == Outcome.NON_FINITE and not solution.success[0]
+    with pytest.raises(SimulationError, match=r"NON_FINITE at the first node \(t = 0 s\)"):
+        solution.raise_if_failed()
+
+
+def test_every_outcome_has_a_sentence_and_advice():
+    assert set(EXPLANATION) == set(Outcome)
+    assert all(what and advice for what, advice in EXPLANATION.values())
+
+
+def test_to_xarray():
+    pytest.importorskip("xarray")
+    solution = throw()
+    data = solution.to_xarray()
+    assert data.q.dims == ("node", "coordinate") and data.P_F.dims == ("step", "contact_index", "direction")
+    np.testing.assert_array_equal(data.q, solution.q)
+    np.testing.assert_array_equal(data.t, solution.t)
+    np.testing.assert_array_equal(data.t_step, solution.t[1:])
+    assert data.P_N.shape == (30, 2) and data.sizes["node"] == 31
+    with pytest.raises(ValueError, match=r"takes one motion, got a batch of shape \(4,\): index it first"):
+        oscillators([2.0, 3.0, 2.0, 2.0]).to_xarray()

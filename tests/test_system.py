@@ -1,0 +1,296 @@
+"""Derived quantities against closed forms, and the system as a pytree."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import Moreau, System, simulate
+from jaxnsd.models import SpringPendulum
+
+T, Q, U = jnp.asarray(0.4), jnp.array([0.7, -0.3]), jnp.array([1.2, 0.5])
+
+
+def close(a, b, atol=1e-13):
+    np.testing.assert_allclose(a, b, rtol=0, atol=atol)
+
+
+@jaxnsd.system
+class Shaken(System):
+    """Everything that may depend on time does: T = 1/2 u^T M(t, q) u + a(t, q)^T u + q1^2, a moving floor, a driven tangent."""
+
+    m: float = 2.0
+
+    def kinetic_energy(self, t, q, u):
+        M = jnp.array([[self.m + q[0] ** 2, jnp.sin(t)], [jnp.sin(t), 3.0]])
+        a = jnp.array([t * q[1], jnp.cos(q[0])])
+        return 0.5 * u @ M @ u + a @ u + q[0] ** 2
+
+    def potential_energy(self, t, q):
+        return t * q[0] * q[1]
+
+    def force(self, t, q, u):
+        return -0.1 * u
+
+    def gap(self, t, q):
+        return jnp.stack([q[0] - 0.2 * jnp.sin(5 * t), q[1] * q[0]])
+
+    def tangential_velocity(self, t, q, u):
+        return jnp.stack([u[1:] - t, q[:1] * u[1:]])
+
+    def velocity_constraint(self, t, q, u):
+        return jnp.stack([q[1] * u[0] - t])
+
+    def constraint(self, t, q):
+        return jnp.stack([q[0] ** 2 + q[1] ** 2 - t])
+
+
+def test_derived_quantities_of_a_time_dependent_system():
+    system, (t, (x, y), (v, w)) = Shaken(), (T, Q, U)
+    M = np.array([[2 + x**2, np.sin(t)], [np.sin(t), 3]])
+    close(system.M(T, Q), M)
+    close(system.mass_matrix(T, Q), M)
+    close(system.momentum(T, Q, U), M @ U + np.array([t * y, np.cos(x)]))
+    # dL/dq + f, by hand
+    b = np.array([x * v**2 - np.sin(x) * w + 2 * x - t * y - 0.1 * v, t * v - t * x - 0.1 * w])
+    close(system.b(T, Q, U), b)
+    M_dot = np.array([[2 * x * v, np.cos(t)], [np.cos(t), 0]])
+    a_dot = np.array([y + t * w, -np.sin(x) * v])
+    close(system.h(T, Q, U), b - M_dot @ U - a_dot)
+    close(system.gap_velocity(T, Q, U), [v - np.cos(5 * t), w * x + y * v])
+    close(system.W_N(T, Q), [[1, y], [0, x]])
+    close(system.W_F(T, Q), np.array([[0, 0], [1, x]])[:, :, None])
+    close(system.constraint_velocity(T, Q, U), [2 * x * v + 2 * y * w - 1])
+    close(system.W_g(T, Q), [[2 * x], [2 * y]])
+    close(system.W_gamma(T, Q), [[y], [0]])
+    close(system.total_energy(T, Q, U), 0.5 * U @ M @ U + t * y * v + np.cos(x) * w + x**2 + t * x * y)
+
+
+def test_spring_pendulum():
+    system = SpringPendulum()
+    (length, angle), (v, w) = Q, U
+    m, k, g, l0 = 1.0, 100.0, 9.81, 1.0
+    close(system.M(0.0, Q), np.diag([m, m * length**2]))
+    h = [m * length * w**2 - k * (length - l0) + m * g * np.cos(angle), -2 * m * length * v * w - m * g * length * np.sin(angle)]
+    close(system.h(0.0, Q, U), h, 1e-12)
+
+
+@jaxnsd.system
+class Pendula(System):
+    """Two point masses on massless rods, angles from the vertical."""
+
+    m: tuple = (1.0, 0.7)
+    length: tuple = (1.0, 0.8)
+
+    def positions(self, q):
+        (a, b), (l1, l2) = q, self.length
+        first = l1 * jnp.stack([jnp.sin(a), -jnp.cos(a)])
+        return jnp.stack([first, first + l2 * jnp.stack([jnp.sin(b), -jnp.cos(b)])])
+
+    def kinetic_energy(self, t, q, u):
+        velocity = jax.jvp(self.positions, (q,), (u,))[1]
+        return 0.5 * sum(m * v @ v for m, v in zip(self.m, velocity, strict=True))
+
+    def potential_energy(self, t, q):
+        return 9.81 * sum(m * x[1] for m, x in zip(self.m, self.positions(q), strict=True))
+
+
+def test_double_pendulum():
+    system, ((a, b), (v, w)) = Pendula(), (Q, U)
+    m1, m2, l1, l2, g = 1.0, 0.7, 1.0, 0.8, 9.81
+    coupling = m2 * l1 * l2
+    close(system.M(0.0, Q), [[(m1 + m2) * l1**2, coupling * np.cos(a - b)], [coupling * np.cos(a - b), m2 * l2**2]])
+    h = [-coupling * np.sin(a - b) * w**2 - (m1 + m2) * g * l1 * np.sin(a), coupling * np.sin(a - b) * v**2 - m2 * g * l2 * np.sin(b)]
+    close(system.h(0.0, Q, U), h, 1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------ quasi-velocities
+def quaternion_rate(q, omega):
+    """dq/dt of a unit quaternion (scalar first) for the body-fixed angular velocity."""
+    p, v = q[0], q[1:]
+    return 0.5 * jnp.concatenate([jnp.stack([-v @ omega]), p * omega + jnp.cross(v, omega)])
+
+
+def rotation(q):
+    p, (x, y, z) = q[0], q[1:]
+    skew = jnp.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return jnp.eye(3) + 2 * p * skew + 2 * skew @ skew
+
+
+@jaxnsd.system
+class HeavyTop(System):
+    """A rigid body that turns about a fixed point: q a quaternion, u the body-fixed angular velocity."""
+
+    gravity: float = 0.0
+    inertia: tuple = (1.0, 2.0, 3.5)
+    centre: tuple = (0.1, -0.2, 0.4)
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ (jnp.array(self.inertia) * u)
+
+    def q_dot(self, t, q, u):
+        return quaternion_rate(q, u)
+
+    def potential_energy(self, t, q):
+        return self.gravity * (rotation(q) @ jnp.array(self.centre))[2]
+
+
+QUATERNION, OMEGA = jnp.array([0.5, -0.1, 0.7, 0.5]), jnp.array([0.3, -1.1, 0.8])
+QUATERNION = QUATERNION / jnp.linalg.norm(QUATERNION)
+
+
+def test_boltzmann_hamel_gives_the_gyroscopic_moment():
+    J = np.diag(HeavyTop().inertia)
+    close(HeavyTop().h(0.0, QUATERNION, OMEGA), -np.cross(OMEGA, J @ OMEGA))
+
+
+def test_potential_energy_is_mapped_to_the_moment_of_the_weight():
+    # The moment about the fixed point in the body's frame: c x (R^T f), f = (0, 0, -gravity).
+    top = HeavyTop(gravity=5.0)
+    moment = np.cross(top.centre, rotation(QUATERNION).T @ np.array([0, 0, -5.0]))
+    close(top.h(0.0, QUATERNION, OMEGA) - HeavyTop().h(0.0, QUATERNION, OMEGA), moment)
+
+
+def test_velocities_must_be_given_where_they_cannot_be_seen():
+    with pytest.raises(TypeError, match=r"defines q_dot.*pass u"):
+        HeavyTop().M(0.0, QUATERNION)
+    assert HeavyTop().M(0.0, QUATERNION, OMEGA).shape == (3, 3)
+
+
+# ------------------------------------------------------------------------------------------------------------ overriding
+OVERRIDES = {
+    "M": lambda self, t, q, u=None: 7 * jnp.eye(2),
+    "momentum": lambda self, t, q, u: 7 * u,
+    "b": lambda self, t, q, u: 0 * u + 7,
+    "gap_velocity": lambda self, t, q, u: 7 * u,
+    "W_N": lambda self, t, q, u=None: 7 * jnp.ones((2, 2)),
+    "W_F": lambda self, t, q, u=None: 7 * jnp.ones((2, 2, 1)),
+    "W_g": lambda self, t, q, u=None: 7 * jnp.ones((2, 1)),
+    "W_gamma": lambda self, t, q, u=None: 7 * jnp.ones((2, 1)),
+    "h": lambda self, t, q, u: 0 * u + 7,
+    "constraint_velocity": lambda self, t, q, u: 7 * jnp.ones(1),
+}
+
+
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_every_derived_quantity_may_be_overridden(name):
+    special = jaxnsd.system(type("Special", (Shaken,), {name: OVERRIDES[name], "__annotations__": {}}))()
+    assert special.defines(name) and not Shaken().defines(name)
+    close(getattr(special, name)(T, Q, U), OVERRIDES[name](special, T, Q, U))
+    if name == "M":
+        close(special.mass_matrix(T, Q), 7 * np.eye(2))
+    if name == "momentum":
+        M_dot_etc = special.b(T, Q, U) - special.h(T, Q, U)
+        close(M_dot_etc, np.zeros(2))  # h comes from the given momentum
+    if name == "gap_velocity":
+        close(special.W_N(T, Q), 7 * np.eye(2))  # W_N comes from the given velocity
+    if name == "constraint_velocity":
+        close(special.W_g(T, Q), np.zeros((2, 1)))
+
+
+def test_mass_matrix_in_place_of_kinetic_energy():
+    @jaxnsd.system
+    class ByMatrix(System):
+        def mass_matrix(self, t, q):
+            return jnp.array([[2 + q[0] ** 2, jnp.sin(t)], [jnp.sin(t), 3.0]])
+
+    @jaxnsd.system
+    class ByEnergy(System):
+        def kinetic_energy(self, t, q, u):
+            return 0.5 * u @ jnp.array([[2 + q[0] ** 2, jnp.sin(t)], [jnp.sin(t), 3.0]]) @ u
+
+    for name in ("M", "momentum", "b", "h", "kinetic_energy", "total_energy"):
+        close(getattr(ByMatrix(), name)(T, Q, U), getattr(ByEnergy(), name)(T, Q, U))
+
+
+def test_missing_inertia_says_what_to_write():
+    @jaxnsd.system
+    class Massless(System):
+        k: float = 1.0
+
+    for call in (lambda: Massless().M(T, Q), lambda: Massless().kinetic_energy(T, Q, U), lambda: Massless().h(T, Q, U)):
+        with pytest.raises(TypeError, match="Massless has no inertia: write kinetic_energy"):
+            call()
+
+
+# ------------------------------------------------------------------------------------------------------------ contact data
+@pytest.mark.parametrize("value", [0.3, (0.3, 0.6), np.array([0.3, 0.6])])
+@pytest.mark.parametrize("as_method", [False, True])
+def test_contact_data_are_fields_or_methods_scalar_or_per_contact(value, as_method):
+    if as_method:
+        system = jaxnsd.system(type("Data", (Shaken,), {"mu": lambda self: jnp.asarray(value), "__annotations__": {}}))()
+    else:
+        system = jaxnsd.system(type("Data", (Shaken,), {"mu": 0.0, "__annotations__": {"mu": object}}))(mu=value)
+    e_N, e_F, mu = system.contact_data(T, Q)
+    close(mu, np.broadcast_to(value, 2))
+    close(e_N, np.zeros(2))
+    assert e_N.shape == e_F.shape == mu.shape == (2,)
+
+
+# ------------------------------------------------------------------------------------------------------------------ pytree
+@jaxnsd.system
+class Ball(System):
+    mass: float = 1.0
+    e_N: float = 0.5
+    balls: int = jaxnsd.static(default=1)
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * self.mass * u @ u
+
+    def potential_energy(self, t, q):
+        return self.mass * 9.81 * jnp.sum(q)
+
+    def gap(self, t, q):
+        return q
+
+
+def test_fields_are_leaves_and_static_fields_are_not():
+    assert jax.tree.leaves(Ball()) == [1.0, 0.5]
+    assert jax.tree.structure(Ball(balls=2)) != jax.tree.structure(Ball())
+    assert jax.tree.map(lambda x: 2 * x, Ball()) == Ball(2.0, 1.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Ball().mass = 2.0
+
+
+def test_classes_with_the_same_fields_are_told_apart():
+    # Two classes with equal fields must not share a compiled function: JAX compares the structures of their pytrees.
+    first, second = (
+        jaxnsd.system(type("Same", (Ball,), {"__annotations__": {}, "gap": gap})) for gap in (Ball.gap, lambda self, t, q: 2 * q)
+    )
+    assert jax.tree.structure(first()) != jax.tree.structure(second())
+    assert jax.tree.structure(first()) == jax.tree.structure(first(mass=3.0))
+    gap = jax.jit(lambda ball: ball.gap(T, Q))
+    for k in range(200):
+        scaled = jaxnsd.system(type("Same", (Ball,), {"__annotations__": {}, "gap": lambda self, t, q, k=k: k * q}))
+        np.testing.assert_array_equal(gap(scaled()), k * Q)
+
+
+def test_grad_and_vmap_over_systems():
+    gradient = jax.grad(lambda ball: ball.total_energy(T, Q, U))(Ball(mass=2.0))
+    assert isinstance(gradient, Ball)
+    close(gradient.mass, 0.5 * U @ U + 9.81 * Q.sum())
+    assert gradient.e_N == 0
+    balls = Ball(mass=jnp.array([1.0, 2.0, 3.0]), e_N=jnp.array([0.0, 0.5, 1.0]))
+    run = lambda ball: simulate(ball, Moreau(), jnp.array([0.1]), jnp.zeros(1), 0.2, 0.01)  # noqa: E731
+    batch = jax.vmap(run)(balls)
+    for k in range(3):
+        one = run(Ball(float(balls.mass[k]), float(balls.e_N[k])))
+        np.testing.assert_allclose(batch.q[k], one.q, atol=1e-14)
+
+
+def test_a_second_run_compiles_nothing():
+    traces = []
+
+    @jaxnsd.system
+    class Counting(Ball):
+        def gap(self, t, q):
+            traces.append(1)
+            return q
+
+    for mass in (1.0, 2.0, 3.0):
+        count = len(traces)
+        simulate(Counting(mass=mass), Moreau(), jnp.array([0.1 * mass]), jnp.zeros(1), 0.2, 0.01)
+        assert (len(traces) > count) == (mass == 1.0)

@@ -1,0 +1,63 @@
+"""Batches: `vmap` of `simulate` is a loop, whatever is batched and however it is nested."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxnsd import Moreau, SymmetricMoreau, simulate
+from jaxnsd.models import RotatingBall
+
+FIELDS = ("t", "q", "u", "P_N", "P_F", "outcome", "contact")
+
+
+def run(system, q0, u0, scheme):
+    return simulate(system, scheme, q0, u0, 0.8, 0.01)
+
+
+def batch(count):
+    """Balls with different restitution and friction, thrown differently."""
+    rng = np.random.default_rng(5)
+    q0, u0 = np.tile([0.0, 0.4, 0.0], (count, 1)), rng.normal(size=(count, 3)) * [1, 1, 20]
+    return RotatingBall(e_N=rng.uniform(0, 0.8, count), mu=rng.uniform(0, 1, count)), q0, u0
+
+
+def member(tree, k):
+    return jax.tree.map(lambda x: x[k] if np.ndim(x) else x, tree)
+
+
+@pytest.mark.parametrize("scheme", [Moreau(), SymmetricMoreau()], ids=lambda scheme: scheme.name)
+def test_vmap_is_a_loop(scheme):
+    systems, q0, u0 = batch(12)
+    axes = (jax.tree.map(lambda x: 0 if np.ndim(x) else None, systems), 0, 0)
+    mapped = jax.vmap(lambda s, q, u: run(s, q, u, scheme), in_axes=axes)
+    together = jax.jit(mapped)(systems, q0, u0)
+    parts = jax.tree.map(lambda x: x.reshape(3, 4, *x.shape[1:]) if np.ndim(x) else x, (systems, q0, u0))
+    nested = jax.jit(jax.vmap(mapped, in_axes=axes))(*parts)
+    assert together.success.shape == (12,) and np.all(together.success)
+    assert np.any(together.P_N > 0) and np.any(np.abs(together.P_F) > 0)
+    for k in range(12):
+        alone = run(member(systems, k), q0[k], u0[k], scheme)
+        for name in FIELDS:
+            np.testing.assert_allclose(getattr(together, name)[k], getattr(alone, name), atol=1e-11)
+            np.testing.assert_allclose(getattr(nested, name)[divmod(k, 4)], getattr(alone, name), atol=1e-11)
+
+
+def test_one_argument_batched():
+    system, scheme, q0 = RotatingBall(), Moreau(), jnp.array([0.0, 0.4, 0.0])
+    speeds = jnp.linspace(-3, 3, 5)
+    together = jax.vmap(lambda v: run(system, q0, jnp.zeros(3).at[0].set(v), scheme).q)(speeds)
+    for k in range(5):
+        np.testing.assert_allclose(together[k], run(system, q0, np.array([speeds[k], 0, 0]), scheme).q, atol=1e-12)
+    friction = jax.vmap(lambda mu: run(RotatingBall(mu=mu), q0, jnp.ones(3), scheme).q)(jnp.array([0.0, 0.5]))
+    np.testing.assert_allclose(friction[1], run(RotatingBall(mu=0.5), q0, jnp.ones(3), scheme).q, atol=1e-12)
+
+
+def test_vmap_of_a_gradient_and_gradient_of_a_vmap():
+    q0, u0 = jnp.array([0.0, 0.4, 0.0]), jnp.array([1.0, 0.0, 20.0])
+    final = lambda mu: run(RotatingBall(mu=mu), q0, u0, Moreau()).q[-1, 0]  # noqa: E731
+    mu = jnp.array([0.05, 0.1, 0.2])
+    single = jnp.stack([jax.grad(final)(x) for x in mu])
+    np.testing.assert_allclose(jax.vmap(jax.grad(final))(mu), single, atol=1e-12)
+    np.testing.assert_allclose(jax.grad(lambda mu: jnp.sum(jax.vmap(final)(mu)))(mu), single, atol=1e-12)
+    assert np.all(np.abs(single) > 1e-3)
