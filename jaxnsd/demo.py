@@ -235,38 +235,37 @@ def residuals(parameters, q, u, starts, length, dt):
     return (u[starts + length] - end) / NOISE_U
 
 
-def fit(residual, first, iterations, updates=10):
-    """Least squares by Adam from all starting points at once, in unbounded coordinates: ``(parameters, loss)``.
+def fit(residual, first, iterations):
+    """Least squares by Adam from all starting points at once, in unbounded coordinates: ``(paths, loss, r, J)``.
 
-    ``first`` (starts, 2); returns the histories (iterations + 1, starts, 2) and (iterations + 1, starts).
+    ``first`` (starts, 2); returns the histories (iterations, starts, 2) and (iterations, starts), and at their ends the residuals
+    (starts, n) and their derivatives with respect to the parameters (starts, n, 2).
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(0.1, iterations), b2=0.99)
-    value_and_grad = jax.vmap(jax.value_and_grad(lambda z: 0.5 * jnp.mean(residual(UPPER * jax.nn.sigmoid(z)) ** 2)))
+
+    def linearize(z):
+        """Residuals, their Jacobian in forward mode (two parameters, many residuals), loss and its gradient in z."""
+        parameters, stretch = jax.jvp(lambda z: UPPER * jax.nn.sigmoid(z), (z,), (jnp.ones_like(z),))
+        J, r = jax.jacfwd(lambda p: (residual(p),) * 2, has_aux=True)(parameters)
+        return parameters, r, J, 0.5 * jnp.mean(r**2), stretch * (J.T @ r) / r.size
 
     @jax.jit
-    def some(z, state):
-        def body(carry, _):
-            z, state = carry
-            loss, gradient = value_and_grad(z)
-            update, state = optimizer.update(gradient, state)
-            return (optax.apply_updates(z, update), state), (z, loss)
-
-        return jax.lax.scan(body, (z, state), length=iterations // updates)
+    def iterate(z, state):
+        parameters, r, J, loss, gradient = jax.vmap(linearize)(z)
+        update, state = optimizer.update(gradient, state)
+        return optax.apply_updates(z, update), state, (parameters, loss), (r, J)
 
     z = jnp.log(first / (UPPER - first))
     state, history = optimizer.init(z), []
-    for _ in tqdm(range(updates), desc="identification", unit="update"):
-        (z, state), piece = some(z, state)
-        history.append(jax.device_get(piece))
-    history.append((z[None], value_and_grad(z)[0][None]))
-    z, loss = (np.concatenate(x) for x in zip(*history, strict=True))
-    return UPPER * np.asarray(jax.nn.sigmoid(z)), loss
+    for _ in tqdm(range(iterations), desc="identification", unit="iteration"):
+        z, state, here, (r, J) = iterate(z, state)
+        history.append(jax.device_get(here))
+    paths, loss = (np.stack(x) for x in zip(*history, strict=True))
+    return paths, loss, np.asarray(r), np.asarray(J)
 
 
-def standard_errors(residual, parameters):
+def standard_errors(r, J):
     """``(errors (2,), covariance (2, 2), s)``: the Gauss-Newton covariance s^2 (J^T J)^-1, s^2 the variance of the residuals."""
-    r = np.asarray(residual(parameters)).ravel()
-    J = np.asarray(jax.jacfwd(residual)(jnp.asarray(parameters))).reshape(r.size, -1)
     variance = r @ r / (r.size - J.shape[1])
     covariance = variance * np.linalg.inv(J.T @ J)
     return np.sqrt(np.diag(covariance)), covariance, np.sqrt(variance)
@@ -279,16 +278,16 @@ def identification(quick=False):
     t, q, u = measure(jax.random.key(3), dt=dt)
     starts, length = windows(u)
 
-    @jax.jit
     def residual(parameters):
-        return residuals(parameters, q, u, starts, length, dt)
+        return residuals(parameters, q, u, starts, length, dt).ravel()
 
     first = UPPER * jax.random.uniform(jax.random.key(4), (n, 2), minval=0.05, maxval=0.95)
-    paths, loss = fit(residual, first, iterations)
-    best = paths[-1, np.argmin(loss[-1])]
-    errors, covariance, scatter = standard_errors(residual, best)
+    paths, loss, r, J = fit(residual, first, iterations)
+    chosen = np.argmin(loss[-1])
+    best = paths[-1, chosen]
+    errors, covariance, scatter = standard_errors(r[chosen], J[chosen])
     system = replace(RotatingBall(**TRUTH), e_N=float(best[0]), mu=float(best[1]))
-    fitted = simulate(system, Moreau(), *system.initial_state(omega=200.0), float(t[-1]), dt)
+    fitted = simulate(system, Moreau(), *system.initial_state(omega=200.0), float(t[-1]), dt / 10, save_every=10)
     agree = np.sum(np.all(np.abs(paths[-1] - best) < errors / 10, axis=1))
     lines = [
         "Restitution and friction of a bouncing, spinning ball from one noisy trajectory",
