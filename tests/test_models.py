@@ -125,19 +125,19 @@ LITTLE = {cls.__name__: cls for cls in (CartesianPendulum, Skate, ShakenTable, T
 
 @dataclass(frozen=True)
 class Case:
-    """How a system is run here. The state is that of ``initial_state(*args)``."""
+    """How a system is run here: ``initial_state(*args)``, and the number of bodies of a chain."""
 
     n_steps: int
     dt: float
     args: tuple = ()
-    system: object = None
+    n: int | None = None
 
 
 CASES = {
     "BouncingBall": Case(2000, 2e-3),
     "SpringPendulum": Case(4000, 1e-3),
     "Woodpecker": Case(5000, 1e-4),
-    "BeadColumn": Case(2000, 1e-3),
+    "BeadColumn": Case(2000, 1e-3, n=5),
     "RotatingBall": Case(2500, 4e-4, (50.0,)),
     "CornerBlock": Case(4000, 5e-4),
     "DoublePendulum": Case(4000, 1e-3),
@@ -161,7 +161,8 @@ def run(system, scheme, dt, n_steps=None, state=None):
 def solved(name, scheme):
     """``(system, dt, state, solution)`` of the model's own case."""
     case = CASES[name]
-    system = {**MODELS, **LITTLE}[name]()
+    cls = {**MODELS, **LITTLE}[name]
+    system = cls(n=case.n) if case.n else cls()
     state = system.initial_state(*case.args)
     return system, case.dt, state, run(system, scheme, case.dt, state=state)
 
@@ -182,9 +183,9 @@ def at_nodes(system, t, q, u, functions):
     return [np.asarray(x) for x in evaluate(jnp.asarray(t), jnp.asarray(q), jnp.asarray(u))]
 
 
-def gathered(system, name, scheme):
+def gathered(name, scheme):
     """Arrays of a run with the first node prepended: node k has the arriving velocity, the leaving velocity and percussions."""
-    _, dt, (q0, u0), solution = solved(name, scheme)
+    _, dt, (_, u0), solution = solved(name, scheme)
     t, q, leaving = (np.asarray(x) for x in (solution.t, solution.q, solution.u))
     arriving = np.concatenate([np.asarray(u0)[None], leaving[:-1]])
     percussions = [
@@ -219,7 +220,7 @@ def momentum_balance(scheme, system, dt, t, q, arriving, leaving, impulse):
 def test_momentum_balance(name, scheme):
     """The scheme's own equation at every node, from the stored arrays alone."""
     system, *_ = solved(name, scheme)
-    dt, t, q, arriving, leaving, (P_N, P_F, P_g, P_gamma) = gathered(system, name, scheme)
+    dt, t, q, arriving, leaving, (P_N, P_F, P_g, P_gamma) = gathered(name, scheme)
     W_N, W_F, W_g, W_gamma, q_dot = at_nodes(system, t, q, leaving, ["W_N", "W_F", "W_g", "W_gamma", "q_dot"])
     impulse = (
         np.einsum("kij,kj->ki", W_N, P_N)
@@ -238,8 +239,8 @@ def test_momentum_balance(name, scheme):
 @every_run
 def test_contact_laws(name, scheme):
     """Complementarity, Coulomb's cone and slip direction, and the bilateral constraints, at every node."""
-    system, _, _, solution = solved(name, scheme)
-    dt, t, q, arriving, leaving, (P_N, P_F, _, _) = gathered(system, name, scheme)
+    system, *_ = solved(name, scheme)
+    _, t, q, arriving, leaving, (P_N, P_F, _, _) = gathered(name, scheme)
     names = ["gap", "gap_velocity", "tangential_velocity", "constraint_velocity", "velocity_constraint"]
     gap, normal, tangential, constraint, velocity_constraint = at_nodes(system, t, q, leaving, names)
     _, normal_before, tangential_before, *_ = at_nodes(system, t, q, arriving, names)
@@ -276,7 +277,7 @@ def test_contact_laws(name, scheme):
     power = np.sum(P_F * xi_F, axis=2)
     active = ~open_
     assert np.max(np.abs(power + mu * P_N * slip)[active], initial=0) < tolerance * P_size * xi_size
-    slips = active & (slip > 1e-6 * xi_size) & (P_N > 1e-6 * P_size)
+    slips = active & (slip > 1e-6 * xi_size) & (1e-6 * P_size < P_N)
     assert np.any(slips)
     expected = -(mu * P_N / np.where(slip > 0, slip, 1))[..., None] * xi_F
     np.testing.assert_allclose(P_F[slips], expected[slips], rtol=0, atol=1e-9 * P_size)
@@ -375,9 +376,9 @@ def test_contact_points_of_the_sphere():
 def test_bead_column_energy_and_momentum(scheme, e_N):
     """Per step: the impacts change the energy by -(1 - e)/2 sum P |closing speed|, the momentum by the floor's percussion alone."""
     dt = 1e-3
-    beads = BeadColumn(e_N=e_N)
+    beads = BeadColumn(e_N=e_N, n=5)
     solution = run(beads, scheme, dt)
-    q, u, P_N = (np.asarray(x) for x in (solution.q, solution.u, solution.P_N))
+    u, P_N = np.asarray(solution.u), np.asarray(solution.P_N)
     before, after = u[:-1], u[1:]
     np.testing.assert_allclose(beads.mass * np.sum(after - before, axis=1), P_N[:, 0] - beads.n * beads.mass * GRAVITY * dt, atol=1e-12)
     # Weight does the work of the mean velocity, exactly; what is left of the change of kinetic energy is the impacts' work.
@@ -398,7 +399,7 @@ def test_bead_column_energy_and_momentum(scheme, e_N):
 @all_schemes
 def test_bead_column_conserves_kinetic_energy_without_gravity(scheme):
     """Newton's cradle against a wall: a moving bead hits a column at rest."""
-    beads = BeadColumn(e_N=1.0, gravity=0.0)
+    beads = BeadColumn(e_N=1.0, gravity=0.0, n=5)
     q0, u0 = beads.initial_state()
     u0 = u0.at[-1].set(-1.0)
     solution = run(beads, scheme, 1e-3, state=(q0, u0))
@@ -412,7 +413,7 @@ def test_bead_column_conserves_kinetic_energy_without_gravity(scheme):
 def test_bead_column_at_rest(scheme):
     """e_N = 0: all beads come to rest, and contact i carries the weight of the n - i beads above it."""
     dt = 1e-3
-    beads = BeadColumn(e_N=0.0)
+    beads = BeadColumn(e_N=0.0, n=10 if isinstance(scheme, Moreau) else 5)
     solution = run(beads, scheme, dt)
     np.testing.assert_allclose(solution.u[-1], 0, atol=1e-10)
     np.testing.assert_allclose(solution.P_N[-1], beads.mass * GRAVITY * dt * np.arange(beads.n, 0, -1), rtol=1e-9)
@@ -477,43 +478,42 @@ def event_driven(system, state, t_eval, e):
 
     gap = lambda t, x: float(system.gap(0.0, x[:n])[0])  # noqa: E731
     gap.terminal, gap.direction = True, -1
-    x, t, out, impacts = np.concatenate([np.asarray(s) for s in state]), 0.0, [], 0
+    x, t, out = np.concatenate([np.asarray(s) for s in state]), 0.0, []
     while t < t_eval[-1]:
         remaining = t_eval[t_eval >= t]
         piece = solve_ivp(rhs, (t, t_eval[-1]), x, t_eval=remaining, events=gap, rtol=1e-9, atol=1e-10)
         out.append(piece.y.T[:, :n])
         t, x = piece.t_events[0][0] if piece.status == 1 else t_eval[-1], piece.y[:, -1]
         if piece.status == 1:
-            impacts += 1
             x = piece.y_events[0][0].copy()
             w, Mq = np.asarray(W(x[:n])), np.asarray(M(x[:n]))
             y = np.linalg.solve(Mq, w)
             x[n:] -= (1 + e) * (w @ x[n:]) / (w @ y) * y
             x[:n] -= np.asarray(w) * (gap(t, x) - 1e-13) / (w @ w)
-    return np.concatenate(out)[: len(t_eval)], impacts
+    return np.concatenate(out)[: len(t_eval)]
 
 
 @pytest.fixture(scope="module")
 def double_pendulum_reference():
     pendulum = DoublePendulum()
-    t = np.arange(0, 1.5201, 0.008)
-    q, impacts = event_driven(pendulum, pendulum.initial_state(), t, pendulum.e_N)
-    assert impacts >= 2, impacts
+    q = event_driven(pendulum, pendulum.initial_state(), np.arange(0, 2.9801, 0.01), pendulum.e_N)
+    gap = np.array([pendulum.gap(0.0, x)[0] for x in q])
+    assert np.min(gap) >= 0
+    bounces = (gap[1:-1] < np.minimum(gap[2:], gap[:-2])) & (gap[1:-1] < 0.01)
+    assert np.sum(bounces) == 2
     return q
 
 
 @all_schemes
 def test_double_pendulum_converges_to_event_driven(scheme, double_pendulum_reference):
-    """First order across the impacts."""
+    """First order across two impacts; the errors scatter, because the step that hits the wall does so up to dt late."""
     pendulum, reference = DoublePendulum(), double_pendulum_reference
-    divisors = [2, 8, 20]
-    errors = []
-    for m in divisors:
-        q = np.asarray(run(pendulum, scheme, 8e-3 / m).q)[::m][: len(reference)]
-        errors.append(np.mean(np.abs(q - reference)))
-    print("double pendulum", scheme.name, errors)
-    assert all(error < 5 * 8e-3 / m for error, m in zip(errors, divisors, strict=True)), errors
-    assert errors[-1] < errors[0] / 4, errors
+    divisors = np.arange(1, 13)
+    runs = [np.asarray(run(pendulum, scheme, 0.01 / m).q)[::m][: len(reference)] for m in divisors]
+    errors = np.array([np.mean(np.abs(q - reference)) for q in runs])
+    assert np.all(errors < 0.05 / divisors), errors
+    slope = -np.polyfit(np.log(divisors), np.log(errors), 1)[0]
+    assert 0.6 < slope < 2.1, (slope, errors)
 
 
 # -------------------------------------------------------------------------------------------------------------------- sphere
@@ -630,7 +630,7 @@ def test_ball_rides_on_a_shaken_table(scheme):
     errors, impulses, steps = [], [], (1e-3, 5e-4, 2.5e-4)
     for dt in steps:
         solution = run(table, scheme, dt, state=(jnp.zeros(2), jnp.array([0.0, a * w])))
-        t, y, v, P_N = (np.asarray(x) for x in (solution.t, solution.q[:, 1], solution.u[:, 1], solution.P_N[:, 0]))
+        t, y, P_N = (np.asarray(x) for x in (solution.t, solution.q[:, 1], solution.P_N[:, 0]))
         early = t <= 0.45
         errors.append(np.max(np.abs(y - a * np.sin(w * t))[early]))
         # Percussions over windows of 0.05 s against the integral of the force.
@@ -638,7 +638,6 @@ def test_ball_rides_on_a_shaken_table(scheme):
         total = np.interp(edges, t[1:], np.cumsum(P_N))
         exact = GRAVITY * edges + a * w * (np.cos(w * edges) - 1)
         impulses.append(np.max(np.abs(np.diff(total) - np.diff(exact))))
-    print("table", errors, impulses)
     assert all(error < 10 * a * w * dt for error, dt in zip(errors, steps, strict=True)), errors
     assert all(error < 50 * dt for error, dt in zip(impulses, steps, strict=True)), impulses
     assert errors[-1] < 0.5 * errors[0], errors
@@ -706,7 +705,6 @@ def test_pendulum_in_cartesian_coordinates(scheme):
         phi = np.interp(np.asarray(solution.t)[1:][early], t, angle[:, 0])
         exact = -(2 * GRAVITY * (np.cos(phi) - np.cos(0.8)) + GRAVITY * np.cos(phi)) * dt
         np.testing.assert_allclose(np.asarray(solution.P_g)[early, 0], exact, rtol=0.05 + 20 * dt)
-    print("cartesian", scheme.name, errors, drifts)
     assert errors[-1] < errors[0] / 2.5, errors
     assert drifts[-1] < drifts[0] / 2.5, drifts
     assert errors[-1] < 0.03
@@ -724,7 +722,6 @@ def test_skate(scheme):
         exact = np.stack([slope / (2 * w**2) * np.sin(w * t) ** 2, slope / (2 * w**2) * (w * t - 0.5 * np.sin(2 * w * t)), w * t], axis=1)
         early = t <= 2.0
         errors.append(np.max(np.abs(q - exact)[early]))
-    print("skate", scheme.name, errors)
     assert all(error < 4 * dt for error, dt in zip(errors, steps, strict=True)), errors
     assert errors[-1] < 0.3 * errors[0], errors
 

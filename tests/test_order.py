@@ -94,7 +94,6 @@ def test_order_of_coordinates(problem, scheme):
     system, q0, u0 = PROBLEMS[problem]
     errors = position_errors(system, scheme, q0, u0)
     order = observed_order(errors)
-    print("order", problem, scheme.name, order, errors)
     assert order == pytest.approx(scheme.order, abs=0.15)
 
 
@@ -102,7 +101,6 @@ def test_order_of_coordinates(problem, scheme):
 def test_order_with_quasi_velocities(scheme):
     """q_{k+1} = q_k + dt q_dot(t_k, q_k, u_k) is an Euler step where q_dot depends on q: first order, for every Moreau-type scheme."""
     errors = position_errors(FreeBody(), scheme, [1.0, 0.0, 0.0, 0.0], [0.5, 2.0, -0.7])
-    print("order q_dot", scheme.name, observed_order(errors), errors)
     assert observed_order(errors) == pytest.approx(1, abs=0.15)
 
 
@@ -118,7 +116,6 @@ def test_velocities_belong_to_the_interval(scheme):
         exact = reference(system, q0, u0, np.sort(np.concatenate([t, t + dt / 2])))[:, 2:]
         at_node.append(np.max(np.abs(u - exact[::2])))
         at_middle.append(np.max(np.abs(u - exact[1::2])))
-    print("velocity", scheme.name, observed_order(at_middle), observed_order(at_node))
     assert observed_order(at_node) == pytest.approx(1, abs=0.15)
     assert observed_order(at_middle) == pytest.approx(scheme.order, abs=0.15)
 

@@ -162,7 +162,6 @@ def test_woodpecker_limit_cycle():
     beak = P_N[:, 0] > 0
     strikes = np.flatnonzero(beak[1:] & ~beak[:-1]) + 1
     periods = np.diff(t[1:][strikes])
-    print("woodpecker periods", periods)
     late = periods[len(periods) // 2 :]
     assert len(late) >= 5
     assert np.mean(late) == pytest.approx(WOODPECKER_PERIOD, abs=5e-4)
@@ -184,7 +183,11 @@ def test_woodpecker_limit_cycle():
 
 @pytest.mark.parametrize(
     ("system", "n_steps", "dt", "coincide"),
-    [(Woodpecker(), WOODPECKER_STEPS, 1e-4, True), (BouncingBall(), BALL_STEPS, 1e-3, True), (SpringPendulum(), PENDULUM_STEPS, 1e-3, False)],
+    [
+        (Woodpecker(), WOODPECKER_STEPS, 1e-4, True),
+        (BouncingBall(), BALL_STEPS, 1e-3, True),
+        (SpringPendulum(), PENDULUM_STEPS, 1e-3, False),
+    ],
     ids=["Woodpecker", "BouncingBall", "SpringPendulum"],
 )
 def test_schemes_coincide(system, n_steps, dt, coincide):
@@ -192,7 +195,7 @@ def test_schemes_coincide(system, n_steps, dt, coincide):
 
     Moreau takes the initial velocity for the first interval, the others add half a step's force.
     """
-    q0, u0 = system.initial_state()
+    q0, _ = system.initial_state()
     symmetric = run(system, SymmetricMoreau(), n_steps, dt)
     others = run(system, VariationalMoreau(), n_steps, dt), run(system, Moreau(), n_steps, dt, (q0, symmetric.u[0]))
     scale = np.max(np.abs(symmetric.u))
@@ -224,7 +227,7 @@ def test_rotating_ball_case_1(scheme):
     """omega = 0, e_N = 0.5: a ball that bounces without friction force."""
     errors = []
     for dt in STEPS:
-        _, t, q, u, _, P_F = rotating_ball(scheme, 0.0, 0.5, dt)
+        _, t, q, _, _, P_F = rotating_ball(scheme, 0.0, 0.5, dt)
         np.testing.assert_array_equal(P_F, 0)
         np.testing.assert_array_equal(q[:, [0, 2]], 0)
         flight = (t > FALL_TIME) & (t < 2 * FALL_TIME)

@@ -30,7 +30,7 @@ class Woodpecker(System):
     e_N_sleeve: float = 0.0
     mu: float = 0.3
 
-    def e_N(self):  # noqa: N802
+    def e_N(self):
         """Restitution coefficients of the three contacts."""
         return jnp.stack([self.e_N_beak, self.e_N_sleeve, self.e_N_sleeve])
 

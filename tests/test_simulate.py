@@ -1,0 +1,199 @@
+"""The driver: what is stored, checkpoints, batches, jit, float32, progress."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import Moreau, Outcome, SemismoothNewton, SimulationError, simulate
+from jaxnsd.models import BouncingBall, CornerBlock, RotatingBall, SpringPendulum
+
+N, DT = 600, 2e-3  # steps of most runs here: two impacts of the rotating ball and a slide
+
+
+def ball_run(system=None, scheme=None, n=N, omega=30.0, **options):
+    system = RotatingBall() if system is None else system
+    return simulate(system, Moreau() if scheme is None else scheme, *system.initial_state(omega), n * DT, DT, **options)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return ball_run().raise_if_failed()
+
+
+# --------------------------------------------------------------------------------------------------------------- save_every
+@pytest.mark.parametrize("save_every", [3, 100])
+def test_save_every(plain, save_every):
+    """The same nodes bit for bit, percussions and iterations summed, the worst residual and outcome."""
+    solution = ball_run(save_every=save_every)
+    for name in ("t", "q", "u"):
+        np.testing.assert_array_equal(getattr(solution, name), getattr(plain, name)[::save_every])
+    for name in ("P_N", "P_F", "iterations"):
+        full = np.asarray(getattr(plain, name))
+        summed = full.reshape(-1, save_every, *full.shape[1:]).sum(axis=1)
+        np.testing.assert_allclose(getattr(solution, name), summed, rtol=1e-13, atol=1e-16)
+    for name in ("residual", "outcome", "contact"):
+        full = np.asarray(getattr(plain, name))
+        np.testing.assert_array_equal(getattr(solution, name), full.reshape(-1, save_every).max(axis=1))
+
+
+def test_nodes_are_computed_and_the_last_is_the_end(plain):
+    np.testing.assert_array_equal(plain.t, np.arange(N + 1) * DT)
+    assert float(plain.t[-1]) == pytest.approx(N * DT, abs=1e-15)
+    late = simulate(BouncingBall(), Moreau(), jnp.array([1.0]), jnp.array([0.0]), 5.3, 0.1, 5.0)
+    np.testing.assert_allclose(late.t, [5.0, 5.1, 5.2, 5.3], rtol=1e-15)
+
+
+def test_runs_can_be_put_end_to_end(plain):
+    """Moreau's first step is the velocity that left the last node, so two halves make the whole."""
+    half = N // 2
+    first = ball_run(n=half)
+    second = simulate(RotatingBall(), Moreau(), first.q[-1], first.u[-1], half * DT, DT)
+    np.testing.assert_allclose(first.u, plain.u[: half + 1], rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(second.u, plain.u[half:], rtol=1e-11, atol=1e-12)
+
+
+# ---------------------------------------------------------------------------------------------------------------- checkpoint
+@pytest.mark.parametrize("options", [{"checkpoint": 7}, {"checkpoint": 20, "save_every": 50}], ids=str)
+def test_checkpoint_changes_nothing(plain, options):
+    """Values and gradients as without."""
+
+    def final(parameters, **options):
+        solution = ball_run(RotatingBall(e_N=parameters[0], mu=parameters[1]), omega=80.0, **options)  # slips
+        return jnp.sum(solution.q[-1] * jnp.array([1.0, 2.0, 0.1])) + jnp.sum(solution.P_N)
+
+    parameters = jnp.array([0.5, 0.2])
+    value, gradient = jax.value_and_grad(final)(parameters)
+    value_with, gradient_with = jax.value_and_grad(lambda p: final(p, **options))(parameters)
+    assert float(value_with) == pytest.approx(float(value), rel=1e-13)
+    assert np.all(np.asarray(gradient) != 0)
+    np.testing.assert_allclose(gradient_with, gradient, rtol=1e-10)
+    nodes = ball_run(**options)
+    np.testing.assert_array_equal(nodes.q, plain.q[:: options.get("save_every", 1)])
+
+
+# --------------------------------------------------------------------------------------------------------------------- batches
+def test_vmap_agrees_with_a_loop():
+    omegas = np.array([-40.0, 0.0, 5.0, 30.0, 60.0])
+    mus = np.array([0.1, 0.2, 0.3, 0.2, 0.9])
+
+    def one(mu, omega):
+        return ball_run(RotatingBall(mu=mu), omega=omega)
+
+    batch = jax.vmap(one)(jnp.array(mus), jnp.array(omegas))
+    assert batch.q.shape == (5, N + 1, 3)
+    assert batch.success.shape == (5,)
+    assert bool(jnp.all(batch.success))
+    for i, (mu, omega) in enumerate(zip(mus, omegas, strict=True)):
+        single = one(float(mu), float(omega))
+        for name in ("t", "q", "u", "P_N", "P_F"):
+            x = np.asarray(getattr(single, name))
+            np.testing.assert_allclose(getattr(batch, name)[i], x, rtol=1e-10, atol=1e-11 * (1 + np.max(np.abs(x))), err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_vmap_with_a_member_that_fails():
+    """One member blows up (a stiff spring at a large step): it is flagged, and the others do not notice."""
+    stiffness = jnp.array([100.0, 3e6, 150.0])
+    q0, u0 = SpringPendulum().initial_state()
+
+    def one(k):
+        return simulate(SpringPendulum(stiffness=k), Moreau(), q0, u0, 0.8, 2e-3)
+
+    batch = jax.vmap(one)(stiffness)
+    np.testing.assert_array_equal(batch.success, [True, False, True])
+    for i in (0, 2):
+        single = one(float(stiffness[i]))
+        np.testing.assert_allclose(batch.q[i], single.q, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(batch.P_N[i], single.P_N, rtol=1e-10, atol=1e-12)
+    codes = np.asarray(batch.outcome[1])
+    first = int(np.argmax(codes != 0))
+    assert codes[first] in (Outcome.DIVERGED, Outcome.NON_FINITE)
+    with pytest.raises(SimulationError, match=rf"in step {first + 1} of 400.*1 of 3 members of the batch failed, the first is \(1,\)"):
+        batch.raise_if_failed()
+
+
+def test_a_step_that_does_not_converge_is_reported():
+    """One Newton iteration is not enough for a block on two corners: the sentence names step, time and contact."""
+    block = CornerBlock()
+    solution = simulate(block, Moreau(), *block.initial_state(), 0.8, DT, solver=SemismoothNewton(max_iterations=1, max_rescues=0))
+    assert not bool(solution.success)
+    failed = np.asarray(solution.outcome) != Outcome.SUCCESS
+    assert np.asarray(solution.outcome)[np.argmax(failed)] == Outcome.NOT_CONVERGED
+    contacts = np.asarray(solution.contact)
+    assert np.all(contacts[~failed] == -1)
+    assert set(contacts[np.asarray(solution.outcome) == Outcome.NOT_CONVERGED]) <= {0, 1}
+    with pytest.raises(SimulationError, match=r"NOT_CONVERGED in step \d+ of 400 \(t = .*the worst is contact [01].*What to try"):
+        solution.raise_if_failed()
+
+
+# ------------------------------------------------------------------------------------------------------------- ------------ jit
+def test_jit(plain):
+    q0, u0 = RotatingBall().initial_state(30.0)
+    run = jax.jit(lambda system, q0, u0: simulate(system, Moreau(), q0, u0, N * DT, DT))
+    solution = run(RotatingBall(), q0, u0)
+    np.testing.assert_allclose(solution.q, plain.q, rtol=1e-12, atol=1e-13)
+    assert bool(solution.success)
+    with pytest.raises(TypeError, match="t1 decides the number of steps"):
+        jax.jit(lambda t1: simulate(RotatingBall(), Moreau(), q0, u0, t1, DT))(1.0)
+
+
+def test_solution_is_a_pytree(plain):
+    doubled = jax.tree.map(lambda x: 2 * x, plain)
+    np.testing.assert_array_equal(doubled.q, 2 * plain.q)
+    assert plain.raise_if_failed() is plain
+
+
+# ------------------------------------------------------------------------------------------------------------------- float32
+FLOAT32 = """
+import warnings, jax.numpy as jnp, numpy as np
+from jaxnsd import Moreau, simulate
+from jaxnsd.models import RotatingBall
+ball = RotatingBall(e_N=0.0)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    solutions = [simulate(ball, Moreau(), *ball.initial_state(50.0), 1.0, 2e-3) for _ in range(2)]
+assert len([w for w in caught if "float32" in str(w.message)]) == 1, [str(w.message) for w in caught]
+for name in ("t", "q", "u", "P_N", "P_F", "residual"):
+    assert getattr(solutions[0], name).dtype == jnp.float32, name
+assert bool(solutions[0].success)
+assert abs(float(solutions[0].u[-1, 0]) + 2 * 50 * 0.1 / 7) < 1e-4
+"""
+
+
+def test_float32():
+    """Without x64 everything is float32: it warns once, and the motion is right to single precision."""
+    environment = {**os.environ, "JAX_ENABLE_X64": "0", "JAX_NUMPY_RANK_PROMOTION": os.environ.get("JAX_NUMPY_RANK_PROMOTION", "allow")}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    result = subprocess.run([sys.executable, "-c", FLOAT32], capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_float32_state_beside_x64(monkeypatch):
+    """The dtype of a run is that of its state, also with x64 enabled; and it agrees with the float64 run."""
+    monkeypatch.setattr(jaxnsd.checks, "_warned_float32", False)
+    ball = RotatingBall(e_N=0.0)
+    q0, u0 = ball.initial_state(50.0)
+    with pytest.warns(UserWarning, match="simulating in float32"):
+        single = simulate(ball, Moreau(), q0.astype(jnp.float32), u0.astype(jnp.float32), N * DT, DT)
+    double = simulate(ball, Moreau(), q0, u0, N * DT, DT)
+    assert single.q.dtype == single.u.dtype == single.P_N.dtype == jnp.float32
+    assert bool(single.success)
+    np.testing.assert_allclose(single.u, double.u, rtol=1e-3, atol=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------------------------ progress
+@pytest.mark.parametrize("options", [{}, {"save_every": 50}, {"checkpoint": 25}], ids=str)
+def test_progress(plain, capfd, options):
+    """The bar changes no value and reaches its end; twice in a row."""
+    for _ in range(2):
+        solution = ball_run(progress=True, **options)
+        jax.block_until_ready(solution.q)
+        jax.effects_barrier()
+        np.testing.assert_allclose(solution.q, plain.q[:: options.get("save_every", 1)], rtol=1e-12, atol=1e-13)
+        assert "100%" in capfd.readouterr().err
