@@ -207,9 +207,9 @@ def measure(key, t1=2.2, dt=1e-3):
     """
     system = RotatingBall(**TRUTH)
     sol = simulate(system, Moreau(), *system.initial_state(omega=200.0), t1, dt / 10, save_every=10).raise_if_failed()
-    key_q, key_u = jax.random.split(key)
-    q = sol.q + NOISE_Q * jax.random.normal(key_q, sol.q.shape)
-    return np.asarray(sol.t), np.asarray(q), np.asarray(sol.u + NOISE_U * jax.random.normal(key_u, sol.u.shape))
+    errors = (np.asarray(jax.random.normal(key, sol.q.shape)) for key in jax.random.split(key))
+    t, q, u = (np.asarray(x) for x in (sol.t, sol.q, sol.u))
+    return t, q + NOISE_Q * next(errors), u + NOISE_U * next(errors)
 
 
 def windows(u, before=6, count=10, length=20):
@@ -232,7 +232,7 @@ def residuals(parameters, q, u, starts, length, dt):
     e_N, mu = parameters
     system = RotatingBall(e_N=e_N, mu=mu)
     end = jax.vmap(lambda q, u: simulate(system, Moreau(), q, u, length * dt, dt).u[-1])(jnp.asarray(q[starts]), jnp.asarray(u[starts]))
-    return (u[starts + length] - end) / NOISE_U
+    return (u[starts + length] - end) / NOISE_U[None]
 
 
 def fit(residual, first, iterations):
@@ -255,7 +255,7 @@ def fit(residual, first, iterations):
         update, state = optimizer.update(gradient, state)
         return optax.apply_updates(z, update), state, (parameters, loss), (r, J)
 
-    z = jnp.log(first / (UPPER - first))
+    z = jnp.asarray(np.log(first / (UPPER - first)))
     state, history = optimizer.init(z), []
     for _ in tqdm(range(iterations), desc="identification", unit="iteration"):
         z, state, here, (r, J) = iterate(z, state)
@@ -274,14 +274,14 @@ def standard_errors(r, J):
 def identification(quick=False):
     """Restitution and friction of a bouncing, spinning ball from its noisy trajectory: ``(lines, figure, arrays)``."""
     dt = 1e-3
-    n, iterations = (4, 100) if quick else (16, 300)
+    n, iterations = (4, 200) if quick else (16, 300)
     t, q, u = measure(jax.random.key(3), dt=dt)
     starts, length = windows(u)
 
     def residual(parameters):
         return residuals(parameters, q, u, starts, length, dt).ravel()
 
-    first = UPPER * jax.random.uniform(jax.random.key(4), (n, 2), minval=0.05, maxval=0.95)
+    first = UPPER * np.asarray(jax.random.uniform(jax.random.key(4), (n, 2), minval=0.05, maxval=0.95))
     paths, loss, r, J = fit(residual, first, iterations)
     chosen = np.argmin(loss[-1])
     best = paths[-1, chosen]
