@@ -24,6 +24,7 @@ from jax.custom_batching import custom_vmap
 from . import linalg
 from .linalg import absolute, divide, greater, less, logical_and, logical_not, maximum, multiply, where
 from .newton import iterate
+from .prox import prox_ball
 
 
 class Problem(NamedTuple):
@@ -114,30 +115,27 @@ def newton_matrix(problem, r, modes):
     G, n, d = problem.G, problem.n, problem.d
     r_N, r_F = r
     m = n * (d + 1)
-    eye = np.eye(m)
-    rows = []
-    G_F = G[: n * d].reshape(n, d, m)
-    for i in range(n):
-        for a in range(d):
-            identity = eye[i * d + a]
-            slip = identity - eye[n * d + i] * _array(problem.mu[i] * modes.direction[i, a], G)
-            if d > 1:
-                for b in range(d):
-                    projector = float(a == b) - modes.direction[i, a] * modes.direction[i, b]
-                    weight = modes.curvature[i] * projector
-                    slip = slip - _array(weight, G) * eye[i * d + b] + _array(weight * r_F[i], G) * G_F[i, b]
-            slip = where(_array(modes.closed[i], G), slip, identity)
-            rows.append(where(_array(modes.stick[i], G), _array(r_F[i], G) * G_F[i, a], slip))
-    for i in range(n):
-        rows.append(where(_array(modes.closed[i], G), _array(r_N[i], G) * G[n * d + i], eye[n * d + i]))
-    return linalg.stack(rows)
+    eye_N, eye_F = split_rows(np.eye(m) if linalg.is_unpacked(G) else jnp.eye(m, dtype=G.dtype), n, d)
+    G_N, G_F = split_rows(G, n, d)
+    rows_N = where(modes.closed[:, None], r_N[:, None] * G_N, eye_N)
+    if not d:
+        return rows_N
+    slope = multiply(problem.mu, 1.0)[:, None] * modes.direction
+    slip = eye_F - slope[:, :, None] * eye_N[:, None, :]
+    stick = r_F[:, None, None] * G_F
+    if d > 1:
+        # Turning of the slip direction: radius / |x_F| (I - n n^T) (dP_F - r_F dxi_F)
+        change = eye_F - stick
+        along = sum(modes.direction[:, b, None] * change[:, b] for b in range(d))
+        turning = change - modes.direction[:, :, None] * along[:, None, :]
+        slip = slip - modes.curvature[:, None, None] * turning
+    rows_F = where(modes.stick[:, None, None], stick, where(modes.closed[:, None, None], slip, eye_F))
+    return linalg.concatenate([rows_F.reshape(n * d, m), rows_N])
 
 
-def _array(scalar, like):
-    """A scalar in the kind of ``like``, so that it multiplies its rows."""
-    if not linalg.is_unpacked(like):
-        return scalar
-    return linalg.vector([scalar])
+def split_rows(matrix, n, d):
+    """Rows (n, m) of the normal directions and (n, d, m) of the tangential ones."""
+    return matrix[n * d :], matrix[: n * d].reshape(n, d, matrix.shape[1])
 
 
 def newton_step(problem, r, z, xi, modes, residual):
@@ -183,34 +181,28 @@ SWEEPS, STEPS = 8, 4
 def gauss_seidel_sweep(problem, r_N, z):
     """One sweep of nonlinear block Gauss-Seidel: every contact in turn takes a prox step with its own percussions.
 
-    Slow but hard to stop (Jourdan, Alart & Jean 1998): it brings Newton's method near enough to the solution.
+    Slow but hard to stop (Jourdan, Alart & Jean 1998): it brings Newton's method near enough to the solution. JAX arrays only.
     """
     G, c, n, d = problem.G, problem.c, problem.n, problem.d
-    P_N, P_F = split(z, n, d)
-    P_N, P_F = list(P_N), [list(row) for row in P_F]
+    row = functools.partial(lax.dynamic_index_in_dim, keepdims=False)
 
-    def xi(row):
-        entries = [p for contact in P_F for p in contact] + P_N
-        return sum((G[row, j] * entries[j] for j in range(len(entries))), c[row])
-
-    for i in range(n):
-        x_N = P_N[i] - r_N[i] * xi(n * d + i)
-        P_N[i] = jnp.where(problem.active[i] & (x_N > 0), x_N, 0)
+    def visit(i, z):
+        normal = n * d + i
+        x_N = row(z, normal) - row(r_N, i) * (jnp.sum(row(G, normal) * z) + row(c, normal))
+        P_N = jnp.where(row(problem.active, i) & (x_N > 0), x_N, 0)
+        z = lax.dynamic_update_index_in_dim(z, P_N, normal, 0)
         if not d:
-            continue
-        first, last = i * d, i * d + d - 1
+            return z
+        G_F, c_F = lax.dynamic_slice_in_dim(G, i * d, d), lax.dynamic_slice_in_dim(c, i * d, d)
+        block = lax.dynamic_slice_in_dim(G_F, i * d, d, axis=1)
         # Largest eigenvalue of the contact's tangential block: a prox step of its inverse converges for any anisotropy.
-        mean, half = 0.5 * (G[first, first] + G[last, last]), 0.5 * (G[first, first] - G[last, last])
-        largest = mean + jnp.sqrt(half * half + G[first, last] * G[last, first] + 1e-30) if d == 2 else mean
+        half = 0.5 * (block[0, 0] - block[-1, -1])
+        largest = 0.5 * (block[0, 0] + block[-1, -1]) + jnp.sqrt(half * half + (block[0, 1] * block[1, 0] if d > 1 else 0))
         r_F = jnp.where(largest > 0, 1 / jnp.where(largest > 0, largest, 1), 0)
-        x_F = [P_F[i][a] - r_F * xi(first + a) for a in range(d)]
-        square = sum(x * x for x in x_F)
-        radius = problem.mu[i] * P_N[i]
-        outside = square >= radius * radius
-        factor = jnp.where(outside, radius / jnp.sqrt(jnp.where(square > 0, square, 1)), 1)
-        P_F[i] = [factor * x for x in x_F]
-    entries = [p for contact in P_F for p in contact] + P_N
-    return linalg.vector(entries) if linalg.is_unpacked(z) else jnp.stack(entries)
+        x_F = lax.dynamic_slice_in_dim(z, i * d, d) - r_F * (jnp.sum(G_F * z[None, :], axis=1) + c_F)
+        return lax.dynamic_update_slice_in_dim(z, prox_ball(x_F, row(problem.mu, i) * P_N), i * d, 0)
+
+    return lax.fori_loop(0, n, visit, z)
 
 
 class Result(NamedTuple):
@@ -223,8 +215,8 @@ class Result(NamedTuple):
     contact: object  # contact with the largest entry where the problem was not solved, else -1
 
 
-#: Newton iterations that a whole batch takes together; those that need more are gathered, `CHUNK` at a time.
-TOGETHER, CHUNK = 5, 32
+#: Members of a batch on which Newton's method cycled are gathered, so many at a time, and globalized apart from the rest.
+CHUNK = 32
 
 
 class Equations:
@@ -262,10 +254,8 @@ class Equations:
     def rescue(self, carry):
         """Sweeps of Gauss-Seidel, which go on from where they were, then Newton steps, kept if they solve the problem."""
         swept, _ = carry
-        swept = lax.fori_loop(
-            0, SWEEPS, lambda _, z: linalg.to_leaves(gauss_seidel_sweep(self.problem, self.r[0], linalg.from_leaves(z))), swept
-        )
-        start = self.at(linalg.from_leaves(swept))
+        swept = lax.fori_loop(0, SWEEPS, lambda _, z: gauss_seidel_sweep(self.problem, self.r[0], z), swept)
+        start = self.at(swept)
         tried, error = lax.fori_loop(0, STEPS, lambda _, x: self.newton(x[0]), start)
         solved = error <= 1
         best = jax.tree.map(lambda a, b: jnp.where(solved, a, b), tried, start[0])
@@ -275,47 +265,43 @@ class Equations:
 def solve(problem, z0, settings, dtype):
     """Solve a contact problem from the guess ``z0`` by a semismooth Newton method; where it cycles, by a globalized iteration.
 
-    The globalization alternates sweeps of nonlinear block Gauss-Seidel with Newton steps from where the sweeps have come. A
-    batch takes a few Newton steps together; the few problems that need more are gathered, so that the rest does not wait for them.
+    The globalization alternates sweeps of nonlinear block Gauss-Seidel with Newton steps from where the sweeps have come. In a
+    batch the few problems that need it are gathered, so that the rest does not wait for them.
     """
     equations = Equations(problem, settings, dtype)
-    together = min(TOGETHER, settings.max_iterations)
-    newton, error, iterations = iterate(equations.newton, *equations.at(z0), together)
-    leaves = tuple(linalg.to_leaves(part) for part in problem[:-1])
-    z, error, iterations, contact = finish(settings, problem.d, together)(leaves, newton[0], error, iterations)
-    z = linalg.from_leaves(z)
+    newton, error, iterations = iterate(equations.newton, *equations.at(z0), settings.max_iterations)
+    arrays = tuple(linalg.pack(part) for part in problem[:-1])
+    z, error, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(linalg.from_leaves(newton[0])), error, iterations)
+    if linalg.is_unpacked(z0):
+        z = linalg.unpack(z)
     return Result(z, iterations, error, error * equations.bound(z), contact)
 
 
-def finish(settings, d, together):
-    """Function that brings an unfinished problem to its end; under `vmap` it gathers those that are unfinished."""
+def rescue(settings, d):
+    """Function that globalizes an unsolved problem; under `vmap` it gathers the unsolved ones."""
 
-    def one(leaves, z, error, iterations):
-        problem = Problem(*(linalg.from_leaves(part) for part in leaves), d)
-        equations = Equations(problem, settings, jnp.result_type(error))
-        start, _ = equations.at(linalg.from_leaves(z))
-        newton, error, more = iterate(equations.newton, start, error, settings.max_iterations - together)
-        zero = jax.tree.map(jnp.zeros_like, newton[0])
-        (_, best), error, rescues = iterate(equations.rescue, (zero, newton), error, settings.max_rescues)
-        z, xi = (linalg.from_leaves(part) for part in best)
-        F_N, F_F = split(absolute(equations.residual(z, xi)[1]), problem.n, d)
-        worst = linalg.pack(functools.reduce(maximum, (F_F[:, a] for a in range(d)), F_N))
+    def one(arrays, z, error, iterations):
+        problem = Problem(*arrays, d)
+        equations = Equations(problem, settings, z.dtype)
+        (_, best), error, rescues = iterate(equations.rescue, (jnp.zeros_like(z), equations.at(z)[0]), error, settings.max_rescues)
+        F_N, F_F = split(jnp.abs(equations.residual(*best)[1]), problem.n, d)
+        worst = jnp.max(jnp.concatenate([F_N[:, None], F_F], axis=1), axis=1)
         contact = jnp.where(error <= 1, -1, jnp.argmax(worst).astype(jnp.int32))
-        return best[0], error, iterations + more + STEPS * rescues, contact
+        return best[0], error, iterations + STEPS * rescues, contact
 
     @custom_vmap
-    def finished(leaves, z, error, iterations):
+    def guarded(arrays, z, error, iterations):
         return lax.cond(
             error > 1,
             one,
-            lambda leaves, z, error, iterations: (z, error, iterations, jnp.full_like(iterations, -1)),
-            leaves,
+            lambda arrays, z, error, iterations: (z, error, iterations, jnp.full_like(iterations, -1)),
+            arrays,
             z,
             error,
             iterations,
         )
 
-    @finished.def_vmap
+    @guarded.def_vmap
     def _batched(axis_size, in_batched, *args):
         args = jax.tree.map(lambda x, batched: x if batched else jnp.broadcast_to(x, (axis_size, *jnp.shape(x))), args, tuple(in_batched))
         _, z, error, iterations = args
@@ -339,4 +325,4 @@ def finish(settings, d, together):
         out = lax.cond(jnp.any(error > 1), gather, lambda _: result, None)
         return out, jax.tree.map(lambda _: True, out)
 
-    return finished
+    return guarded

@@ -130,7 +130,7 @@ def matmul(a, b):
     if a.shape[-1] > GAUSS_JORDAN:
         return jnp.matmul(a, b, precision="highest")
     # A sum of products fuses with its neighbours, a call of a matrix library does not.
-    return jnp.sum(a * b, axis=-1) if b.ndim == 1 else jnp.sum(a[:, :, None] * b[None, :, :], axis=1)
+    return jnp.sum(a * b[None, :], axis=1) if b.ndim == 1 else jnp.sum(a[:, :, None] * b[None, :, :], axis=1)
 
 
 def concatenate(parts, axis=0):
@@ -180,16 +180,19 @@ def _invert_pivot(pivot, guard):
 
 
 def _inverse(a, guard):
-    """Inverse by Gauss-Jordan elimination in place: n rank-one updates of the whole matrix, each one fused loop."""
+    """Inverse by Gauss-Jordan elimination in place: n rank-one updates of the whole matrix, each one fused operation."""
     n = a.shape[0]
-    for k in range(n):
-        unit = np.arange(n) == k
-        inverse_pivot = _invert_pivot(a[k, k], guard)
-        row = jnp.where(unit, inverse_pivot, a[k] * inverse_pivot)
-        column = jnp.where(unit, jnp.zeros((), a.dtype), a[:, k])
-        rest = jnp.where(unit[None, :], jnp.zeros((), a.dtype), a)
-        a = jnp.where(unit[:, None], row[None, :], rest - column[:, None] * row[None, :])
-    return a
+
+    def pivot(k, a):
+        unit = jnp.arange(n) == k
+        row, column = lax.dynamic_index_in_dim(a, k, 0, False), lax.dynamic_index_in_dim(a, k, 1, False)
+        inverse_pivot = _invert_pivot(lax.dynamic_index_in_dim(row, k, 0, False), guard)
+        row = jnp.where(unit, inverse_pivot, row * inverse_pivot)
+        column = jnp.where(unit, 0, column)
+        rest = jnp.where(unit[None, :], 0, a) - column[:, None] * row[None, :]
+        return jnp.where(unit[:, None], row[None, :], rest)
+
+    return lax.fori_loop(0, n, pivot, a)
 
 
 def _lu_unpacked(a, guard):

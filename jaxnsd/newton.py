@@ -25,7 +25,7 @@ class SemismoothNewton:
     """
 
     tolerance: float | None = None
-    max_iterations: int = 12
+    max_iterations: int = 10
     max_rescues: int = 60
     max_outer: int = 20
 

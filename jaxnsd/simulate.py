@@ -1,6 +1,7 @@
 """The driver: checks, the `lax.scan` over steps, and the `Solution` it returns."""
 
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import checks, linalg, progress as progress_bar
+from . import checks, linalg
+from . import progress as progress_bar
+from .batching import differentiable
 from .newton import SemismoothNewton
 from .results import EXPLANATION, Outcome
-from .schemes.base import Percussions, State
 
 #: A velocity larger than this multiple of what the initial state suggests counts as a blow-up.
 BLOW_UP = 1e10
+
+#: Steps of an innermost loop. Its buffers are small, which lets XLA's CPU backend compile it into one native loop (see `xla_flags`).
+GROUP = 32
+
+#: Largest array of a state, in entries, with which a batch on a CPU runs member by member (see `batching`).
+LANES = 64
 
 
 @jax.tree_util.register_dataclass
@@ -170,59 +178,95 @@ def simulate(
 @functools.partial(jax.jit, static_argnames=("scheme", "n_steps", "save_every", "solver", "checkpoint", "progress"))
 def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, checkpoint, progress):
     dtype = q0.dtype
-    t0, dt, t1 = (jnp.asarray(x, dtype) for x in (t0, dt, t1))
-    # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
-    time = lambda k: t0 + k.astype(dtype) * dt  # noqa: E731
-    limit = BLOW_UP * lax.stop_gradient(jnp.max(jnp.abs(u0), initial=0) + jnp.max(jnp.abs(q0), initial=0) / jnp.abs(t1 - t0))
-    limit = jnp.where(limit > 0, limit, jnp.inf)
+    times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
+    history = _History(scheme, n_steps, save_every, solver, checkpoint, progress)
+    start, shapes = jax.eval_shape(history.initial, system, times, q0, u0), jax.eval_shape(history.record, system, times, q0, u0)
+    # On a CPU a batch runs member by member; a bar counts the steps of all members at once, which only lockstep has.
+    lanes = jax.default_backend() == "cpu" and not progress and max(q0.size, u0.size, *(P.size for P in start[0].P)) <= LANES
+    run = functools.partial(_rows, history)
+    rows, initial, code = (differentiable(run) if lanes else run)((system, times, q0, u0))
+    state, (P, iterations, residual, outcome, contact) = _unpack_rows(rows, (start[0], shapes))
+    P, iterations, residual, outcome, contact = jax.tree.map(lambda x: x[1:], (P, iterations, residual, outcome, contact))
+    t = times[0] + (jnp.arange(n_steps // save_every + 1) * save_every).astype(dtype) * times[1]
+    return Solution(t, state.q, state.u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32))
 
-    def outcome(state, info):
-        speed = jnp.max(jnp.abs(state.u))
-        finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
-        code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
-        code = jnp.where(speed > limit, Outcome.DIVERGED, code)
-        return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
 
-    state, info = scheme.init(system, t0, dt, q0, u0, solver)
-    initial, initial_outcome = state.P, outcome(state, info)
-    shapes = jax.eval_shape(lambda: state)
+@functools.partial(jax.jit, static_argnums=0)
+def _rows(history, args):
+    """A history, traced once for all that differentiation and batching make of it."""
+    return history.run(args)
 
-    def one(k, leaves):
-        state, info = scheme.step(system, time(k), dt, _thaw(leaves, shapes), solver)
-        return _freeze(state), (_freeze(state.P), info.iterations, info.residual, outcome(state, info), info.contact)
 
-    def stored(k, leaves):
-        """Advance from stored node k to the next."""
-        first = k * save_every
-        if save_every == 1:
-            return one(first, leaves)
+@dataclass(frozen=True)
+class _History:
+    """The loop over the steps of a run, as functions of ``(system, (t0, dt, t1), q0, u0)``."""
 
-        def body(carry, j):
-            leaves, total = carry
-            leaves, record = one(first + j, leaves)
-            return (leaves, _accumulate(total, record)), None
+    scheme: Any
+    n_steps: int
+    save_every: int
+    solver: Any
+    checkpoint: Any
+    progress: bool
 
-        _, record = jax.eval_shape(one, k, leaves)
-        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), record)
-        empty = (*empty[:4], empty[4] - 1)
-        inner = min(checkpoint or save_every, save_every)
-        (leaves, record), _ = _scan(body, (leaves, empty), save_every, inner if checkpoint else None)
-        return leaves, record
+    def initial(self, system, times, q0, u0):
+        """State and info at the first node."""
+        t0, dt, _ = times
+        return self.scheme.init(system, t0, dt, q0, u0, self.solver)
 
-    def body(carry, k):
-        leaves, record = stored(k, carry)
-        return leaves, (leaves[:2], record)
+    def record(self, system, times, q0, u0):
+        """What is stored of one interval beside the state."""
+        state, info = self.initial(system, times, q0, u0)
+        return state.P, info.iterations, info.residual, jnp.zeros((), jnp.int32), info.contact
 
-    n_stored = n_steps // save_every
-    group = max(1, checkpoint // save_every) if checkpoint else None
-    report = progress_bar.reporter(n_stored) if progress else None
-    _, (nodes, (P, iterations, residual, codes, contact)) = _scan(body, _freeze(state), n_stored, group, report)
-    q, u = (
-        jnp.concatenate([start[None], _thaw_stacked(piece, like)]) for start, piece, like in zip(state[:2], nodes, shapes[:2], strict=True)
-    )
-    P = Percussions(*(_thaw_stacked(piece, like) for piece, like in zip(P, shapes.P, strict=True)))
-    t = time(jnp.arange(n_stored + 1) * save_every)
-    return Solution(t, q, u, *P, iterations, residual, codes, contact, initial, initial_outcome)
+    def run(self, args):
+        """``(rows, percussions at the first node, outcome there)``: a row holds a node's state and the record of the interval before."""
+        system, times, q0, u0 = args
+        t0, dt, t1 = times
+        dtype = q0.dtype
+        limit = BLOW_UP * lax.stop_gradient(jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0))
+        limit = jnp.where(limit > 0, limit, jnp.inf)
+
+        def outcome(state, info):
+            speed = jnp.max(jnp.abs(state.u))
+            finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
+            code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
+            code = jnp.where(speed > limit, Outcome.DIVERGED, code)
+            return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
+
+        state, info = self.initial(*args)
+        shapes = jax.eval_shape(lambda: (state, self.record(*args)))
+        nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[1])
+        nothing = (*nothing[:4], nothing[4] - 1)
+
+        def step(leaves, k):
+            # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
+            state, info = self.scheme.step(system, t0 + k.astype(dtype) * dt, dt, _thaw(leaves, shapes[0]), self.solver)
+            return _freeze(state), (state.P, info.iterations, info.residual, outcome(state, info), info.contact)
+
+        def interval(leaves, k):
+            """Advance from stored node k to the next."""
+            if self.save_every == 1:
+                return step(leaves, k)
+
+            def body(carry, j):
+                leaves, total = carry
+                leaves, record = step(leaves, k * self.save_every + j)
+                return (leaves, _accumulate(total, record)), None
+
+            return _loop(body, (leaves, nothing), self.save_every, recompute=self.checkpoint)[0]
+
+        def body(carry, k):
+            # A row is that of the node a step starts from, which the carry holds: stored on arrival, XLA would compute the
+            # whole step once for each entry of the row.
+            leaves, record = interval(carry[0], k)
+            return (leaves, _freeze(record)), _pack(_thaw(carry, shapes), dtype)
+
+        n_stored = self.n_steps // self.save_every
+        recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
+        report = progress_bar.reporter(n_stored) if self.progress else None
+        last, rows = _loop(body, _freeze((state, nothing)), n_stored, recompute=recompute, report=report)
+        rows = jnp.concatenate([rows, _pack(_thaw(last, shapes), dtype)[None]])
+        return rows, state.P, outcome(state, info).astype(dtype)
 
 
 def _accumulate(total, record):
@@ -240,51 +284,56 @@ def _thaw(leaves, shapes):
     """Inverse of `_freeze`."""
     flat, tree = jax.tree.flatten(shapes)
     parts = tree.flatten_up_to(leaves)
-    return jax.tree.unflatten(tree, [linalg.pack(linalg.vector(p)).reshape(s.shape) if isinstance(p, tuple) else p for p, s in zip(parts, flat, strict=True)])
+    return jax.tree.unflatten(
+        tree, [linalg.pack(linalg.vector(p)).reshape(s.shape) if isinstance(p, tuple) else p for p, s in zip(parts, flat, strict=True)]
+    )
 
 
-def _thaw_stacked(piece, like):
-    """Stored history of a frozen array: (N, *shape)."""
-    if not isinstance(piece, tuple):
-        return piece
-    return jnp.stack(piece, axis=-1).reshape(-1, *like.shape)
+def _pack(tree, dtype):
+    """What a step stores, as one vector: one write into memory a step, not one for each array. Whole numbers are exact in it."""
+    return jnp.concatenate([jnp.ravel(x).astype(dtype) for x in jax.tree.leaves(tree)])
 
 
-def _scan(body, carry, length, group, report=None):
-    """`lax.scan` over ``range(length)``; with ``group``, in groups whose insides reverse mode recomputes.
+def _unpack_rows(rows, shapes):
+    """The arrays of a stored history (N, width)."""
+    flat, tree = jax.tree.flatten(shapes)
+    ends = list(itertools.accumulate(s.size for s in flat))
+    pieces = [rows[:, end - s.size : end].reshape(len(rows), *s.shape).astype(s.dtype) for end, s in zip(ends, flat, strict=True)]
+    return jax.tree.unflatten(tree, pieces)
 
-    What does not fill a group is a last, smaller one.
-    """
-    if report is not None:
-        pieces = min(length, progress_bar.UPDATES)
-        size, rest = divmod(length, pieces)
-        scan = lambda carry, first, n: _scan_range(body, carry, first, n, group)  # noqa: E731
 
-        def piece(carry, j):
-            carry, out = scan(carry, j * size, size)
-            report((j + 1) * size)
+def _loop(body, carry, length, *, recompute=None, report=None):
+    """`lax.scan` over ``range(length)``: in groups of ``recompute`` whose insides reverse mode recomputes, with a report on the way."""
+    run = _in_groups(lambda carry, first, n: lax.scan(body, carry, first + jnp.arange(n)), GROUP)
+    if recompute:
+        run = _in_groups(run, recompute, each=jax.checkpoint)
+    if report:
+        run = _in_groups(run, max(1, length // progress_bar.UPDATES), report=report)
+    return run(carry, 0, length)
+
+
+def _in_groups(run, size, each=lambda group: group, report=None):
+    """A loop ``run(carry, first, length)`` made into a loop over groups of ``size``; what does not fill a group is a last, smaller one."""
+
+    def grouped(carry, first, length):
+        if length <= size:
+            return each(lambda carry, first: run(carry, first, length))(carry, first)
+
+        def group(carry, start):
+            carry, out = each(lambda carry, first: run(carry, first, size))(carry, start)
+            if report:
+                report(start + size)
             return carry, out
 
-        carry, out = lax.scan(piece, carry, jnp.arange(pieces))
-        out = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
+        n, rest = divmod(length, size)
+        carry, out = lax.scan(group, carry, first + size * jnp.arange(n))
+        out = jax.tree.map(lambda x: x.reshape(n * size, *x.shape[2:]), out)
         if rest:
-            carry, last = scan(carry, jnp.asarray(pieces * size), rest)
-            report(jnp.asarray(length))
+            start = first + n * size
+            carry, last = each(lambda carry, first: run(carry, first, rest))(carry, jnp.asarray(start))
+            if report:
+                report(jnp.asarray(length))
             out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
         return carry, out
-    return _scan_range(body, carry, 0, length, group)
 
-
-def _scan_range(body, carry, first, length, group):
-    if group is None:
-        return lax.scan(body, carry, first + jnp.arange(length))
-    group = min(group, length)
-    n_groups, rest = divmod(length, group)
-    inside = jax.checkpoint(lambda carry, start: lax.scan(body, carry, start + jnp.arange(group)))
-    carry, out = lax.scan(inside, carry, first + group * jnp.arange(n_groups))
-    out = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
-    if rest:
-        last = jax.checkpoint(lambda carry, start: lax.scan(body, carry, start + jnp.arange(rest)))
-        carry, end = last(carry, jnp.asarray(first + n_groups * group))
-        out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, end)
-    return carry, out
+    return grouped

@@ -111,7 +111,7 @@ class System:
             raise TypeError(f"{type(self).__name__} defines q_dot, so the number of velocities cannot be seen from q: pass u as well")
         return jnp.zeros_like(q)
 
-    def M(self, t, q, u=None):  # noqa: N802 - the field's symbol
+    def M(self, t, q, u=None):
         """Mass matrix (n_u, n_u), whichever of `mass_matrix` and `kinetic_energy` is written; C18 (19)."""
         if self.defines("mass_matrix"):
             return jnp.asarray(self.mass_matrix(t, q))
@@ -137,7 +137,7 @@ class System:
         if not self.defines("q_dot"):
             return grad_q + force
         time_direction = jnp.ones_like(jnp.asarray(t, q.dtype))
-        B = jax.jacfwd(self.q_dot, argnums=2)(t, q, u)  # noqa: N806
+        B = jax.jacfwd(self.q_dot, argnums=2)(t, q, u)
         # Derivative of every column of B along the motion, minus derivative of q_dot along every column.
         _, along_motion = jax.jvp(
             lambda t, q: jax.jacfwd(self.q_dot, argnums=2)(t, q, u), (jnp.asarray(t, q.dtype), q), (time_direction, self.q_dot(t, q, u))
@@ -166,19 +166,19 @@ class System:
         """Time derivative of the position-level constraints, (n_g,)."""
         return self._rate(self.constraint, t, q, u)
 
-    def W_N(self, t, q, u=None):  # noqa: N802
+    def W_N(self, t, q, u=None):
         """Normal force directions (d gap_velocity / du)^T of shape (n_u, n_N), C18 (7)."""
         return jax.jacfwd(self.gap_velocity, argnums=2)(t, q, self._velocity(q, u)).T
 
-    def W_F(self, t, q, u=None):  # noqa: N802
+    def W_F(self, t, q, u=None):
         """Tangential force directions (d gamma_F / du)^T of shape (n_u, n_N, d), C18 (7)."""
         return jnp.moveaxis(jax.jacfwd(self.tangential_velocity, argnums=2)(t, q, self._velocity(q, u)), -1, 0)
 
-    def W_g(self, t, q, u=None):  # noqa: N802
+    def W_g(self, t, q, u=None):
         """Force directions of the position-level constraints, (n_u, n_g), C24 (13)."""
         return jax.jacfwd(self.constraint_velocity, argnums=2)(t, q, self._velocity(q, u)).T
 
-    def W_gamma(self, t, q, u=None):  # noqa: N802
+    def W_gamma(self, t, q, u=None):
         """Force directions of the velocity-level constraints, (n_u, n_gamma), C24 (13)."""
         return jax.jacfwd(self.velocity_constraint, argnums=2)(t, q, self._velocity(q, u)).T
 

@@ -84,7 +84,7 @@ class Kinematics(NamedTuple):
 def kinematics(system, t, q, u):
     """Force directions of all contacts and constraints; only the shape of ``u`` is used."""
     u = jnp.zeros_like(u)
-    W_N, W_F = system.W_N(t, q, u), system.W_F(t, q, u)  # noqa: N806
+    W_N, W_F = system.W_N(t, q, u), system.W_F(t, q, u)
     return Kinematics(
         jnp.concatenate([W_F.reshape(u.shape[0], -1), W_N], axis=1),
         contact.join(system.gap_velocity(t, q, u), system.tangential_velocity(t, q, u)),
@@ -101,7 +101,9 @@ def restitution(system, t, q, d):
 
 def no_percussions(system, t, q, u):
     """Zero percussions in the shapes of a system."""
-    shapes = jax.eval_shape(lambda: (system.gap(t, q), system.tangential_velocity(t, q, u), system.constraint(t, q), system.velocity_constraint(t, q, u)))
+    shapes = jax.eval_shape(
+        lambda: (system.gap(t, q), system.tangential_velocity(t, q, u), system.constraint(t, q), system.velocity_constraint(t, q, u))
+    )
     return Percussions(*(jnp.zeros(s.shape, q.dtype) for s in shapes))
 
 
@@ -111,10 +113,10 @@ class Condensed:
     Holds the map from an impulse to a velocity, ``A^-1``, and its restriction to the motions that the bilateral constraints allow.
     """
 
-    def __init__(self, A, kin):  # noqa: N803
+    def __init__(self, A, kin):
         n_u, m = kin.W.shape
         if max(n_u, m, kin.W_b.shape[1]) <= linalg.UNROLL and min(n_u, m) > 0:
-            A, self.W = linalg.unpack(A), linalg.unpack(kin.W)  # noqa: N806
+            A, self.W = linalg.unpack(A), linalg.unpack(kin.W)
         else:
             self.W = kin.W
         self.kin = kin
@@ -125,7 +127,7 @@ class Condensed:
         if self.bilateral:
             self.W_b = self.convert(kin.W_b)
             self.Y_b = self.invert(self.W_b)
-            G_bb = linalg.matmul(self.W_b.T, self.Y_b)  # noqa: N806
+            G_bb = linalg.matmul(self.W_b.T, self.Y_b)
             diagonal = contact.diagonal(G_bb)
             scale = linalg.where(linalg.greater(diagonal, 0), linalg.divide(1.0, diagonal), 1.0)
             solve = linalg.lu(scale[:, None] * G_bb, guard=True)
@@ -144,15 +146,15 @@ class Condensed:
         """``(u, P_b)`` without contact percussions: ``u`` projected on the bilateral constraints ``W_b^T u + chi_b = 0``."""
         if not self.bilateral:
             return u, None
-        P_b = -self.solve_b(linalg.matmul(self.W_b.T, u) + chi_b)  # noqa: N806
+        P_b = -self.solve_b(linalg.matmul(self.W_b.T, u) + chi_b)
         return u + linalg.matmul(self.Y_b, P_b), P_b
 
-    def add(self, u, P_b, z):  # noqa: N803
+    def add(self, u, P_b, z):
         """``(u, P_b)`` with contact percussions ``z``."""
         if z.shape[0] == 0:
             return u, P_b
         if self.bilateral:
-            P_b = P_b - linalg.matmul(self.B, z)  # noqa: N806
+            P_b = P_b - linalg.matmul(self.B, z)
         return u + linalg.matmul(self.Y, z), P_b
 
 
@@ -241,7 +243,7 @@ def solve_velocity(problem, args, u, P, settings):
     return u, Percussions(P_N, P_F, P_b[:n_g], P_b[n_g:]), info
 
 
-def kinematic_rows(P):  # noqa: N803
+def kinematic_rows(P):
     """Number of bilateral rows."""
     return P.P_g.shape[0] + P.P_gamma.shape[0]
 

@@ -1,0 +1,36 @@
+"""One setting of XLA's CPU backend, made when jaxnsd is imported.
+
+A time step is a loop of a few hundred operations on a few bytes. XLA's CPU runtime dispatches such operations one by one, unless the
+whole loop touches fewer bytes than a threshold, 1 kB by default: then it compiles the loop into one native function, which runs a
+single trajectory ten to forty times as fast. The threshold can be set by the environment only, before the first computation.
+
+Nothing else changes, and results agree to round-off. ``JAXNSD_XLA_FLAGS=0`` leaves the environment alone; a threshold that is already
+set is kept.
+"""
+
+import os
+
+#: Bytes that one pass of a loop may touch to be compiled natively: large enough for single trajectories and small batches; loops over
+#: large batches stay with the runtime, which spreads them over the cores.
+THRESHOLD = 1 << 20
+
+_OPTION = "xla_cpu_small_while_loop_byte_threshold"
+_FLAG = "--xla_backend_extra_options="
+
+
+def set_threshold(environment=os.environ):
+    """Add the threshold to ``XLA_FLAGS`` of an environment, beside the options that are already there."""
+    flags = environment.get("XLA_FLAGS", "").split()
+    if environment.get("JAXNSD_XLA_FLAGS") == "0" or any(_OPTION in flag for flag in flags):
+        return
+    setting = f"{_OPTION}={THRESHOLD}"
+    for i, flag in enumerate(flags):
+        if flag.startswith(_FLAG):
+            flags[i] = f"{flag},{setting}"
+            break
+    else:
+        flags.append(_FLAG + setting)
+    environment["XLA_FLAGS"] = " ".join(flags)
+
+
+set_threshold()
