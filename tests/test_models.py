@@ -161,8 +161,7 @@ def run(system, scheme, dt, n_steps=None, state=None):
 def solved(name, scheme):
     """``(system, dt, state, solution)`` of the model's own case."""
     case = CASES[name]
-    cls = {**MODELS, **LITTLE}[name]
-    system = cls(n=case.n) if case.n else cls()
+    system = new_system(name)
     state = system.initial_state(*case.args)
     return system, case.dt, state, run(system, scheme, case.dt, state=state)
 
@@ -177,10 +176,30 @@ every_run = pytest.mark.parametrize(("name", "scheme"), COMBINATIONS)
 
 
 # ------------------------------------------------------------------------------------------------- the equations of every step
-def at_nodes(system, t, q, u, functions):
+QUANTITIES = ["M", "h", "b", "momentum", "q_dot", "W_N", "W_F", "W_g", "W_gamma"]
+QUANTITIES += ["gap_velocity", "tangential_velocity", "constraint_velocity", "velocity_constraint"]
+
+
+def new_system(name):
+    cls = {**MODELS, **LITTLE}[name]
+    return cls(n=CASES[name].n) if CASES[name].n else cls()
+
+
+@functools.cache
+def evaluator(name):
+    """All derived quantities of a system at many nodes, compiled once for all schemes."""
+    system = new_system(name)
+
+    def evaluate(t, q, u):
+        return {"gap": system.gap(t, q)} | {quantity: getattr(system, quantity)(t, q, u) for quantity in QUANTITIES}
+
+    return jax.jit(jax.vmap(evaluate))
+
+
+def at_nodes(name, t, q, u, quantities):
     """The system's derived quantities at given nodes, as NumPy arrays."""
-    evaluate = jax.jit(jax.vmap(lambda t, q, u: [getattr(system, name)(*((t, q) if name == "gap" else (t, q, u))) for name in functions]))
-    return [np.asarray(x) for x in evaluate(jnp.asarray(t), jnp.asarray(q), jnp.asarray(u))]
+    values = evaluator(name)(jnp.asarray(t), jnp.asarray(q), jnp.asarray(u))
+    return [np.asarray(values[quantity]) for quantity in quantities]
 
 
 def gathered(name, scheme):
@@ -195,10 +214,10 @@ def gathered(name, scheme):
     return dt, t, q, arriving, leaving, percussions
 
 
-def momentum_balance(scheme, system, dt, t, q, arriving, leaving, impulse):
+def momentum_balance(scheme, name, dt, t, q, arriving, leaving, impulse):
     """Left minus right side of (59), (61) or (63), with their first steps (58), (60), (62) in row 0; and the size of the terms."""
-    M, h_leaving, b_leaving, p_leaving = at_nodes(system, t, q, leaving, ["M", "h", "b", "momentum"])
-    h_arriving, b_arriving, p_arriving = at_nodes(system, t, q, arriving, ["h", "b", "momentum"])
+    M, h_leaving, b_leaving, p_leaving = at_nodes(name, t, q, leaving, ["M", "h", "b", "momentum"])
+    h_arriving, b_arriving, p_arriving = at_nodes(name, t, q, arriving, ["h", "b", "momentum"])
     size = np.max(np.abs(p_leaving)) + np.max(np.abs(p_arriving)) + np.max(np.abs(impulse))
     jump = np.einsum("kij,kj->ki", M, leaving - arriving)
     if isinstance(scheme, Moreau):
@@ -209,8 +228,8 @@ def momentum_balance(scheme, system, dt, t, q, arriving, leaving, impulse):
         balance[0] = p_leaving[0] - p_arriving[0] - 0.5 * h_leaving[0] * dt - 0.5 * impulse[0]
     else:
         # p(t_{k+1}, q_{k+1}, u_k) and p(t_{k-1}, q_{k-1}, u_{k-1})
-        (p_next,) = at_nodes(system, t + dt, q + dt * leaving, leaving, ["momentum"])
-        (p_last,) = at_nodes(system, t - dt, q - dt * arriving, arriving, ["momentum"])
+        (p_next,) = at_nodes(name, t + dt, q + dt * leaving, leaving, ["momentum"])
+        (p_last,) = at_nodes(name, t - dt, q - dt * arriving, arriving, ["momentum"])
         balance = 0.5 * (p_leaving + p_next - p_last - p_arriving) - 0.5 * (b_arriving + b_leaving) * dt - impulse
         balance[0] = 0.5 * (p_leaving[0] + p_next[0]) - p_arriving[0] - 0.5 * b_leaving[0] * dt - 0.5 * impulse[0]
     return balance, size
@@ -219,16 +238,15 @@ def momentum_balance(scheme, system, dt, t, q, arriving, leaving, impulse):
 @every_run
 def test_momentum_balance(name, scheme):
     """The scheme's own equation at every node, from the stored arrays alone."""
-    system, *_ = solved(name, scheme)
     dt, t, q, arriving, leaving, (P_N, P_F, P_g, P_gamma) = gathered(name, scheme)
-    W_N, W_F, W_g, W_gamma, q_dot = at_nodes(system, t, q, leaving, ["W_N", "W_F", "W_g", "W_gamma", "q_dot"])
+    W_N, W_F, W_g, W_gamma, q_dot = at_nodes(name, t, q, leaving, ["W_N", "W_F", "W_g", "W_gamma", "q_dot"])
     impulse = (
         np.einsum("kij,kj->ki", W_N, P_N)
         + np.einsum("kijd,kjd->ki", W_F, P_F)
         + np.einsum("kij,kj->ki", W_g, P_g)
         + np.einsum("kij,kj->ki", W_gamma, P_gamma)
     )
-    balance, size = momentum_balance(scheme, system, dt, t, q, arriving, leaving, impulse)
+    balance, size = momentum_balance(scheme, name, dt, t, q, arriving, leaving, impulse)
     assert np.max(np.abs(balance)) < 1e-10 * size
     np.testing.assert_allclose(q[1:], q[:-1] + dt * q_dot[:-1], rtol=1e-13, atol=1e-13)
     if isinstance(scheme, Moreau):
@@ -242,8 +260,8 @@ def test_contact_laws(name, scheme):
     system, *_ = solved(name, scheme)
     _, t, q, arriving, leaving, (P_N, P_F, _, _) = gathered(name, scheme)
     names = ["gap", "gap_velocity", "tangential_velocity", "constraint_velocity", "velocity_constraint"]
-    gap, normal, tangential, constraint, velocity_constraint = at_nodes(system, t, q, leaving, names)
-    _, normal_before, tangential_before, *_ = at_nodes(system, t, q, arriving, names)
+    gap, normal, tangential, constraint, velocity_constraint = at_nodes(name, t, q, leaving, names)
+    _, normal_before, tangential_before, *_ = at_nodes(name, t, q, arriving, names)
     first = 1 if isinstance(scheme, Moreau) else 0  # Moreau does not treat the first node
     for row in (constraint, velocity_constraint):
         assert np.all(np.abs(row[first:]) < 1e-10 * (1 + np.max(np.abs(leaving))))
