@@ -57,7 +57,7 @@ def diagonal(G):
 
 
 def scale(G, n, d):
-    """``(r_N, r_F)``, each (n,): the inverse diagonal of the Delassus operator (REFERENCE: r_i = 1 / G_ii), one per disc."""
+    """``(r_N, r_F)``, each (n,): the inverse diagonal of the Delassus operator, one per disc."""
     g_N, g_F = split(diagonal(G), n, d)
     invert = linalg.elementwise(lambda g: jnp.where(g > 0, 1 / jnp.where(g > 0, g, 1), 1))
     # One r per disc keeps the disc round; the mean of the diagonal is exact for isotropic inertia.

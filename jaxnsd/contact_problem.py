@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from . import checks, contact, linalg
+from .batching import lanewise
 from .newton import SemismoothNewton, implicit
 from .results import Outcome
 
@@ -67,8 +68,13 @@ def _solve(G, c, mu, active, guess, d, solver):
     frozen, guess = lax.stop_gradient((args, _internal(guess, n, d)))
     allowed = contact.join(active, jnp.broadcast_to(active[:, None], (n, d)))
     guess = jnp.where(allowed, guess, jnp.zeros_like(guess))
-    result = contact.solve(_problem(frozen, d), _kind(c)(guess), solver, dtype)
-    z = implicit(Response(d), lax.stop_gradient(linalg.pack(result.z)), args)
+
+    def solve(args, guess):
+        result = contact.solve(_problem(args, d), _kind(c)(guess), solver, dtype)
+        return result._replace(z=linalg.pack(result.z))
+
+    result = (lanewise(solve) if jax.default_backend() == "cpu" else solve)(frozen, guess)
+    z = implicit(Response(d), lax.stop_gradient(result.z), args)
     xi = linalg.matmul(args[0], z) + args[1]
     finite = jnp.all(jnp.isfinite(jnp.concatenate([z, xi, mu])))
     outcome = jnp.where(result.error <= 1, Outcome.SUCCESS, Outcome.NOT_CONVERGED)

@@ -53,27 +53,13 @@ def vector(entries):
 
 
 def to_leaves(x):
-    """Pytree of an array for loops and transformations, which know no object arrays: a tuple of scalars, by rows for a matrix."""
-    if not is_unpacked(x):
-        return x
-    return tuple(to_leaves(row) for row in x) if x.ndim > 1 else tuple(x)
+    """Pytree of a vector for loops, which know no object arrays: a tuple of scalars; a JAX array passes through."""
+    return tuple(x) if is_unpacked(x) else x
 
 
 def from_leaves(leaves):
     """Inverse of `to_leaves`."""
-    if not isinstance(leaves, tuple):
-        return leaves
-    return stack([vector(row) for row in leaves]) if isinstance(leaves[0], tuple) else vector(leaves)
-
-
-def stack(rows):
-    """Matrix of a list of rows, object arrays or JAX arrays."""
-    if not any(is_unpacked(row) for row in rows):
-        return jnp.stack(rows)
-    out = np.empty((len(rows), len(rows[0])), dtype=object)
-    for i, row in enumerate(rows):
-        out[i] = row
-    return out
+    return vector(leaves) if isinstance(leaves, tuple) else leaves
 
 
 def elementwise(function):

@@ -2,7 +2,11 @@
 
 All step ``q_{k+1} = q_k + dt q_dot(t_k, q_k, u_k)``, where ``u_k`` is the velocity on (t_k, t_{k+1}), and treat contact at the nodes:
 contacts with ``g_N(t_k, q_k) <= 0`` are active, and ``xi`` is formed with both velocities at (t_k, q_k), (56). The percussion P_k acts
-at t_k. The schemes differ in their momentum balance; they coincide where M is constant and no force depends on the velocity.
+at t_k. The schemes differ in their momentum balance; they coincide where M is constant and no force depends on the velocity (from
+the same u_1: Moreau's first step sets it to the initial velocity, the others' to what half a step of force makes of it).
+
+A contact is active by the exact test of the paper: one that rests at gap zero to round-off may open and close in turn, with percussions
+that are right in the sum only. A start that touches is better a round-off inside the contact than on it.
 """
 
 from dataclasses import dataclass
@@ -92,7 +96,7 @@ class SymmetricMoreau(_MoreauType):
         M_k (u_k - u_{k-1}) - 1/2 [h(t_k, q_k, u_{k-1}) + h(t_k, q_k, u_k)] dt = W_k P_k
 
     Time-reversible: no drift of the energy between impacts. Implicit in velocity-dependent forces only. Second order on smooth
-    motion at the nodes.
+    motion in q at the nodes and in u at mid-interval; first order where a system defines its own q_dot, whose update is an Euler step.
     """
 
     order: ClassVar[int] = 2
@@ -117,7 +121,7 @@ class VariationalMoreau(_MoreauType):
         - 1/2 [b(t_k, q_k, u_{k-1}) + b(t_k, q_k, u_k)] dt = W_k P_k
 
     A variational integrator in the sense of discrete mechanics: symplectic between impacts, the energy stays bounded. Second order on
-    smooth motion at the nodes. Takes systems with ``q_dot = u`` only.
+    smooth motion in q at the nodes and in u at mid-interval. Takes systems with ``q_dot = u`` only.
     """
 
     order: ClassVar[int] = 2
