@@ -69,14 +69,21 @@ def test_discrete_derivative_in_both_modes(scheme):
     assert matters[0, 4] and matters[1:, 5].all()
 
 
-def test_second_derivative():
-    run = final(SymmetricMoreau())
-    theta = jnp.array((*STARTS["slides"], *PARAMETERS))
-    loss = lambda mu: run(theta.at[6].set(mu))[0]  # noqa: E731
-    slope = jax.jit(jax.grad(loss))
-    second = jax.jit(jax.jacfwd(jax.grad(loss)))(0.2)
-    np.testing.assert_allclose(second, (slope(0.2 + 1e-6) - slope(0.2 - 1e-6)) / 2e-6, rtol=1e-5, atol=1e-7)
-    assert abs(second) > 1e-4
+# Partial evaluation of a scan drops custom derivative rules, so that reverse mode first loses how the solution of a step depends on
+# its arguments: a wrong second derivative, without a warning.
+LOST = pytest.mark.xfail(reason="second derivatives over reverse mode through lax.scan lose the rule of newton.implicit")
+
+
+@pytest.mark.parametrize("inner", [jax.jacfwd, pytest.param(jax.jacrev, marks=LOST)])
+def test_second_derivative(inner):
+    # One step of sliding, then one of moving on: the second derivative does not vanish.
+    def loss(mu):
+        return 100 * simulate(Rider(1.3, 9.0, mu), Moreau(), jnp.array([0.3, -0.005]), jnp.array([3.0, 0.0]), 0.02, 0.01).q[-1, 0]
+
+    slope = jax.jit(jax.jacfwd(loss))
+    difference = (slope(0.2 + 1e-5) - slope(0.2 - 1e-5)) / 2e-5
+    assert abs(difference) > 1e-3
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(inner(loss)))(0.2), difference, rtol=1e-5)
 
 
 @pytest.mark.parametrize("checkpoint, save_every", [(7, 1), (100, 1), (5, 10)])
