@@ -267,7 +267,8 @@ CASES = {
 @pytest.mark.parametrize("corners", [4, 8])
 def test_redundant_corners(corners):
     # Coulomb friction with more contacts than velocities: G has rank 6. A second solve from another guess, and of a G made
-    # regular by a tiny compliance of the corners, must give the same velocities: they are unique, the single percussions are not.
+    # regular by a tiny compliance of the corners, must give the same velocities, while single percussions differ. Not so for a box that
+    # slides and turns: the share of the corners in the weight, which the law leaves open, decides the friction's moment.
     W, inertia = box(corners)
     u, mu = np.array([case[0] for case in CASES.values()]), np.array([np.full(corners, case[1]) for case in CASES.values()])
     G = np.broadcast_to(W.T @ (W / inertia[:, None]), (len(u), len(W.T), len(W.T)))
@@ -275,12 +276,14 @@ def test_redundant_corners(corners):
     solution = solve_batch(G, c, mu, 2)
     assert np.all(solution.outcome == Outcome.SUCCESS)
     assert max(natural_map(*x, 2) for x in zip(solution.P, solution.xi, mu, G, strict=True)) <= 1e-10
-    velocity = u + solution.P @ W.T / inertia
+    velocity = u + np.asarray(solution.P) @ W.T / inertia
     np.testing.assert_allclose(velocity @ W, solution.xi, atol=1e-11)
     other = solve_batch(G, c, mu, 2, guess=np.abs(generator(corners).normal(size=c.shape)))
-    np.testing.assert_allclose(other.xi, solution.xi, atol=1e-6)
     compliant = solve_batch(G + 1e-9 * np.eye(len(G[0])), c, mu, 2)
-    np.testing.assert_allclose(compliant.xi, solution.xi, atol=1e-6)
+    assert max(natural_map(*x, 2) for x in zip(other.P, other.xi, mu, G, strict=True)) <= 1e-10
+    unique = np.array(list(CASES)) != "slides and turns"
+    for again in (other, compliant):
+        np.testing.assert_allclose(again.xi[unique], solution.xi[unique], atol=1e-6)
     for jacobians in derivatives(G, c, mu, 2):
         for jacobian in jacobians:
             assert np.all(np.isfinite(jacobian)) and np.abs(jacobian).max() < 1e4
