@@ -94,7 +94,7 @@ def differentiable(function):
 
         out = wrapped(args)
         out_tree = jax.tree.structure(out)
-        return out, jax.tree.unflatten(out_tree, _linear.bind(*leaves, *directions, push=push, pull=pull, n=len(leaves)))
+        return out, jax.tree.unflatten(out_tree, _linear.bind(*leaves, *directions, push=push, pull=pull, n=len(leaves), transposed=False))
 
     wrapped.defjvp(jvp, symbolic_zeros=True)
     return wrapped
@@ -106,37 +106,52 @@ _linear = Primitive("jaxnsd_linear")
 _linear.multiple_results = True
 
 
-def _apply(*args, push, pull, n):
-    del pull
-    return list(push(args[:n], args[n:]))
+def _apply(*args, push, pull, n, transposed):
+    return list((pull if transposed else push)(args[:n], args[n:]))
 
 
-def _transpose(cotangents, *args, push, pull, n):
-    shapes = jax.eval_shape(push, args[:n], tuple(x.aval for x in args[n:]))
+def _transpose(cotangents, *args, n, transposed, **maps):
+    shapes = jax.eval_shape(maps["pull" if transposed else "push"], args[:n], tuple(x.aval for x in args[n:]))
     cotangents = [jnp.zeros(s.shape, s.dtype) if type(c) is ad.Zero else c for c, s in zip(cotangents, shapes, strict=True)]
-    return [None] * n + _linear.bind(*args[:n], *cotangents, push=pull, pull=push, n=n)
+    return [None] * n + _linear.bind(*args[:n], *cotangents, n=n, transposed=not transposed, **maps)
 
 
-def _jvp(primals, tangents, **params):
+def _jvp(primals, tangents, push, pull, n, transposed):
     tangents = [jnp.zeros(jnp.shape(x), jnp.result_type(x)) if type(t) is ad.Zero else t for x, t in zip(primals, tangents, strict=True)]
-    return jax.jvp(functools.partial(_apply, **params), tuple(primals), tuple(tangents))
+    leaves, x, d_leaves, dx = tuple(primals[:n]), tuple(primals[n:]), tuple(tangents[:n]), tuple(tangents[n:])
+    bind = functools.partial(_linear.bind, push=push, pull=pull, n=n, transposed=transposed)
+    # Reverse mode through a loop forgets custom derivative rules, so `pull` must not be differentiated at its point: its derivative
+    # is the transpose of that of `push`, which is forward over forward.
+    change = lambda x: jax.jvp(lambda leaves: push(leaves, x), (leaves,), (d_leaves,))[1]  # noqa: E731
+    if transposed:
+        directions = jax.eval_shape(pull, leaves, x)
+        _, back = jax.vjp(change, tuple(jnp.zeros(s.shape, s.dtype) for s in directions))
+        turned = back(x)[0]
+    else:
+        turned = change(x)
+    return bind(*leaves, *x), [a + b for a, b in zip(turned, bind(*leaves, *dx), strict=True)]
 
 
-def _batch(args, axes, push, pull, n):
+def _batch(args, axes, n, transposed, **maps):
     args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
     mapped = [axis is not None for axis in axes]
     if any(mapped[:n]):
-        out = _map(lambda *args: _linear.bind(*args, push=push, pull=pull, n=n), args, mapped)
+        out = _map(lambda *args: _linear.bind(*args, n=n, transposed=transposed, **maps), args, mapped)
     else:
         # Many directions at one point: lockstep does the work of the point once.
-        out = jax.vmap(push, in_axes=(None, tuple(0 if m else None for m in mapped[n:])))(args[:n], tuple(args[n:]))
+        size = next(x.shape[0] for x, m in zip(args, mapped, strict=True) if m)
+        directions = [x if m else jnp.broadcast_to(x, (size, *x.shape)) for x, m in zip(args[n:], mapped[n:], strict=True)]
+        many = {name: jax.vmap(function, in_axes=(None, 0)) for name, function in maps.items()}
+        out = _linear.bind(*args[:n], *directions, n=n, transposed=transposed, **many)
     return list(out), [0] * len(out)
 
 
+def _shapes(*args, **params):
+    return [core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(functools.partial(_apply, **params), *args)]
+
+
 _linear.def_impl(_apply)
-_linear.def_abstract_eval(
-    lambda *args, push, pull, n: [core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(push, args[:n], args[n:])]
-)
+_linear.def_abstract_eval(_shapes)
 mlir.register_lowering(_linear, mlir.lower_fun(_apply, multiple_results=True))
 ad.primitive_jvps[_linear] = _jvp
 ad.primitive_transposes[_linear] = _transpose

@@ -174,8 +174,9 @@ def response(problem, z, xi, dxi, dmu):
     return linalg.lu(newton_matrix(problem, r, modes), guard=True)(join(rhs_N, rhs_F))
 
 
-#: Sweeps of block Gauss-Seidel and Newton steps in one globalized iteration.
-SWEEPS, STEPS = 8, 4
+#: Sweeps of block Gauss-Seidel and Newton steps in one globalized iteration. Sweeps that cycle do so with a small even period: an odd
+#: number of them meets the whole cycle.
+SWEEPS, STEPS = 7, 4
 
 
 def gauss_seidel_sweep(problem, r_N, z):

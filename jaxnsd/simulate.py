@@ -49,7 +49,8 @@ class Solution:
     ``contact``     (N,)          contact with the largest residual in a step that did not converge, else -1
     ==============  ============  =================================================================================
 
-    A batch (`vmap`) adds leading axes to all of them.
+    A batch (`vmap`) adds leading axes to all of them. The worst code of a run is its last: one that diverges ends as NON_FINITE;
+    `raise_if_failed` names the first step that failed, with its own code.
     """
 
     t: Any
@@ -153,7 +154,8 @@ def simulate(
     save_every:   store every so-many-th node; must divide the number of steps
     solver:       `SemismoothNewton` settings
     sensitivity:  "discrete" differentiates the discrete map. Through an impact this derivative does *not* tend to the derivative of the
-                  exact motion as dt -> 0
+                  exact motion as dt -> 0. Second derivatives: `jacfwd(jacfwd)` is right everywhere, `jacfwd(jacrev)` where a
+                  batch runs member by member (on a CPU, arrays of the state up to `LANES` entries, progress=False)
     checkpoint:   number of steps that reverse mode recomputes at a time, instead of storing what they computed; the square root of
                   the number of steps needs the least memory
     progress:     show a bar (needs tqdm, in the extra ``jaxnsd[progress]``)

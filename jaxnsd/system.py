@@ -21,7 +21,26 @@ def static(**kwargs):
 def system(cls):
     """Class decorator that makes a subclass of `System` a frozen dataclass and a JAX pytree whose leaves are its parameters."""
     cls = dataclasses.dataclass(frozen=True)(cls)
-    return jax.tree_util.register_dataclass(cls)
+    fields = dataclasses.fields(cls)
+    leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
+    statics = tuple(f.name for f in fields if f.metadata.get("static"))
+
+    def flatten(instance):
+        return tuple(getattr(instance, name) for name in leaves), tuple(getattr(instance, name) for name in statics)
+
+    def flatten_with_keys(instance):
+        values, aux = flatten(instance)
+        return tuple((jax.tree_util.GetAttrKey(name), value) for name, value in zip(leaves, values, strict=True)), aux
+
+    def unflatten(aux, values):
+        instance = object.__new__(cls)
+        for name, value in (*zip(leaves, values, strict=True), *zip(statics, aux, strict=True)):
+            object.__setattr__(instance, name, value)
+        return instance
+
+    # Not `register_dataclass`: its tree structures compare equal for two classes with equal fields, and `jit` may then run the wrong one.
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
 
 
 class System:
@@ -144,7 +163,7 @@ class System:
         )
         along_columns = jax.jacfwd(self.q_dot, argnums=1)(t, q, u) @ B
         bracket = jnp.linalg.solve(B.T @ B, B.T @ (along_motion - along_columns))
-        return B.T @ grad_q + force - bracket.T @ self.momentum(t, q, u)
+        return B.T @ grad_q + force + bracket.T @ self.momentum(t, q, u)
 
     def h(self, t, q, u):
         """h = b - Mdot u - adot of shape (n_u,), C18 (22): the right-hand side of M du/dt = h + W lambda."""

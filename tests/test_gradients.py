@@ -69,12 +69,7 @@ def test_discrete_derivative_in_both_modes(scheme):
     assert matters[0, 4] and matters[1:, 5].all()
 
 
-# Partial evaluation of a scan drops custom derivative rules, so that reverse mode first loses how the solution of a step depends on
-# its arguments: a wrong second derivative, without a warning.
-LOST = pytest.mark.xfail(reason="second derivatives over reverse mode through lax.scan lose the rule of newton.implicit")
-
-
-@pytest.mark.parametrize("inner", [jax.jacfwd, pytest.param(jax.jacrev, marks=LOST)])
+@pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
 def test_second_derivative(inner):
     # One step of sliding, then one of moving on: the second derivative does not vanish.
     def loss(mu):
