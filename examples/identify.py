@@ -216,13 +216,13 @@ def picture(measured, sol, best, r, losses, covariance, truth):
 
 
 def _parser():
-    parser = cli._Parser(prog="identify.py", description=__doc__.split("\n")[0], allow_abbrev=False)
-    parser.add_argument("--starts", type=cli._count, default=8, metavar="N", help="starting points, at once by vmap (default: %(default)s)")
-    parser.add_argument("--iterations", type=cli._count, default=250, metavar="N", help="of the optimizer (default: %(default)s)")
-    parser.add_argument("--noise", type=cli._number, default=5e-4, metavar="S", help="of the measurement in m (default: %(default)s)")
+    parser = cli.Parser(prog="identify.py", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("--starts", type=cli.count, default=8, metavar="N", help="starting points, at once by vmap (default: %(default)s)")
+    parser.add_argument("--iterations", type=cli.count, default=250, metavar="N", help="of the optimizer (default: %(default)s)")
+    parser.add_argument("--noise", type=cli.number, default=5e-4, metavar="S", help="of the measurement in m (default: %(default)s)")
     for name, unit in zip(NAMES, UNITS, strict=True):
         text = f"true value{' in ' if unit else ''}{unit} (default: %(default)s)"
-        parser.add_argument(f"--{name}", type=cli._number, default=getattr(Block, name), metavar="X", help=text)
+        parser.add_argument(f"--{name}", type=cli.number, default=getattr(Block, name), metavar="X", help=text)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise and of the starts (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("identify.png"), metavar="FILE", help="the picture (default: %(default)s)")
     return parser

@@ -68,7 +68,7 @@ def run_in_chunks(mu, e_N, args):
     @jax.vmap
     def run(mu, e_N):
         sol = simulate(Woodpecker(mu=mu, e_N_beak=e_N), Moreau(), q0, u0, args.t1, args.dt, save_every=SAVE_EVERY)
-        speed, knocks = demo._descent(sol)
+        speed, knocks = demo.descent(sol)
         outcome = jnp.maximum(jnp.max(sol.outcome), sol.initial_outcome)
         return {"speed": speed, "knocks": knocks, "outcome": outcome, "t": sol.t[::THIN], "y": sol.q[::THIN, 0].astype(jnp.float32)}
 
@@ -150,17 +150,15 @@ def picture(results, mu, e_N, walks):
 
 
 def _parser():
-    parser = cli._Parser(prog="monte_carlo.py", description=__doc__.split("\n")[0], allow_abbrev=False)
-    parser.add_argument("--members", type=cli._count, default=10000, metavar="N", help="woodpeckers (default: %(default)s)")
-    parser.add_argument("--chunk", type=cli._count, default=2048, metavar="N", help="of them in memory at once (default: %(default)s)")
-    parser.add_argument(
-        "--mu", type=cli._number, default=0.3, metavar="X", help="median of the friction coefficient (default: %(default)s)"
-    )
-    parser.add_argument("--mu-spread", type=cli._number, default=0.08, metavar="X", help="its relative spread (default: %(default)s)")
-    parser.add_argument("--e-N", type=cli._number, default=0.5, metavar="X", help="mean restitution of the beak (default: %(default)s)")
-    parser.add_argument("--e-N-spread", type=cli._number, default=0.07, metavar="X", help="its standard deviation (default: %(default)s)")
-    parser.add_argument("--t1", type=cli._number, default=1.2, metavar="S", help="simulated time in s (default: %(default)s)")
-    parser.add_argument("--dt", type=cli._number, default=2e-4, metavar="S", help="step size in s (default: %(default)s)")
+    parser = cli.Parser(prog="monte_carlo.py", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("--members", type=cli.count, default=10000, metavar="N", help="woodpeckers (default: %(default)s)")
+    parser.add_argument("--chunk", type=cli.count, default=2048, metavar="N", help="of them in memory at once (default: %(default)s)")
+    parser.add_argument("--mu", type=cli.number, default=0.3, metavar="X", help="median of the friction coefficient (default: %(default)s)")
+    parser.add_argument("--mu-spread", type=cli.number, default=0.08, metavar="X", help="its relative spread (default: %(default)s)")
+    parser.add_argument("--e-N", type=cli.number, default=0.5, metavar="X", help="mean restitution of the beak (default: %(default)s)")
+    parser.add_argument("--e-N-spread", type=cli.number, default=0.07, metavar="X", help="its standard deviation (default: %(default)s)")
+    parser.add_argument("--t1", type=cli.number, default=1.2, metavar="S", help="simulated time in s (default: %(default)s)")
+    parser.add_argument("--dt", type=cli.number, default=2e-4, metavar="S", help="step size in s (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random numbers (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("monte_carlo.png"), metavar="FILE", help="the picture (default: %(default)s)")
     return parser

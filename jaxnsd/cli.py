@@ -40,7 +40,7 @@ class _ArgumentError(Exception):
     """What a user typed makes no sense; the message says what does."""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """An argument parser that complains in one line."""
 
     def error(self, message):
@@ -53,7 +53,7 @@ def _complain(who, message, status):
 
 
 def _parser():
-    parser = _Parser(
+    parser = Parser(
         prog="jaxnsd", description="Simulate mechanical systems with hard contact, impact and Coulomb friction.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"jaxnsd {__version__}")
@@ -65,8 +65,8 @@ def _parser():
     run = commands.add_parser("run", help="simulate a model and say what happened", allow_abbrev=False)
     run.add_argument("model", metavar="MODEL", help="name of a model, see: jaxnsd list")
     run.add_argument("--scheme", default="Moreau", metavar="S", help="time-stepping scheme (default: %(default)s)")
-    run.add_argument("--dt", type=_number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
-    run.add_argument("--t1", type=_number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
+    run.add_argument("--dt", type=number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
+    run.add_argument("--t1", type=number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
     run.add_argument(
         "--set",
         action="append",
@@ -74,7 +74,7 @@ def _parser():
         metavar="NAME=VALUE",
         help="parameter of the model or of its start; commas make an array; repeatable",
     )
-    run.add_argument("--save-every", type=_count, default=1, metavar="N", help="store every N-th step (default: %(default)s)")
+    run.add_argument("--save-every", type=count, default=1, metavar="N", help="store every N-th step (default: %(default)s)")
     run.add_argument("--out", type=Path, metavar="FILE.npz", help="write the arrays here")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the motion here (.png, .pdf or .svg)")
     run.add_argument("--float32", action="store_true", help="single precision (default: double)")
@@ -90,14 +90,14 @@ def _parser():
     return parser
 
 
-def _number(text):
+def number(text):
     try:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
 
 
-def _count(text):
+def count(text):
     try:
         value = int(text)
     except ValueError:

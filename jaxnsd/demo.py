@@ -118,7 +118,7 @@ def ensemble(quick=False):
     @jax.vmap
     def run(mu, e):
         sol = simulate(Woodpecker(mu=mu, e_N_beak=e), Moreau(), q0, u0, t1, dt, save_every=every)
-        return sol.t[::5], sol.q[::5, 0], *_descent(sol), sol.success
+        return sol.t[::5], sol.q[::5, 0], *descent(sol), sol.success
 
     def work(first):
         return jax.device_get(run(mu[first : first + chunk], e[first : first + chunk]))
@@ -151,7 +151,7 @@ def ensemble(quick=False):
     return lines, _draw_ensemble(np.asarray(mu), np.asarray(e), speed, walks, falls, t[0], y), arrays
 
 
-def _descent(sol):
+def descent(sol):
     """``(speed, knocks)`` in the second half: from the first to the last knock of the beak, so that only whole cycles count.
 
     With fewer than three knocks, the mean speed of the whole second half.
