@@ -91,8 +91,7 @@ def report(results, mu, args, first, rest):
     """Print the statistics; returns which members walk, boolean (members,)."""
     speed, knocks, outcome = results["speed"], results["knocks"], results["outcome"]
     done = outcome == Outcome.SUCCESS
-    stops = done & (speed < 5e-3)
-    walks = done & ~stops & (knocks >= 3) & (speed < 0.5)
+    stops, walks, _ = demo.classify(speed, knocks, done)
     n, chunk = len(mu), min(args.chunk, len(mu))
     steps = round(args.t1 / args.dt)
     print(

@@ -44,13 +44,18 @@ def _map(function, args, mapped):
     size = moving[0].shape[0]
 
     def member(moving):
-        moving = iter(moving)
-        return function(*(next(moving) if m else x for x, m in zip(args, mapped, strict=True)))
+        return function(*_replace(args, mapped, moving))
 
     strands = STRANDS if size >= 2 * STRANDS else 1
     bounds = [size * i // strands for i in range(strands + 1)]
     parts = [lax.map(member, [x[a:b] for x in moving]) for a, b in itertools.pairwise(bounds)]
     return jax.tree.map(lambda *pieces: jnp.concatenate(pieces) if strands > 1 else pieces[0], *parts)
+
+
+def _replace(values, chosen, new):
+    """``values`` with those that are chosen replaced, in order, by ``new``."""
+    new = iter(new)
+    return [next(new) if c else x for x, c in zip(values, chosen, strict=True)]
 
 
 def differentiable(function):
@@ -75,8 +80,7 @@ def differentiable(function):
             """The function of the leaves that have a tangent."""
 
             def of(moving):
-                moving = iter(moving)
-                return function(jax.tree.unflatten(tree, [next(moving) if m else x for x, m in zip(leaves, moves, strict=True)]))
+                return function(jax.tree.unflatten(tree, _replace(leaves, moves, moving)))
 
             return of, [x for x, m in zip(leaves, moves, strict=True) if m]
 

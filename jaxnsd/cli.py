@@ -91,6 +91,7 @@ def _parser():
 
 
 def number(text):
+    """Argument type: a number."""
     try:
         return float(text)
     except ValueError:
@@ -98,6 +99,7 @@ def number(text):
 
 
 def count(text):
+    """Argument type: a positive whole number."""
     try:
         value = int(text)
     except ValueError:

@@ -133,9 +133,7 @@ def ensemble(quick=False):
     seconds = time.perf_counter() - compiled
     t, y, speed, knocks, success = (np.concatenate(x) for x in zip(*pieces, strict=True))
 
-    stops = success & (speed < 5e-3)
-    walks = success & ~stops & (knocks >= 3) & (speed < 0.5)
-    falls = success & ~stops & ~walks
+    stops, walks, falls = classify(speed, knocks, success)
     quantiles = np.quantile(speed[walks], [0.05, 0.5, 0.95])
     share = {name: 100 * np.mean(which) for name, which in (("walk", walks), ("fall", falls), ("stop", stops), ("fail", ~success))}
     rate = (n - chunk) * round(t1 / dt) / seconds
@@ -149,6 +147,13 @@ def ensemble(quick=False):
     ]
     arrays = {"mu": mu, "e_N_beak": e, "speed": speed, "walks": walks, "falls": falls, "t": t[0], "y": y, "success": success}
     return lines, _draw_ensemble(np.asarray(mu), np.asarray(e), speed, walks, falls, t[0], y), arrays
+
+
+def classify(speed, knocks, success):
+    """``(stops, walks, falls)``, boolean and disjoint: what becomes of the woodpeckers whose run succeeded."""
+    stops = success & (speed < 5e-3)
+    walks = success & ~stops & (knocks >= 3) & (speed < 0.5)
+    return stops, walks, success & ~stops & ~walks
 
 
 def descent(sol):

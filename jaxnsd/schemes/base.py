@@ -45,6 +45,12 @@ class Info(NamedTuple):
     contact: jax.Array  # contact with the largest entry where the step did not converge, else -1
 
 
+def nothing_to_solve(dtype):
+    """`Info` of a node without a contact problem."""
+    zero = jnp.zeros((), jnp.int32)
+    return Info(zero, jnp.zeros((), dtype), jnp.ones((), bool), zero - 1)
+
+
 @dataclass(frozen=True)
 class Scheme:
     """A time-stepping scheme: a frozen value with `init` and `step`; `step` is the body of `jax.lax.scan`.
@@ -210,8 +216,7 @@ def solve_velocity(problem, args, u, P, settings):
             free, P_b = condensed.add(free, P_b, result.z)
             info = Info(result.iterations, result.residual, result.error <= 1, result.contact)
         else:
-            zero = jnp.zeros((), jnp.int32)
-            info = Info(zero, jnp.zeros((), dtype), jnp.ones((), bool), zero - 1)
+            info = nothing_to_solve(dtype)
         P_b = linalg.pack(P_b) if condensed.bilateral else jnp.zeros((0,), dtype)
         return (linalg.pack(free), z, P_b), info, kin
 
@@ -224,7 +229,7 @@ def solve_velocity(problem, args, u, P, settings):
             x, info, kin = linearized(u, z)
             u, z, P_b = x
             percussion = linalg.matmul(kin.W, z) if n else jnp.zeros_like(u)
-            if n_g or P_b.shape[0]:
+            if P_b.shape[0]:
                 percussion = percussion + linalg.matmul(kin.W_b, P_b)
             balance = problem.balance(frozen, u)
             largest = jnp.max(jnp.abs(balance - percussion))
@@ -233,19 +238,13 @@ def solve_velocity(problem, args, u, P, settings):
             error = largest / (tolerance * size + float(jnp.finfo(dtype).tiny))
             return (x, info._replace(iterations=info.iterations + previous.iterations)), error
 
-        zero = jnp.zeros((), jnp.int32)
-        start = ((u, guess, jnp.zeros((kinematic_rows(P),), dtype)), Info(zero, jnp.zeros((), dtype), jnp.ones((), bool), zero - 1))
+        start = ((u, guess, jnp.zeros((n_g + P.P_gamma.shape[0],), dtype)), nothing_to_solve(dtype))
         (x, info), error, _ = iterate(iteration, start, jnp.full((), jnp.inf, dtype), settings.max_outer)
         info = info._replace(converged=info.converged & (error <= 1))
 
     u, z, P_b = implicit(Response(problem, d), jax.tree.map(lax.stop_gradient, x), args)
     P_N, P_F = contact.split(z, n, d)
     return u, Percussions(P_N, P_F, P_b[:n_g], P_b[n_g:]), info
-
-
-def kinematic_rows(P):
-    """Number of bilateral rows."""
-    return P.P_g.shape[0] + P.P_gamma.shape[0]
 
 
 @dataclass(frozen=True)

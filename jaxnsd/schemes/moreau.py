@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from . import base
 from .base import Scheme, State
@@ -74,9 +73,7 @@ class Moreau(_MoreauType):
     def init(self, system, t, dt, q, u, settings):
         """First node, (58): ``u_1 = u_s``, no percussion."""
         del dt, settings
-        zero = jnp.zeros((), jnp.int32)
-        info = base.Info(zero, jnp.zeros((), q.dtype), jnp.ones((), bool), zero - 1)
-        return State(q, u, base.no_percussions(system, t, q, u)), info
+        return State(q, u, base.no_percussions(system, t, q, u)), base.nothing_to_solve(q.dtype)
 
     @staticmethod
     def _balance(args, u):
