@@ -4,7 +4,9 @@ from .bead_column import BeadColumn
 from .bouncing_ball import BouncingBall
 from .corner_block import CornerBlock
 from .double_pendulum import DoublePendulum
+from .point_mass_on_slope import PointMassOnSlope
 from .rotating_ball import RotatingBall
+from .slider_crank import SliderCrank, SliderCrankMinimal
 from .sphere import Sphere
 from .spring_pendulum import SpringPendulum
 from .two_discs import TwoDiscs
@@ -13,7 +15,20 @@ from .woodpecker import Woodpecker
 #: class name -> class
 MODELS = {
     cls.__name__: cls
-    for cls in (BouncingBall, SpringPendulum, Woodpecker, BeadColumn, RotatingBall, CornerBlock, DoublePendulum, TwoDiscs, Sphere)
+    for cls in (
+        BouncingBall,
+        SpringPendulum,
+        Woodpecker,
+        BeadColumn,
+        RotatingBall,
+        SliderCrank,
+        SliderCrankMinimal,
+        PointMassOnSlope,
+        CornerBlock,
+        DoublePendulum,
+        TwoDiscs,
+        Sphere,
+    )
 }
 
 __all__ = ["MODELS", *MODELS]
