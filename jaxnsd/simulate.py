@@ -47,6 +47,7 @@ class Solution:
     ``residual``    (N,)          largest entry of the natural map of the contact law, N s
     ``outcome``     (N,)          `jaxnsd.Outcome` codes; ``initial_outcome`` for the first node
     ``contact``     (N,)          contact with the largest residual in a step that did not converge, else -1
+    ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
     ==============  ============  =================================================================================
 
     A batch (`vmap`) adds leading axes to all of them. The worst code of a run is its last: one that diverges ends as NON_FINITE;
@@ -66,6 +67,7 @@ class Solution:
     contact: Any
     initial: Any
     initial_outcome: Any
+    auxiliary: Any
 
     @property
     def success(self):
@@ -187,10 +189,10 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, checkp
     lanes = jax.default_backend() == "cpu" and not progress and max(q0.size, u0.size, *(P.size for P in start[0].P)) <= LANES
     run = functools.partial(_rows, history)
     rows, initial, code = (differentiable(run) if lanes else run)((system, times, q0, u0))
-    state, (P, iterations, residual, outcome, contact) = _unpack_rows(rows, (start[0], shapes))
-    P, iterations, residual, outcome, contact = jax.tree.map(lambda x: x[1:], (P, iterations, residual, outcome, contact))
+    (q, u, auxiliary), record = _unpack_rows(rows, (history.node(start[0]), shapes))
+    P, iterations, residual, outcome, contact = jax.tree.map(lambda x: x[1:], record)
     t = times[0] + (jnp.arange(n_steps // save_every + 1) * save_every).astype(dtype) * times[1]
-    return Solution(t, state.q, state.u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32))
+    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), auxiliary)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -213,7 +215,11 @@ class _History:
     def initial(self, system, times, q0, u0):
         """State and info at the first node."""
         t0, dt, _ = times
-        return self.scheme.init(system, t0, dt, q0, u0, self.solver)
+        return self.scheme.init(self.scheme.prepare(system, dt), t0, dt, q0, u0, self.solver)
+
+    def node(self, state):
+        """What is stored of a state: all but the percussions, which the record holds."""
+        return state.q, state.u, {name: getattr(state, name) for name in self.scheme.auxiliary}
 
     def record(self, system, times, q0, u0):
         """What is stored of one interval beside the state."""
@@ -225,6 +231,7 @@ class _History:
         system, times, q0, u0 = args
         t0, dt, t1 = times
         dtype = q0.dtype
+        prepared = self.scheme.prepare(system, dt)
         limit = BLOW_UP * lax.stop_gradient(jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0))
         limit = jnp.where(limit > 0, limit, jnp.inf)
 
@@ -235,14 +242,14 @@ class _History:
             code = jnp.where(speed > limit, Outcome.DIVERGED, code)
             return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
 
-        state, info = self.initial(*args)
+        state, info = self.scheme.init(prepared, t0, dt, q0, u0, self.solver)
         shapes = jax.eval_shape(lambda: (state, self.record(*args)))
         nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[1])
         nothing = (*nothing[:4], nothing[4] - 1)
 
         def step(leaves, k):
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
-            state, info = self.scheme.step(system, t0 + k.astype(dtype) * dt, dt, _thaw(leaves, shapes[0]), self.solver)
+            state, info = self.scheme.step(prepared, t0 + k.astype(dtype) * dt, dt, _thaw(leaves, shapes[0]), self.solver)
             return _freeze(state), (state.P, info.iterations, info.residual, outcome(state, info), info.contact)
 
         def interval(leaves, k):
@@ -261,13 +268,17 @@ class _History:
             # A row is that of the node a step starts from, which the carry holds: stored on arrival, XLA would compute the
             # whole step once for each entry of the row.
             leaves, record = interval(carry[0], k)
-            return (leaves, _freeze(record)), _pack(_thaw(carry, shapes), dtype)
+            return (leaves, _freeze(record)), row(carry)
+
+        def row(carry):
+            state, record = _thaw(carry, shapes)
+            return _pack((self.node(state), record), dtype)
 
         n_stored = self.n_steps // self.save_every
         recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
         report = progress_bar.reporter(n_stored) if self.progress else None
         last, rows = _loop(body, _freeze((state, nothing)), n_stored, recompute=recompute, report=report)
-        rows = jnp.concatenate([rows, _pack(_thaw(last, shapes), dtype)[None]])
+        rows = jnp.concatenate([rows, row(last)[None]])
         return rows, state.P, outcome(state, info).astype(dtype)
 
 

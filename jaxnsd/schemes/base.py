@@ -55,10 +55,13 @@ def nothing_to_solve(dtype):
 class Scheme:
     """A time-stepping scheme: a frozen value with `init` and `step`; `step` is the body of `jax.lax.scan`.
 
-    ``order`` is the order of convergence on smooth motion.
+    ``order`` is the order of convergence on smooth motion. What `prepare` makes of the system, once for all steps, takes its place in
+    `init` and `step`. A state has the fields of `State`; those of its further fields that are listed in ``auxiliary`` are stored in
+    `Solution.auxiliary`.
     """
 
     order: ClassVar[int]
+    auxiliary: ClassVar[tuple[str, ...]] = ()
 
     @property
     def name(self):
@@ -68,6 +71,11 @@ class Scheme:
     def refuse(self, system, t, q, u):
         """Sentence that says why this scheme cannot take the system, and what to use instead; None if it can."""
         del system, t, q, u
+
+    def prepare(self, system, dt):
+        """What `init` and `step` get as the system: the system itself, or with it what does not change from step to step."""
+        del dt
+        return system
 
     def init(self, system, t, dt, q, u, settings):
         """``(state, info)`` at the first node, from the initial coordinates and velocity."""
