@@ -148,23 +148,27 @@ def ensemble_bands(t, values, quantiles=(0.05, 0.25, 0.5, 0.75, 0.95), *, label=
     return ax
 
 
-def convergence(dts, errors, *, labels=None, orders=(), ax=None):
+def convergence(dts, errors, *, labels=None, orders=(), fitted=None, ax=None):
     """Errors against step size on logarithmic axes, with the observed order (slope of the fitted line) in the legend.
 
     ``dts`` (n,), ``errors`` (n,) or (curves, n), all positive; ``orders`` draws dashed lines of these slopes through the first curve's
-    error at the largest step.
+    error at the largest step. ``fitted``, booleans in the shape of ``errors``, picks the points the lines are fitted to, where others
+    are too coarse or at round-off (default: all).
     """
     dts, errors = np.asarray(dts, float), np.atleast_2d(np.asarray(errors, float))
     if dts.ndim != 1 or errors.shape[1:] != dts.shape or len(dts) < 2:
         raise ValueError(f"convergence: dts must be (n,) with n > 1 and errors (n,) or (curves, n), got {dts.shape} and {errors.shape}")
     if np.any(dts <= 0) or not np.all(errors > 0):
         raise ValueError("convergence: step sizes and errors must be positive")
+    fitted = np.ones(errors.shape, bool) if fitted is None else np.atleast_2d(np.asarray(fitted, bool))
+    if fitted.shape != errors.shape or np.any(fitted.sum(axis=1) < 2):
+        raise ValueError(f"convergence: fitted must have the shape of errors, {errors.shape}, and at least two points a curve")
     labels = [None] * len(errors) if labels is None else [labels] if isinstance(labels, str) else list(labels)
     if len(labels) != len(errors):
         raise ValueError(f"convergence: {len(labels)} labels for {len(errors)} curves")
     ax = _axes(ax)
-    for error, label, marker in zip(errors, labels, "os^vDPX" * len(errors), strict=False):
-        slope = np.polyfit(np.log(dts), np.log(error), 1)[0]
+    for error, label, marker, chosen in zip(errors, labels, "os^vDPX" * len(errors), fitted, strict=False):
+        slope = np.polyfit(np.log(dts[chosen]), np.log(error[chosen]), 1)[0]
         ax.loglog(dts, error, marker=marker, markersize=4, label=f"{label + ', ' if label else ''}order {slope:.2f}")
     largest = np.argmax(dts)
     ends = np.array([dts.min(), dts.max()])

@@ -120,6 +120,12 @@ def test_convergence():
         plotting.convergence(dts, [0.1, 0.0, 0.1])
     with pytest.raises(ValueError, match=r"got \(3,\) and \(1, 2\)"):
         plotting.convergence(dts, [0.1, 0.1])
+    # The last error is at round-off: drawn, not fitted.
+    ax = plotting.convergence(dts, [0.1, 0.025, 0.024], fitted=[True, True, False])
+    assert len(ax.lines[0].get_xdata()) == 3
+    assert ax.get_legend().get_texts()[0].get_text() == "order 2.00"
+    with pytest.raises(ValueError, match="at least two points"):
+        plotting.convergence(dts, 3 * dts, fitted=[True, False, False])
 
 
 def test_overview_has_contacts_where_the_system_has(ball, sol):
