@@ -4,7 +4,7 @@ Exit status: 0 done, 1 the simulation failed (what was computed is written all t
 """
 
 import argparse
-import dataclasses
+import ast
 import difflib
 import inspect
 import json
@@ -64,7 +64,9 @@ def _parser():
 
     run = commands.add_parser("run", help="simulate a model and say what happened", allow_abbrev=False)
     run.add_argument("model", metavar="MODEL", help="name of a model, see: jaxnsd list")
-    run.add_argument("--scheme", default="Moreau", metavar="S", help="time-stepping scheme (default: %(default)s)")
+    run.add_argument(
+        "--scheme", default="Moreau", metavar="S", help="time-stepping scheme, such as Moreau or 'HHT(alpha=0.1)' (default: %(default)s)"
+    )
     run.add_argument("--dt", type=number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
     run.add_argument("--t1", type=number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
     run.add_argument(
@@ -80,6 +82,19 @@ def _parser():
     run.add_argument("--float32", action="store_true", help="single precision (default: double)")
     run.add_argument("--progress", action="store_true", help="show a bar (needs tqdm)")
     run.set_defaults(command=_run)
+
+    comparison = commands.add_parser("compare", help="one model, several schemes: the table to choose a scheme by", allow_abbrev=False)
+    comparison.add_argument("model", metavar="MODEL", help="name of a model, see: jaxnsd list")
+    comparison.add_argument(
+        "--scheme", action="append", metavar="S", help="a scheme, such as 'HHT(alpha=0.1)'; repeatable (default: all that take the model)"
+    )
+    comparison.add_argument("--dt", type=number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
+    comparison.add_argument("--t1", type=number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
+    comparison.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="parameter of the model or of its start; repeatable"
+    )
+    comparison.add_argument("--no-order", action="store_true", help="leave out the observed order: it takes two more runs of every scheme")
+    comparison.set_defaults(command=_compare)
 
     demo = commands.add_parser("demo", help="woodpecker toy, 4096 of them at once, two parameters from noisy data", allow_abbrev=False)
     demo.add_argument(
@@ -121,7 +136,7 @@ def _list(args):
                 print(textwrap.fill(text, 120, initial_indent=f"      {title + ':':<12}", subsequent_indent=" " * 18))
     print("\nSchemes (--scheme NAME):")
     for name, cls in SCHEMES.items():
-        print(f"  {name:<18} order {cls.order}   {_first_line(cls)}")
+        print(f"  {name:<18} order {cls().order}   {_first_line(cls)}")
     return 0
 
 
@@ -131,9 +146,11 @@ def _first_line(cls):
 
 def _parameters(cls):
     """``(fields of the model, arguments of its initial state)``, each a dict of names and default values."""
-    fields = {field.name: field.default for field in dataclasses.fields(cls)}
-    arguments = inspect.signature(cls.initial_state).parameters
-    return fields, {name: argument.default for name, argument in arguments.items() if name != "self"}
+    fields = inspect.signature(cls).parameters
+    # A model is a class, or a function that makes an instance of the class it is annotated with.
+    made = cls if isinstance(cls, type) else cls.__annotations__["return"]
+    arguments = inspect.signature(made.initial_state).parameters
+    return tuple({name: argument.default for name, argument in part.items() if name != "self"} for part in (fields, arguments))
 
 
 def _choose(kind, name, choices):
@@ -159,6 +176,23 @@ def _model(name, settings):
         values[key] = _value(key, text, (fields | start)[key])
     system = cls(**{key: value for key, value in values.items() if key in fields})
     return system, *system.initial_state(**{key: value for key, value in values.items() if key in start})
+
+
+def _scheme(text):
+    """A scheme from its name, or from a call with numbers: ``MoreauJean(theta=0.6)``."""
+    try:
+        node = ast.parse(text, mode="eval").body
+        call = isinstance(node, ast.Call)
+        name = (node.func if call else node).id
+        values = [ast.literal_eval(value) for value in node.args] if call else []
+        keywords = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords} if call else {}
+    except (SyntaxError, ValueError, AttributeError):
+        raise _ArgumentError(f"--scheme takes a name or a call with numbers, such as MoreauJean(theta=0.6), got {text!r}") from None
+    make = _choose("scheme", name, SCHEMES)
+    try:
+        return make(*values, **keywords)
+    except (TypeError, ValueError) as error:
+        raise _ArgumentError(f"{text}: {error}") from error
 
 
 def _value(key, text, default):
@@ -191,7 +225,7 @@ def _run(args):
     jax.config.update("jax_enable_x64", not args.float32)
     _check_file("--out", args.out, (".npz",))
     _check_file("--plot", args.plot, PICTURES)
-    scheme = _choose("scheme", args.scheme, SCHEMES)()
+    scheme = _scheme(args.scheme)
     try:
         system, q0, u0 = _model(args.model, args.set)
 
@@ -228,6 +262,20 @@ def _run(args):
     except SimulationError as error:
         return _complain("jaxnsd run", error, 1)
     return 0
+
+
+def _compare(args):
+    from . import compare
+
+    jax.config.update("jax_enable_x64", True)
+    chosen = [_scheme(text) for text in args.scheme] if args.scheme else [make() for make in SCHEMES.values()]
+    try:
+        system, q0, u0 = _model(args.model, args.set)
+        rows = compare.compare(system, chosen, q0, u0, args.t1, args.dt, order=not args.no_order)
+    except (TypeError, ValueError) as error:
+        raise _ArgumentError(error) from error
+    print(f"{args.model}, dt = {args.dt:g} s, to t = {args.t1:g} s\n\n{compare.table(rows)}")
+    return 0 if all(row.success for row in rows if row.refused is None) else 1
 
 
 def _timed(function):

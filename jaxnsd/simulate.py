@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -48,6 +48,7 @@ class Solution:
     ``outcome``     (N,)          `jaxnsd.Outcome` codes; ``initial_outcome`` for the first node
     ``contact``     (N,)          contact with the largest residual in a step that did not converge, else -1
     ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
+    ``save_every``  int           steps in a stored interval
     ==============  ============  =================================================================================
 
     A batch (`vmap`) adds leading axes to all of them. The worst code of a run is its last: one that diverges ends as NON_FINITE;
@@ -68,6 +69,7 @@ class Solution:
     initial: Any
     initial_outcome: Any
     auxiliary: Any
+    save_every: int = field(default=1, metadata={"static": True})
 
     @property
     def success(self):
@@ -169,14 +171,32 @@ def simulate(
     negative friction, dt that does not divide the interval, an indefinite mass matrix, an initial state that penetrates a contact or
     violates a constraint, a scheme that does not take the system.
     """
+    return checked(
+        system,
+        scheme,
+        q0,
+        u0,
+        t1,
+        dt,
+        t0,
+        save_every=save_every,
+        solver=solver,
+        sensitivity=sensitivity,
+        checkpoint=checkpoint,
+        progress=progress,
+    )()
+
+
+def checked(system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None, sensitivity="discrete", checkpoint=None, progress=False):
+    """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
     checks.options(scheme, solver, save_every, sensitivity, checkpoint)
     n_steps = checks.steps(t0, t1, dt, save_every)
     q0, u0 = checks.state(system, q0, u0)
-    checks.system(system, scheme, t0, q0, u0)
+    checks.system(system, scheme, t0, dt, q0, u0)
     if progress:
         progress_bar.require()
-    return _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, checkpoint, bool(progress))
+    return functools.partial(_run, system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, checkpoint, bool(progress))
 
 
 @functools.partial(jax.jit, static_argnames=("scheme", "n_steps", "save_every", "solver", "checkpoint", "progress"))
@@ -192,7 +212,7 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, checkp
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(start[0]), shapes))
     P, iterations, residual, outcome, contact = jax.tree.map(lambda x: x[1:], record)
     t = times[0] + (jnp.arange(n_steps // save_every + 1) * save_every).astype(dtype) * times[1]
-    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), auxiliary)
+    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), auxiliary, save_every)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -4,6 +4,7 @@ from .bead_column import BeadColumn
 from .bouncing_ball import BouncingBall
 from .corner_block import CornerBlock
 from .double_pendulum import DoublePendulum
+from .elastic_bar import ElasticBar, elastic_bar
 from .point_mass_on_slope import PointMassOnSlope
 from .rotating_ball import RotatingBall
 from .slider_crank import SliderCrank, SliderCrankMinimal
@@ -12,13 +13,14 @@ from .spring_pendulum import SpringPendulum
 from .two_discs import TwoDiscs
 from .woodpecker import Woodpecker
 
-#: class name -> class
+#: name -> class, or function that makes a model
 MODELS = {
-    cls.__name__: cls
-    for cls in (
+    model.__name__: model
+    for model in (
         BouncingBall,
         SpringPendulum,
         Woodpecker,
+        elastic_bar,
         BeadColumn,
         RotatingBall,
         SliderCrank,
@@ -31,4 +33,4 @@ MODELS = {
     )
 }
 
-__all__ = ["MODELS", *MODELS]
+__all__ = ["MODELS", "ElasticBar", *MODELS]

@@ -72,6 +72,14 @@ class Scheme:
         """Sentence that says why this scheme cannot take the system, and what to use instead; None if it can."""
         del system, t, q, u
 
+    def advise(self, system, t, q):
+        """Sentence that warns where system and scheme are outside of a theorem together; None if they are not. Values are known."""
+        del system, t, q
+
+    def check(self, system, dt):
+        """Raise ValueError where the scheme cannot step this system with this dt. Values are known."""
+        del system, dt
+
     def prepare(self, system, dt):
         """What `init` and `step` get as the system: the system itself, or with it what does not change from step to step."""
         del dt
@@ -113,6 +121,14 @@ def restitution(system, t, q, d):
     return contact.join(e_N, jnp.broadcast_to(e_F[:, None], (e_F.shape[0], d)))
 
 
+def impact_law(system, t, q, u_minus, d):
+    """`Kinematics` at (t, q), and the part of ``xi = xi_plus + e xi_minus`` that the arriving velocity determines, C18 (56)."""
+    kin = kinematics(system, t, q, u_minus)
+    if not kin.chi.shape[0]:
+        return kin, kin.chi
+    return kin, restitution(system, t, q, d) * (linalg.matmul(kin.W.T, u_minus) + kin.chi)
+
+
 def no_percussions(system, t, q, u):
     """Zero percussions in the shapes of a system."""
     shapes = jax.eval_shape(
@@ -125,43 +141,51 @@ class Condensed:
     """The linearized momentum balance, with the velocity and the bilateral percussions eliminated.
 
     Holds the map from an impulse to a velocity, ``A^-1``, and its restriction to the motions that the bilateral constraints allow.
+    ``effect`` maps force directions to what their percussions do to the balance (default: themselves), ``invert`` is ``A^-1``, where it
+    is known.
     """
 
-    def __init__(self, A, kin):
+    def __init__(self, A, kin, effect=None, invert=None):
         n_u, m = kin.W.shape
-        if max(n_u, m, kin.W_b.shape[1]) <= linalg.UNROLL and min(n_u, m) > 0:
-            A, self.W = linalg.unpack(A), linalg.unpack(kin.W)
-        else:
-            self.W = kin.W
         self.kin = kin
-        self.unpacked = linalg.is_unpacked(self.W)
-        self.invert = linalg.lu(A)
+        self.unpacked = max(n_u, m, kin.W_b.shape[1]) <= linalg.UNROLL and min(n_u, m) > 0 and invert is None
+        self.W = self.convert(kin.W)
+        self.invert = invert or linalg.lu(self.convert(A))
         self.bilateral = kin.W_b.shape[1] > 0
-        self.Y = self.invert(self.W) if m else self.W
+        self.Y = self.invert(self.convert(effect(kin.W)) if effect else self.W) if m else self.W
         if self.bilateral:
             self.W_b = self.convert(kin.W_b)
-            self.Y_b = self.invert(self.W_b)
-            G_bb = linalg.matmul(self.W_b.T, self.Y_b)
-            diagonal = contact.diagonal(G_bb)
-            scale = linalg.where(linalg.greater(diagonal, 0), linalg.divide(1.0, diagonal), 1.0)
-            solve = linalg.lu(scale[:, None] * G_bb, guard=True)
-            self.solve_b = lambda x: solve(scale.reshape((-1,) + (1,) * (x.ndim - 1)) * x)
-            if m:
-                self.B = self.solve_b(linalg.matmul(self.W_b.T, self.Y))  # bilateral percussion per contact percussion
-                self.Y = self.Y - linalg.matmul(self.Y_b, self.B)
+            self.Y_b = self.invert(self.convert(effect(kin.W_b)) if effect else self.W_b)
+            self.condense_bilateral()
         if m:
             self.G = linalg.matmul(self.W.T, self.Y)
 
+    def condense_bilateral(self):
+        """Restrict the effect of the contacts to what the bilateral constraints allow."""
+        G_bb = linalg.matmul(self.W_b.T, self.Y_b)
+        diagonal = contact.diagonal(G_bb)
+        scale = linalg.where(linalg.greater(diagonal, 0), linalg.divide(1.0, diagonal), 1.0)
+        solve = linalg.lu(scale[:, None] * G_bb, guard=True)
+        self.solve_b = lambda x: solve(scale.reshape((-1,) + (1,) * (x.ndim - 1)) * x)
+        if self.kin.W.shape[1]:
+            self.B = self.solve_b(linalg.matmul(self.W_b.T, self.Y))  # bilateral percussion per contact percussion
+            self.Y = self.Y - linalg.matmul(self.Y_b, self.B)
+
     def convert(self, x):
-        """A JAX array in the kind this object works with."""
+        """A JAX array in the kind the contact problem is written in."""
         return linalg.unpack(x) if self.unpacked else x
 
-    def free(self, u, chi_b):
-        """``(u, P_b)`` without contact percussions: ``u`` projected on the bilateral constraints ``W_b^T u + chi_b = 0``."""
+    def free(self, u, residual, chi_b):
+        """``(u, P_b)`` without contact percussions: one step against the residual of the balance, with ``W_b^T u + chi_b = 0``."""
+        u = self.convert(u) - self.invert(self.convert(residual))
         if not self.bilateral:
             return u, None
-        P_b = -self.solve_b(linalg.matmul(self.W_b.T, u) + chi_b)
+        P_b = -self.solve_b(linalg.matmul(self.W_b.T, u) + self.convert(chi_b))
         return u + linalg.matmul(self.Y_b, P_b), P_b
+
+    def at_contacts(self, u):
+        """``W^T u``."""
+        return linalg.matmul(self.W.T, u)
 
     def add(self, u, P_b, z):
         """``(u, P_b)`` with contact percussions ``z``."""
@@ -172,15 +196,43 @@ class Condensed:
         return u + linalg.matmul(self.Y, z), P_b
 
 
+class Factored(Condensed):
+    """The same for a balance whose matrix is constant: ``solve`` is ``A^-1``, ``Y`` and ``G`` are there already, from `prepare`."""
+
+    def __init__(self, solve, Y, G, kin):
+        self.kin, self.W, self.Y = kin, kin.W, Y
+        self.unpacked = 0 < kin.W.shape[1] <= linalg.UNROLL
+        self.invert, self.bilateral = solve, False
+        self.G = self.convert(G)
+
+    def free(self, u, residual, chi_b):
+        """Without bilateral constraints."""
+        del chi_b
+        return u - self.invert(residual), None
+
+    def at_contacts(self, u):
+        """``W^T u``, in the kind of the contact problem."""
+        return self.convert(jnp.sum(self.W * u[:, None], axis=0))
+
+    def add(self, u, P_b, z):
+        """With contact percussions ``z``."""
+        if z.shape[0] == 0:
+            return u, P_b
+        return u + jnp.sum(self.Y * linalg.pack(z)[None, :], axis=1), P_b
+
+
 class VelocityProblem(NamedTuple):
     """The velocity-level problem of one step, as functions of ``args``; what varies in them is differentiated.
 
-    balance(args, u):   R(u), momentum balance without percussions, (n_u,)
-    jacobian(args, u):  dR/du, (n_u, n_u)
-    contacts(args):     `Kinematics`, and the part of xi that does not depend on u: ``e (W^T u_minus + chi)``
-    friction(args):     friction coefficients (n,)
-    active(args):       which contacts are active (n,)
-    linear:             whether R is linear in u, so that one iteration is enough
+    balance(args, u):         R(u), momentum balance without percussions, (n_u,): ``R(u) = p`` with the impulse ``p = W z + W_b P_b``
+    jacobian(args, u):        dR/du, (n_u, n_u)
+    contacts(args):           `Kinematics`, and the part of xi that does not depend on u: ``e (W^T u_minus + chi)``
+    friction(args):           friction coefficients (n,)
+    active(args):             which contacts are active (n,)
+    linear:                   whether R is linear, so that one iteration is enough
+    effect(args, u):          where the impulse enters R as well, ``balance(args, u, p)`` with p = None for none: function that applies
+                              ``1 - dR/dp`` to a vector or to columns
+    condense(args, u, kin):   `Condensed`, R linearized, where something better is known than the Jacobian
     """
 
     balance: object
@@ -189,11 +241,25 @@ class VelocityProblem(NamedTuple):
     friction: object
     active: object
     linear: bool
+    effect: object = None
+    condense: object = None
+
+    def residual(self, args, u, p=None):
+        """``R - p``; None: no impulse."""
+        R = self.balance(args, u, p) if self.effect else self.balance(args, u)
+        return R if p is None else R - p
+
+    def condensed(self, args, u, kin):
+        """R linearized at ``u``."""
+        if self.condense:
+            return self.condense(args, u, kin)
+        return Condensed(self.jacobian(args, u), kin, self.effect and self.effect(args, u))
 
 
-def _unfold(problem, args, u):
-    kin, rebound = problem.contacts(args)
-    return Condensed(problem.jacobian(args, u), kin), kin, rebound
+def impulse(kin, z, P_b):
+    """``W z + W_b P_b``, (n_u,)."""
+    p = linalg.matmul(kin.W, z) if z.shape[0] else jnp.zeros(kin.W.shape[:1], kin.W.dtype)
+    return p + linalg.matmul(kin.W_b, P_b) if P_b.shape[0] else p
 
 
 def _contact_problem(problem, args, condensed, c, d):
@@ -209,14 +275,22 @@ def solve_velocity(problem, args, u, P, settings):
     frozen, u, guess = jax.tree.map(lax.stop_gradient, (args, u, guess))
     dtype = u.dtype
     tolerance = settings.tolerance_for(dtype)
+    no_bilateral = jnp.zeros((n_g + P.P_gamma.shape[0],), dtype)
 
-    def linearized(u, z):
-        condensed, kin, rebound = _unfold(problem, frozen, u)
+    def linearized(u, z, P_b):
+        """Solution of the problem linearized at ``u`` and at the impulse of ``z`` and ``P_b``."""
+        kin, rebound = problem.contacts(frozen)
+        condensed = problem.condensed(frozen, u, kin)
         convert = condensed.convert
-        step = condensed.invert(convert(problem.balance(frozen, u)))
-        free, P_b = condensed.free(convert(u) - step, convert(kin.chi_b) if condensed.bilateral else None)
+        if problem.effect and not problem.linear:
+            # What the residual would be without percussions, to first order.
+            p = impulse(kin, z, P_b)
+            residual = problem.residual(frozen, u, p) + problem.effect(frozen, u)(p)
+        else:
+            residual = problem.residual(frozen, u)
+        free, P_b = condensed.free(u, residual, kin.chi_b)
         if n:
-            c = linalg.matmul(condensed.W.T, free) + convert(kin.chi + rebound)
+            c = condensed.at_contacts(free) + convert(kin.chi + rebound)
             active = problem.active(frozen)
             z = jnp.where(contact.join(active, jnp.broadcast_to(active[:, None], (n, d))), z, 0)
             result = contact.solve(_contact_problem(problem, frozen, condensed, c, d), convert(z), settings, dtype)
@@ -229,24 +303,21 @@ def solve_velocity(problem, args, u, P, settings):
         return (linalg.pack(free), z, P_b), info, kin
 
     if problem.linear:
-        x, info, _ = linearized(u, guess)
+        x, info, _ = linearized(u, guess, no_bilateral)
     else:
 
         def iteration(carry):
-            (u, z, _), previous = carry
-            x, info, kin = linearized(u, z)
+            x, previous = carry
+            x, info, kin = linearized(*x)
             u, z, P_b = x
-            percussion = linalg.matmul(kin.W, z) if n else jnp.zeros_like(u)
-            if P_b.shape[0]:
-                percussion = percussion + linalg.matmul(kin.W_b, P_b)
-            balance = problem.balance(frozen, u)
-            largest = jnp.max(jnp.abs(balance - percussion))
+            p = impulse(kin, z, P_b)
+            largest = jnp.max(jnp.abs(problem.residual(frozen, u, p)))
             momentum = problem.jacobian(frozen, u)
-            size = jnp.max(jnp.abs(momentum) @ jnp.abs(u)) + jnp.max(jnp.abs(percussion))
+            size = jnp.max(jnp.abs(momentum) @ jnp.abs(u)) + jnp.max(jnp.abs(p))
             error = largest / (tolerance * size + float(jnp.finfo(dtype).tiny))
             return (x, info._replace(iterations=info.iterations + previous.iterations)), error
 
-        start = ((u, guess, jnp.zeros((n_g + P.P_gamma.shape[0],), dtype)), nothing_to_solve(dtype))
+        start = ((u, guess, no_bilateral), nothing_to_solve(dtype))
         (x, info), error, _ = iterate(iteration, start, jnp.full((), jnp.inf, dtype), settings.max_outer)
         info = info._replace(converged=info.converged & (error <= 1))
 
@@ -271,22 +342,19 @@ class Response:
         def laws(args):
             """Residual of the balance, bilateral rows and xi, at fixed unknowns."""
             kin, rebound = problem.contacts(args)
-            balance = problem.balance(args, u)
-            if n:
-                balance = balance - linalg.matmul(kin.W, z)
-            if P_b.shape[0]:
-                balance = balance - linalg.matmul(kin.W_b, P_b)
+            balance = problem.residual(args, u, impulse(kin, z, P_b))
             xi = linalg.matmul(kin.W.T, u) + kin.chi + rebound if n else kin.chi
             rows = linalg.matmul(kin.W_b.T, u) + kin.chi_b if P_b.shape[0] else kin.chi_b
             return balance, rows, xi, problem.friction(args)
 
         (_, _, xi, _), (d_balance, d_rows, d_xi, d_mu) = jax.jvp(laws, (args,), (dargs,))
-        condensed, _, _ = _unfold(problem, args, u)
+        kin, _ = problem.contacts(args)
+        condensed = problem.condensed(args, u, kin)
         convert = condensed.convert
-        free, dP_b = condensed.free(-condensed.invert(convert(d_balance)), convert(d_rows) if condensed.bilateral else None)
+        free, dP_b = condensed.free(jnp.zeros_like(u), d_balance, d_rows)
         dz = z
         if n:
-            d_xi = convert(d_xi) + linalg.matmul(condensed.W.T, free)
+            d_xi = convert(d_xi) + condensed.at_contacts(free)
             contacts = _contact_problem(problem, args, condensed, None, d)
             dz = contact.response(contacts, convert(z), convert(xi), d_xi, convert(d_mu))
             free, dP_b = condensed.add(free, dP_b, dz)

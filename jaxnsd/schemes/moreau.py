@@ -26,9 +26,7 @@ class _MoreauType(Scheme):
 
         def contacts(args):
             system, t, _, q, u_minus = args
-            kin = base.kinematics(system, t, q, u_minus)
-            arriving = base.linalg.matmul(kin.W.T, u_minus) + kin.chi if kin.chi.shape[0] else kin.chi
-            return kin, base.restitution(system, t, q, d) * arriving
+            return base.impact_law(system, t, q, u_minus, d)
 
         def friction(args):
             system, t, _, q, _ = args

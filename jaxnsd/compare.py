@@ -1,0 +1,127 @@
+"""One system, several schemes: what a practitioner needs to choose between them."""
+
+import time
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import energy
+from .simulate import checked, simulate
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one scheme does on a motion. NaN: not measured, or not defined there (no impact, no contact).
+
+    ===============  ============================================================================================
+    ``scheme``       the scheme
+    ``refused``      why the scheme does not take the system; None if it does
+    ``success``      whether every step was solved
+    ``order``        the scheme's order on smooth motion
+    ``observed``     order seen on this motion: of the mean distance of q at the nodes between dt, dt/2 and dt/4
+    ``drift``        energy that the scheme added by itself over the run (negative: numerical damping), relative to the largest energy
+    ``worst``        largest energy created in a step by scheme and contacts, relative to the largest energy; round-off counts as 0
+    ``impacts``      contacts that closed, counted over all steps
+    ``per_impact``   energy lost in the steps with contact percussions, per impact, J
+    ``penetration``  largest penetration at a node, m
+    ``cost``         seconds per step, after compilation
+    ===============  ============================================================================================
+    """
+
+    scheme: object
+    refused: str | None = None
+    success: bool = False
+    order: int = 0
+    observed: float = np.nan
+    drift: float = np.nan
+    worst: float = np.nan
+    impacts: int = 0
+    per_impact: float = np.nan
+    penetration: float = np.nan
+    cost: float = np.nan
+
+
+def compare(system, schemes, q0, u0, t1, dt, t0=0.0, *, order=True, solver=None):
+    """Run a system with several schemes: a `Row` for each.
+
+    Arguments are those of `simulate`, with a list of schemes. With ``order`` the motion is run with dt/2 and dt/4 as well. A scheme that
+    does not take the system gets a row that says why; input that makes no sense raises as `simulate` does.
+    """
+    rows = []
+    for scheme in schemes:
+        reason = scheme.refuse(system, t0, jnp.asarray(q0), jnp.asarray(u0))
+        if reason:
+            rows.append(Row(scheme, refused=reason))
+            continue
+
+        def finer(k, scheme=scheme):
+            return simulate(system, scheme, q0, u0, t1, dt / k, t0, save_every=k, solver=solver)
+
+        run = checked(system, scheme, q0, u0, t1, dt, t0, solver=solver)
+        sol = jax.block_until_ready(run())
+        seconds = []
+        for _ in range(3):
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            seconds.append(time.perf_counter() - start)
+        observed = _observed_order(*(np.asarray(s.q) for s in (sol, finer(2), finer(4)))) if order else np.nan
+        rows.append(_row(system, scheme, sol, observed, np.median(seconds) / len(sol.outcome)))
+    return rows
+
+
+def _observed_order(coarse, medium, fine):
+    first, second = np.abs(coarse - medium).mean(), np.abs(medium - fine).mean()
+    return float(np.log2(first / second)) if first > 0 and second > 0 else np.nan
+
+
+def _row(system, scheme, sol, observed, cost):
+    balance = jax.jit(energy.balance, static_argnums=1)(system, scheme, sol)
+    scale = float(balance.scale)
+    pushed = np.asarray(sol.P_N) > 0
+    before = np.concatenate([np.zeros_like(pushed[:1]), pushed[:-1]])
+    impacts = int(np.count_nonzero(pushed & ~before))
+    dissipated = -float(np.asarray(balance.created)[pushed.any(axis=1)].sum())
+    gap = np.asarray(jax.vmap(system.gap)(sol.t, sol.q))
+    created = float(balance.created.max()) / scale
+    return Row(
+        scheme,
+        success=bool(sol.success),
+        order=scheme.order,
+        observed=observed,
+        drift=float(jnp.sum(balance.numerical)) / scale,
+        worst=created if created > energy.ROUND_OFF else 0.0,
+        impacts=impacts,
+        per_impact=dissipated / impacts if impacts else np.nan,
+        penetration=max(0.0, -float(gap.min())) if gap.size else np.nan,
+        cost=cost,
+    )
+
+
+def table(rows):
+    """The rows as text: order (observed), drift, energy created, dissipation per impact, penetration, cost per step."""
+    head = ("scheme", "order", "seen", "drift", "created", "impacts", "J/impact", "penetration m", "us/step")
+    lines, refusals = [], []
+    for row in rows:
+        if row.refused:
+            refusals.append(f"{row.scheme.name}: {row.refused}")
+            continue
+        name = _name(row.scheme) + ("" if row.success else " (not solved)")
+        numbers = (f"{row.drift:+.1e}", f"{row.worst:.1e}", row.impacts, f"{row.per_impact:.2e}", f"{row.penetration:.1e}")
+        lines.append((name, row.order, f"{row.observed:.1f}", *numbers, f"{1e6 * row.cost:.2f}"))
+    cells = [[str(cell) for cell in line] for line in (head, *lines)]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(head))]
+    text = [
+        "  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        for line in cells
+    ]
+    text.insert(1, "-" * len(text[0]))
+    return "\n".join([*text, *[f"\nnot taken: {sentence}" for sentence in refusals]])
+
+
+def _name(scheme):
+    """The scheme as it is written in Python, without what is at its default."""
+    default = type(scheme)()
+    values = {key: value for key, value in vars(scheme).items() if value != getattr(default, key)}
+    return f"{scheme.name}({', '.join(f'{key}={value:g}' for key, value in values.items())})"

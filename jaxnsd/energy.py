@@ -1,0 +1,231 @@
+"""Energies, works and the discrete energy balances of Acary (2014), from a `Solution`.
+
+`balance` answers, step by step: what is the energy, who did work on the system, what did the scheme itself add or take away, and is
+that what the theorem of the scheme says?
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from . import contact
+from .linear_system import LinearSystem, product
+from .schemes.alpha import AlphaScheme, KrenkHogsberg
+from .schemes.base import kinematics
+from .schemes.implicit import ImplicitScheme
+from .schemes.theta import ThetaScheme
+
+#: Energy that counts as round-off in the verdict, relative to the largest energy of the motion.
+ROUND_OFF = 1e-12
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EnergyBalance:
+    """Energies at the N + 1 nodes of a motion and works in its N steps, all in J. On every step
+
+        algorithmic[k + 1] - algorithmic[k] = external + damping + contact + friction + constraint + numerical + residual
+
+    ================  ==============  =====================================================================================
+    ``t``             (N + 1,)        times, s
+    ``kinetic``       (N + 1,)        T
+    ``potential``     (N + 1,)        V; 1/2 q^T K q of a linear system
+    ``algorithmic``   (N + 1,)        the energy H that the scheme's balance is about: E = T + V, and more for the alpha-schemes
+    ``external``      (N,)            work of the external forces; of all forces without potential, unless the system is linear
+    ``damping``       (N,)            work of -C v of a linear system
+    ``contact``       (N, n_N)        work of the normal percussions
+    ``friction``      (N, n_N)        work of the tangential percussions
+    ``constraint``    (N,)            work of the percussions of bilateral constraints
+    ``numerical``     (N,)            what the scheme adds by itself (numerical damping where negative). Where no balance is known
+                                      this is the rest of the balance, as measured
+    ``residual``      (N,)            what is left: round-off, if the scheme did what its balance says
+    ``theorem``       str or None     the equation of the balance; None: none is known, residual is zero by definition
+    ================  ==============  =====================================================================================
+    """
+
+    t: Any
+    kinetic: Any
+    potential: Any
+    algorithmic: Any
+    external: Any
+    damping: Any
+    contact: Any
+    friction: Any
+    constraint: Any
+    numerical: Any
+    residual: Any
+    theorem: Any = field(default=None, metadata={"static": True})
+
+    @property
+    def total(self):
+        """E = T + V at the nodes, (N + 1,)."""
+        return self.kinetic + self.potential
+
+    @property
+    def created(self):
+        """Algorithmic energy that came from neither external forces nor damping, (N,): positive where contact or scheme create energy."""
+        return jnp.diff(self.algorithmic) - self.external - self.damping
+
+    @property
+    def scale(self):
+        """Largest energy of the motion, to which round-off is compared."""
+        return jnp.maximum(jnp.max(jnp.abs(self.algorithmic)), jnp.max(self.kinetic) + jnp.max(jnp.abs(self.potential)))
+
+    @property
+    def dissipative(self):
+        """Verdict of every step, (N,) booleans: no energy was created, beyond round-off (`ROUND_OFF` times the largest energy)."""
+        return self.created <= ROUND_OFF * self.scale
+
+    def cumulated(self, name):
+        """Running sum of one of the works at the nodes, (N + 1, ...), zero at the first."""
+        work = getattr(self, name)
+        return jnp.concatenate([jnp.zeros_like(work[:1]), jnp.cumsum(work, axis=0)])
+
+    def verdict(self):
+        """One sentence for a reader: whether energy was created, at how many steps, how much at most, and what stands behind it."""
+        created, ok = np.asarray(self.created), np.asarray(self.dissipative)
+        worst = int(np.argmax(created))
+        if ok.all():
+            text = f"dissipative in all {ok.size} steps"
+        else:
+            at = f"{created[worst]:.3g} J in step {worst + 1}, at t = {float(self.t[worst + 1]):.6g} s"
+            text = f"energy created in {np.count_nonzero(~ok)} of {ok.size} steps: {created[~ok].sum():.3g} J, at most {at}"
+        if self.theorem is None:
+            return f"{text}; measured, there is no theorem for this scheme and system"
+        relative = float(np.abs(self.residual).max() / self.scale)
+        text += f"; balance {self.theorem} holds to {relative:.1e} of the largest energy"
+        if np.any(np.asarray(self.friction) != 0):
+            text += "; with friction there is no theorem on its sign"
+        return text
+
+
+def balance(system, scheme, solution):
+    """Energy balance of a motion: an `EnergyBalance`.
+
+    system, scheme:  those that the solution was made with
+    solution:        a `Solution` of one motion, every node stored (``save_every=1``)
+
+    For a `LinearSystem` and the theta- and alpha-schemes the balance is an identity (A14 (35), (69), (72), (80), (88) with h^2/2 for
+    h/2, (92)), friction included: the residual is round-off. For other systems and schemes ``external`` is the work of `System.force` by
+    the trapezoidal rule, percussions work on the mean of the velocities before and after (Thomson and Tait's formula, A14 (21)), and
+    ``numerical`` is what is left. Works under `jit` and `vmap`.
+
+    Raises ValueError for a solution that lacks nodes, and for a batch.
+    """
+    if solution.save_every != 1:
+        raise ValueError(f"energy.balance: every node is needed, got a solution with save_every = {solution.save_every}")
+    if jnp.ndim(solution.t) != 1:
+        raise ValueError(f"energy.balance: takes one motion, got a batch of shape {jnp.shape(solution.t)[:-1]}; use jax.vmap")
+    t, q, u = solution.t, solution.q, solution.u
+    kinetic, potential = jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)
+    linear = isinstance(system, LinearSystem) and system.is_linear()
+    # The velocity that the percussions of a step work on: v_{k+theta}, or the mean.
+    weight = scheme.theta if isinstance(scheme, ThetaScheme) and scheme.weight == scheme.theta else 0.5
+    contacts, friction, constraint = _percussion_work(system, scheme, solution, weight)
+    if linear and isinstance(scheme, ThetaScheme):
+        extra, external, damping, numerical, theorem = _theta(system, scheme, solution)
+    elif linear and isinstance(scheme, AlphaScheme):
+        extra, external, damping, numerical, theorem = _alpha(system, scheme, solution)
+    else:
+        extra, numerical, theorem = jnp.zeros_like(kinetic), None, None
+        external, damping = _trapezoidal(system, solution), jnp.zeros_like(t[1:])
+        if linear:
+            damping = _trapezoidal(system, solution, lambda t, q, u: -product(system.C, u))
+            external = external - damping
+    algorithmic = kinetic + potential + extra
+    rest = jnp.diff(algorithmic) - external - damping - jnp.sum(contacts + friction, axis=1) - constraint
+    if numerical is None:
+        numerical = rest
+    return EnergyBalance(
+        t, kinetic, potential, algorithmic, external, damping, contacts, friction, constraint, numerical, rest - numerical, theorem
+    )
+
+
+def _trapezoidal(system, solution, force=None):
+    """Work of a force in each step by the trapezoidal rule."""
+    force = force or system.force
+    t, q, u = solution.t, solution.q, solution.u
+    dt = t[1:] - t[:-1]
+    # Powers with generalized forces, which act on u.
+    start = jnp.sum(jax.vmap(force)(t[:-1], q[:-1], u[:-1]) * u[:-1], axis=1)
+    end = jnp.sum(jax.vmap(force)(t[1:], q[1:], u[1:]) * u[1:], axis=1)
+    return 0.5 * dt * (start + end)
+
+
+def _percussion_work(system, scheme, solution, weight):
+    """Works of the normal and tangential percussions (N, n_N) and of the bilateral constraints (N,)."""
+    n, d = solution.P_F.shape[1:]
+
+    def step(t, q, u, t_plus, q_plus, u_plus, P_N, P_F, P_b):
+        if isinstance(scheme, ImplicitScheme):
+            q_plus = q + (t_plus - t) * system.q_dot(t, q, u)
+        kin = kinematics(system, t_plus, q_plus, u)
+        v = (1 - weight) * u + weight * u_plus
+        rate_N, rate_F = contact.split(kin.W.T @ v, n, d)
+        return P_N * rate_N, jnp.sum(P_F * rate_F, axis=1), jnp.sum(P_b * (kin.W_b.T @ v))
+
+    t, q, u = solution.t, solution.q, solution.u
+    P_b = jnp.concatenate([solution.P_g, solution.P_gamma], axis=1)
+    return jax.vmap(step)(t[:-1], q[:-1], u[:-1], t[1:], q[1:], u[1:], solution.P_N, solution.P_F, P_b)
+
+
+def _form(A, x, y=None):
+    """``x^T A y`` of every row."""
+    return jnp.sum(x * jax.vmap(lambda row: product(A, row))(x if y is None else y), axis=1)
+
+
+def _theta(system, scheme, solution):
+    """A14 (35), (92)."""
+    t, q, v = solution.t, solution.q, solution.u
+    dt, theta = (t[-1] - t[0]) / (len(t) - 1), scheme.theta
+    F = jax.vmap(system.external_force)(t)
+    dq, dv = jnp.diff(q, axis=0), jnp.diff(v, axis=0)
+    v_theta, F_theta = (theta * x[1:] + (1 - theta) * x[:-1] for x in (v, F))
+    moved = dt * v_theta if scheme.weight == theta else dq
+    numerical = (0.5 - theta) * _form(system.K, dq)
+    if scheme.weight == theta:
+        numerical = numerical + (0.5 - theta) * _form(system.mass, dv)
+    theorem = "Acary (2014), (35)" if scheme.weight == theta else "Acary (2014), (92)"
+    return jnp.zeros_like(t), jnp.sum(moved * F_theta, axis=1), -_form(system.C, moved, v_theta), numerical, theorem
+
+
+def _filtered(x, nu):
+    """The filter A14 (55) over its time constant: ``(1/2 + nu) y_{k+1} + (1/2 - nu) y_k = x_{k+1} - x_k``, y_0 = 0; z = nu y.
+
+    Divided by nu it has a limit where nu = 0 (spectral radius 1).
+    """
+
+    def step(y, dx):
+        y = (dx - (0.5 - nu) * y) / (0.5 + nu)
+        return y, y
+
+    y0 = jnp.zeros_like(x[0])
+    return jnp.concatenate([y0[None], lax.scan(step, y0, jnp.diff(x, axis=0))[1]])
+
+
+def _alpha(system, scheme, solution):
+    """A14 (69), with its cases (72), (80), (88): the filters x, y, z of Lemma 2 are known once q, v and F are."""
+    t, q, v, a = solution.t, solution.q, solution.u, solution.auxiliary["a"]
+    dt = (t[-1] - t[0]) / (len(t) - 1)
+    c = scheme.coefficients
+    krenk = isinstance(scheme, KrenkHogsberg)
+    F = jax.vmap(system.external_force)(t)
+    z = _filtered(q, c.nu)
+    if c.eta and not krenk:
+        F, v = F - c.eta * _filtered(F, c.nu), v - c.eta * _filtered(v, c.nu)
+    dq, da, dz = (jnp.diff(x, axis=0) for x in (q, a, z))
+    v_gamma, F_gamma = (c.gamma * x[1:] + (1 - c.gamma) * x[:-1] for x in (v, F))
+    slack = c.nu - c.gamma + 0.5
+    # A14 (66), (88): the factor of the accelerations is h^2 / 2.
+    extra = 0.25 * dt**2 * (2 * c.beta - c.gamma) * _form(system.mass, a) + 0.5 * c.eta * slack * _form(system.K, z)
+    numerical = (
+        -0.5 * dt**2 * (c.gamma - 0.5) * (2 * c.beta - c.gamma) * _form(system.mass, da)
+        - (c.gamma - 0.5 - c.eta) * _form(system.K, dq)
+        - c.eta * c.nu * slack * _form(system.K, dz)
+    )
+    equation = "(72)" if krenk else {(True, True): "(88)", (True, False): "(80)"}.get((c.alpha_m == 0, c.alpha_f == 0), "(69)")
+    return extra, jnp.sum(dq * F_gamma, axis=1), -_form(system.C, dq, v_gamma), numerical, f"Acary (2014), {equation}"

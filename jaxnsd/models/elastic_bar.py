@@ -1,0 +1,37 @@
+"""Elastic bar that hits a rigid wall: linear finite elements, Acary (2014)."""
+
+import jax.numpy as jnp
+
+from ..linear_system import LinearSystem
+from ..system import system
+from ..tridiagonal import Tridiagonal
+
+
+@system
+class ElasticBar(LinearSystem):
+    """A `LinearSystem` with the initial state of the benchmark; made by `elastic_bar`."""
+
+    def initial_state(self, gap=5e-5, speed=0.1):
+        """``(q0, u0)``: undeformed, ``gap`` (m) before the wall, moving towards it with ``speed`` (m/s)."""
+        n, dtype = self.mass.shape[0], self.mass.dtype
+        return jnp.full((n,), gap, dtype), jnp.full((n,), -speed, dtype)
+
+
+def elastic_bar(n=100, length=1.0, section=3.14e-4, modulus=210e9, density=7800.0, damping=0.0, e_N=0.0) -> ElasticBar:
+    """Elastic bar of n nodes before a rigid wall: q = displacements of the nodes in m, gap = q[0].
+
+    The end nodes are free but for the wall. Consistent mass matrix and stiffness matrix of n - 1 two-node elements of length
+    ``length / n``, both `Tridiagonal`; ``damping`` (s) adds ``C = damping K``. Waves run with ``c = sqrt(modulus / density)``: a
+    continuous bar that arrives undeformed with speed v stays on the wall for ``2 length / c``, with the contact force
+    ``section sqrt(modulus density) v``, and leaves it undeformed with speed v.
+
+    Units: length m, section m^2, modulus Pa, density kg/m^3. Returns an `ElasticBar`. Raises ValueError for fewer than two nodes.
+    """
+    if n < 2:
+        raise ValueError(f"elastic_bar: at least 2 nodes are needed, got n = {n}")
+    element = length / n
+    ends = jnp.ones(n).at[jnp.array([0, n - 1])].set(0.5)
+    mass = density * section * element * Tridiagonal(2 / 3 * ends, jnp.full(n - 1, 1 / 6))
+    K = modulus * section / element * Tridiagonal(2 * ends, -jnp.ones(n - 1))
+    G = jnp.zeros((n, 1)).at[0, 0].set(1.0)
+    return ElasticBar(mass, K, C=damping * K, G=G, e_N=e_N)

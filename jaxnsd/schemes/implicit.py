@@ -1,0 +1,181 @@
+"""What the theta- and alpha-schemes share: which contacts are active and where they are evaluated, the factors of a linear system."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import contact, linalg, tridiagonal
+from ..linear_system import LinearSystem, product, smallest_pivot
+from ..tridiagonal import Tridiagonal
+from . import base
+from .base import Scheme
+
+
+class Factor(NamedTuple):
+    """A constant matrix with what is needed to solve with it: its inverse, or its cyclic reduction."""
+
+    matrix: object
+    inverse: object
+
+    def solve(self, b):
+        """Solution x of ``matrix x = b``, b of shape (n,) or (n, k), with one step of iterative refinement.
+
+        The refinement brings the residual of an ill-conditioned matrix down to round-off, and carries the derivative with respect
+        to the matrix: the inverse itself is a constant of differentiation.
+        """
+        x = self._apply(lax.stop_gradient(b))
+        return x + self._apply(b - product(self.matrix, x))
+
+    def _apply(self, b):
+        if isinstance(self.inverse, tridiagonal.Reduction):
+            return tridiagonal.solve(self.inverse, b)
+        return product(self.inverse, b)
+
+
+def factor(matrix):
+    """`Factor` of a matrix."""
+    frozen = lax.stop_gradient(matrix)
+    if isinstance(matrix, Tridiagonal):
+        return Factor(matrix, tridiagonal.reduce(frozen))
+    return Factor(matrix, linalg.lu(frozen)(jnp.eye(frozen.shape[0], dtype=frozen.dtype)))
+
+
+class Prepared(NamedTuple):
+    """A system and, if it is linear, what does not change from step to step; None otherwise."""
+
+    system: object
+    mass: object = None  # `Factor` of the mass matrix
+    iteration: object = None  # `Factor` of the iteration matrix A
+    Y: object = None  # A^-1 times the effect of the contacts, (n_u, m), where their directions are constant
+    G: object = None  # Delassus operator (m, m)
+    V: object = None  # M^-1 W, (n_u, m)
+
+    def mass_times(self, t, q, x):
+        """``M(t, q) x``."""
+        return product(self.system.mass, x) if self.mass else self.system.M(t, q, x) @ x
+
+    def mass_solve(self, t, q, x):
+        """``M(t, q)^-1 x`` for a vector x, or for columns."""
+        if self.mass:
+            return self.mass.solve(x)
+        return linalg.lu(self.system.M(t, q, x if x.ndim == 1 else x[:, 0]))(x)
+
+    def velocity_jump(self, t, q, kin, P):
+        """``w = M(t, q)^-1 (W P)`` of all percussions."""
+        z = contact.join(P.P_N, P.P_F)
+        if self.V is not None:
+            return jnp.sum(self.V * z[None, :], axis=1)
+        return self.mass_solve(t, q, base.impulse(kin, z, jnp.concatenate([P.P_g, P.P_gamma])))
+
+    def mass_diagonal(self, t, q, u):
+        """Diagonal of M(t, q)."""
+        if not self.mass:
+            return jnp.diagonal(self.system.M(t, q, u))
+        return self.system.mass.diagonal if isinstance(self.system.mass, Tridiagonal) else jnp.diagonal(self.system.mass)
+
+
+def is_linear(system):
+    """Whether a system is a `LinearSystem` to whose equations of motion no subclass has added."""
+    return isinstance(system, LinearSystem) and system.is_linear()
+
+
+#: A gap or a velocity counts as zero in the activity rule up to this power of the machine precision times the velocity of the step.
+ROUND_OFF = 0.6
+
+
+@dataclass(frozen=True)
+class ImplicitScheme(Scheme):
+    """A theta- or alpha-scheme: contacts are chosen at the start of a step and obey the impact law at its end.
+
+    A contact is active where ``g_N(q_k) + prediction dt g_N_dot(q_k, u_k) <= 0`` and, with ``require_closing``, ``g_N_dot(q_k, u_k) <= 0``:
+    A14 (26) is ``prediction = 1`` with ``require_closing``; another common rule is ``prediction = 0.5`` without. Both tests are made up to
+    round-off, so that a contact that rests at gap zero does not open and close in turn.
+
+    Force directions and xi are evaluated at the predicted configuration ``(t_{k+1}, q_k + dt q_dot(t_k, q_k, u_k))``, for both
+    velocities; where gaps are linear in q they do not depend on it.
+    """
+
+    prediction: float = field(default=1.0, kw_only=True)
+    require_closing: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self):
+        if not 0 <= self.prediction <= 1:
+            raise ValueError(f"{self.name}: prediction must lie in [0, 1], got {self.prediction!r}; it is a fraction of the step")
+
+    def iteration_matrix(self, system, dt):
+        """Derivative of the balance of a linear system with respect to the new velocity."""
+        raise NotImplementedError
+
+    def check(self, system, dt):
+        """The iteration matrix of a linear system must be positive definite: an indefinite K bounds dt."""
+        if not is_linear(system):
+            return
+        matrix = self.iteration_matrix(system, dt)
+        symmetric = matrix if isinstance(matrix, Tridiagonal) else 0.5 * (matrix + matrix.T)
+        pivot = smallest_pivot(symmetric)
+        if pivot is not None and not pivot > 10 * float(jnp.finfo(matrix.dtype).eps):
+            raise ValueError(
+                f"simulate: the iteration matrix of {self.name} must be positive definite, got a singular or indefinite one for dt = {dt} "
+                f"(smallest pivot, scaled to a unit diagonal: {pivot:.3g}); K or C is indefinite: take a smaller dt, or correct their signs"
+            )
+
+    def effect(self, prepared, dt):
+        """Function that applies ``1 - dR/dp`` to columns, for a linear system; None: the identity."""
+        del prepared, dt
+
+    def prepare(self, system, dt):
+        """The factors of a linear system; of any other, nothing is constant."""
+        if not is_linear(system):
+            return Prepared(system)
+        prepared = Prepared(system, factor(system.mass), factor(self.iteration_matrix(system, dt)))
+        if not system.has_constant_directions():
+            return prepared
+        zero = jnp.zeros(system.mass.shape[:1], system.mass.dtype)
+        W = base.kinematics(system, jnp.zeros((), zero.dtype), zero, zero).W
+        effect = self.effect(prepared, dt)
+        Y = prepared.iteration.solve(effect(W) if effect else W)
+        return prepared._replace(Y=Y, G=W.T @ Y, V=prepared.mass.solve(W))
+
+    def active(self, prepared, t, dt, q, u):
+        """Which contacts are active, (n_N,) booleans."""
+        system = prepared.system
+        gap, rate = system.gap(t, q), system.gap_velocity(t, q, u)
+        W = jnp.abs(system.W_N(t, q, u))
+        speed = jnp.abs(u) + dt * jnp.abs(system.h(t, q, u)) / prepared.mass_diagonal(t, q, u)
+        zero = float(jnp.finfo(q.dtype).eps) ** ROUND_OFF * jnp.sum(W * speed[:, None], axis=0)
+        near = gap + self.prediction * dt * rate <= dt * zero
+        return near & (rate <= zero) if self.require_closing else near
+
+    def velocity(self, balance, args, guess, settings, effect=None):
+        """Velocity and percussions at the end of a step: ``(u, P, info)``.
+
+        ``args`` starts with the prepared system, t_k, dt, q_k and u_k; ``balance(args, u)`` or ``balance(args, u, p)`` is the residual of
+        the momentum balance, ``effect(args, u)`` as in `base.VelocityProblem`.
+        """
+        prepared = args[0]
+        d = guess.P_F.shape[1]
+        linear = prepared.iteration is not None
+
+        def contacts(args):
+            (system, *_), t, dt, q, u_minus = args[:5]
+            return base.impact_law(system, t + dt, q + dt * system.q_dot(t, q, u_minus), u_minus, d)
+
+        def friction(args):
+            (system, *_), t, dt, q, u_minus = args[:5]
+            return system.contact_data(t + dt, q + dt * system.q_dot(t, q, u_minus))[2]
+
+        def active(args):
+            return self.active(*args[:5])
+
+        def condense(args, u, kin):
+            prepared = args[0]
+            if prepared.Y is not None:
+                return base.Factored(prepared.iteration.solve, prepared.Y, prepared.G, kin)
+            return base.Condensed(None, kin, effect and effect(args, u), prepared.iteration.solve)
+
+        jacobian = jax.jacfwd(balance, argnums=1)
+        problem = base.VelocityProblem(balance, jacobian, contacts, friction, active, linear, effect, condense if linear else None)
+        return base.solve_velocity(problem, args, args[4], guess, settings)

@@ -1,0 +1,125 @@
+"""The theta-schemes of Moreau and Jean, Acary (2014), Section 4.1 and (31), with contact and friction on velocity level."""
+
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from ..linear_system import combine
+from . import base
+from .base import State
+from .implicit import ImplicitScheme
+
+
+@dataclass(frozen=True)
+class ThetaScheme(ImplicitScheme):
+    """What `MoreauJean` and its variant share; they differ in the weight of the new velocity in the update of q."""
+
+    theta: float = 0.5
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.theta <= 1:
+            raise ValueError(f"{self.name}: theta must lie in [0, 1], got {self.theta!r}")
+        if self.theta < 0.5:
+            warnings.warn(
+                f"{self.name}(theta={self.theta}) creates energy: its dissipation needs theta >= 1/2 (Acary 2014, {self._theorem})",
+                stacklevel=3,
+            )
+
+    _theorem: ClassVar[str]
+
+    @property
+    def order(self):
+        """Order on smooth motion with a constant mass matrix: 2 for theta = 1/2, else 1 (as with any theta where M depends on q)."""
+        return 2 if self.theta == 0.5 else 1
+
+    @property
+    def weight(self):
+        """Weight of the new velocity in the update of q."""
+        raise NotImplementedError
+
+    def iteration_matrix(self, system, dt):
+        """M + dt theta C + dt^2 theta weight K."""
+        return combine((1.0, system.mass), (dt * self.theta, system.C), (dt * dt * self.theta * self.weight, system.K))
+
+    def init(self, prepared, t, dt, q, u, settings):
+        """The initial state, as it is."""
+        del dt, settings
+        return State(q, u, base.no_percussions(prepared.system, t, q, u)), base.nothing_to_solve(q.dtype)
+
+    def step(self, prepared, t, dt, state, settings):
+        """From node k to node k + 1; the percussions act in between."""
+        q, u_minus, guess = state
+        args = (prepared, t, dt, q, u_minus)
+        u, P, info = self.velocity(self._balance, args, guess, settings)
+        return State(self._position(args, u), u, P), info
+
+    def _position(self, args, u):
+        """q_{k+1}, A14 (23b) or (31b)."""
+        (system, *_), t, dt, q, u_minus = args
+        if not system.defines("q_dot"):
+            return q + dt * ((1 - self.weight) * u_minus + self.weight * u)
+        before = system.q_dot(t, q, u_minus)
+        return q + dt * ((1 - self.weight) * before + self.weight * system.q_dot(t + dt, q + dt * before, u))
+
+    def _balance(self, args, u):
+        prepared, t, dt, q, u_minus = args
+        h = prepared.system.h
+        # A14 (23a) with h = F - K q - C v; M is that of the start of the step.
+        forces = (1 - self.theta) * h(t, q, u_minus) + self.theta * h(t + dt, self._position(args, u), u)
+        return prepared.mass_times(t, q, u - u_minus) - dt * forces
+
+
+@dataclass(frozen=True)
+class MoreauJean(ThetaScheme):
+    """Moreau-Jean scheme (Jean's modified theta-method), A14 (23), for 0 <= theta <= 1.
+
+        M (v_{k+1} - v_k) + dt K q_{k+theta} + dt C v_{k+theta} - dt F_{k+theta} = G P_{k+1},     q_{k+1} = q_k + dt v_{k+theta}
+
+    For nonlinear systems ``h(t, q, u)`` stands for ``F - K q - C v``, and M is taken at the start of the step, as Capobianco &
+    Eugster (2018) do for the spring pendulum. ``P[k]`` of the solution acts between ``t[k]`` and ``t[k + 1]``, and ``u[k]`` is the
+    velocity at ``t[k]``.
+
+    Dissipates energy for 1/2 <= theta <= 1/(1 + e), A14 Proposition 1; theta = 1/2 keeps it where nothing hits and nothing is damped, and
+    is of second order for a constant M. Values outside are accepted with a warning. `energy.balance` checks A14 (35) on a solution.
+
+    Raises ValueError for theta outside [0, 1]. The activity rule is that of `ImplicitScheme`.
+    """
+
+    _theorem: ClassVar[str] = "Proposition 1"
+
+    @property
+    def weight(self):
+        """theta."""
+        return self.theta
+
+    def advise(self, system, t, q):
+        """Warning where theta and the restitution are outside of Proposition 1."""
+        e = jnp.max(system.contact_data(t, q)[0], initial=0.0)
+        bound = 1 / (1 + float(e))
+        if self.theta > max(bound, 0.5) * (1 + 1e-12):
+            return (
+                f"MoreauJean(theta={self.theta}) may create energy at impacts: with e_N = {float(e):.4g} its dissipation needs "
+                f"1/2 <= theta <= 1/(1 + e) = {bound:.4g} (Acary 2014, Proposition 1); MoreauJeanVariant has no such bound"
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class MoreauJeanVariant(ThetaScheme):
+    """The variant of the Moreau-Jean scheme, A14 (31): the Newmark scheme with 2 beta = gamma = theta.
+
+        M (v_{k+1} - v_k) + dt K q_{k+theta} + dt C v_{k+theta} - dt F_{k+theta} = G P_{k+1},     q_{k+1} = q_k + dt v_{k+1/2}
+
+    Dissipates energy for every theta >= 1/2, whatever the restitution, A14 (92): the scheme to take where numerical damping is wanted.
+    The rest is as in `MoreauJean`. Raises ValueError for theta outside [0, 1].
+    """
+
+    _theorem: ClassVar[str] = "Corollary 1"
+
+    @property
+    def weight(self):
+        """One half."""
+        return 0.5
