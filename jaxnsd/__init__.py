@@ -1,23 +1,46 @@
 """jaxnsd: differentiable simulation of mechanical systems with hard contact, impact and Coulomb friction, in JAX."""
 
-from . import xla_flags  # before the first computation: it sets an option of XLA's CPU backend
+from . import energy, xla_flags  # xla_flags sets an option of XLA's CPU backend, before the first computation
 from .contact_problem import ContactSolution, solve_contact_problem
+from .linear_system import LinearSystem
 from .newton import SemismoothNewton
 from .results import Outcome
-from .schemes import Moreau, SymmetricMoreau, VariationalMoreau
+from .schemes import (
+    HHT,
+    GeneralizedAlpha,
+    KrenkHogsberg,
+    Lobatto,
+    Moreau,
+    MoreauJean,
+    MoreauJeanVariant,
+    Newmark,
+    SymmetricMoreau,
+    VariationalMoreau,
+)
 from .simulate import SimulationError, Solution, simulate
 from .system import System, static, system
+from .tridiagonal import Tridiagonal
 
 __all__ = [
+    "HHT",
     "ContactSolution",
+    "GeneralizedAlpha",
+    "KrenkHogsberg",
+    "LinearSystem",
+    "Lobatto",
     "Moreau",
+    "MoreauJean",
+    "MoreauJeanVariant",
+    "Newmark",
     "Outcome",
     "SemismoothNewton",
     "SimulationError",
     "Solution",
     "SymmetricMoreau",
     "System",
+    "Tridiagonal",
     "VariationalMoreau",
+    "energy",
     "simulate",
     "solve_contact_problem",
     "static",

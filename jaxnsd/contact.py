@@ -263,14 +263,17 @@ class Equations:
         return (swept, best), jnp.where(solved, error, start[1])
 
 
-def solve(problem, z0, settings, dtype):
+def solve(problem, z0, settings, dtype, *, refine=False):
     """Solve a contact problem from the guess ``z0`` by a semismooth Newton method; where it cycles, by a globalized iteration.
 
     The globalization alternates sweeps of nonlinear block Gauss-Seidel with Newton steps from where the sweeps have come. In a
-    batch the few problems that need it are gathered, so that the rest does not wait for them.
+    batch the few problems that need it are gathered, so that the rest does not wait for them. With ``refine`` a guess that solves the
+    problem to the tolerance takes one Newton step all the same, which brings it to round-off.
     """
     equations = Equations(problem, settings, dtype)
-    newton, error, iterations = iterate(equations.newton, *equations.at(z0), settings.max_iterations)
+    start, error = equations.at(z0)
+    start = (start, jnp.full_like(error, jnp.inf) if refine else error)
+    newton, error, iterations = iterate(equations.newton, *start, settings.max_iterations)
     arrays = tuple(linalg.pack(part) for part in problem[:-1])
     z, error, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(linalg.from_leaves(newton[0])), error, iterations)
     if linalg.is_unpacked(z0):

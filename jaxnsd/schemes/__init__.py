@@ -1,6 +1,21 @@
 """The time-stepping schemes: frozen values with `init` and `step`."""
 
+from .alpha import HHT, GeneralizedAlpha, KrenkHogsberg, Newmark
 from .base import Scheme
+from .lobatto import Lobatto
 from .moreau import Moreau, SymmetricMoreau, VariationalMoreau
+from .theta import MoreauJean, MoreauJeanVariant
 
-__all__ = ["Moreau", "Scheme", "SymmetricMoreau", "VariationalMoreau"]
+__all__ = [
+    "HHT",
+    "GeneralizedAlpha",
+    "KrenkHogsberg",
+    "Lobatto",
+    "Moreau",
+    "MoreauJean",
+    "MoreauJeanVariant",
+    "Newmark",
+    "Scheme",
+    "SymmetricMoreau",
+    "VariationalMoreau",
+]

@@ -1,0 +1,68 @@
+"""Butcher tableaux of the Lobatto IIIA-IIIB pair.
+
+Invariants, checked when a tableau is made: with nodes c (c_1 = 0, c_s = 1), weights b, coefficients ``a`` of IIIA and ``a_hat`` of IIIB,
+
+    sum_i b_i c_i^(k-1) = 1/k,  k = 1..2s-2                    B(2s-2)
+    sum_j a_ij c_j^(k-1) = c_i^k / k,  k = 1..s                C(s)     for a, C(s-2) for a_hat
+    sum_i b_i c_i^(k-1) a_ij = b_j (1 - c_j^k) / k, k = 1..s   D(s)     for a_hat, D(s-2) for a
+    b_i a_hat_ij + b_j a_ji = b_i b_j                          symplecticity, Capobianco et al. 2024, (46)
+
+and ``a_1j = 0, a_sj = b_j, a_hat_is = 0, a_hat_i1 = b_1``: the percussion of the last stage does not act on the stages.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from numpy.polynomial import Legendre
+
+#: Numbers of stages that `lobatto` offers; the order is ``2 s - 2``.
+STAGES = (2, 3, 4, 5)
+
+
+class Tableau(NamedTuple):
+    """Nodes c (s,), weights b (s,), IIIA coefficients a (s, s), IIIB coefficients a_hat (s, s); read-only."""
+
+    c: np.ndarray
+    b: np.ndarray
+    a: np.ndarray
+    a_hat: np.ndarray
+
+
+@functools.cache
+def lobatto(stages):
+    """The Lobatto IIIA-IIIB pair with ``stages`` stages, by construction: nodes from Legendre's polynomial, IIIA by collocation."""
+    c = np.concatenate([[0.0], (1 + np.sort(Legendre.basis(stages - 1).deriv().roots().real)) / 2, [1.0]])
+    c = (c + 1 - c[::-1]) / 2  # the nodes are symmetric, to the last digit
+    k = np.arange(1, stages + 1)
+    a = np.linalg.solve((c[:, None] ** (k - 1)).T, (c[:, None] ** k / k).T).T
+    a[0] = 0.0
+    b = (a[-1] + a[-1, ::-1]) / 2
+    a[-1] = b
+    a_hat = b[None, :] - b[None, :] * a.T / b[:, None]  # C24 (46)
+    a_hat[:, -1], a_hat[:, 0] = 0.0, b[0]
+    tableau = Tableau(c, b, a, a_hat)
+    worst = max(defects(tableau).values())
+    if worst > 1e-14:
+        raise AssertionError(f"the Lobatto tableau with {stages} stages misses its conditions by {worst:.1e}")
+    for array in tableau:
+        array.setflags(write=False)
+    return tableau
+
+
+def defects(tableau):
+    """Largest violation of each condition that a Lobatto IIIA-IIIB pair meets, by name."""
+    c, b, a, a_hat = tableau
+    s = len(c)
+    k, long = np.arange(1, s + 1), np.arange(1, 2 * s - 1)
+    conditions = {
+        "row sums": a.sum(axis=1) - c,
+        "B(2s-2)": (b[:, None] * c[:, None] ** (long - 1)).sum(axis=0) - 1 / long,
+        "C(s)": a @ c[:, None] ** (k - 1) - c[:, None] ** k / k,
+        "C(s-2)": a_hat @ c[:, None] ** (k[:-2] - 1) - c[:, None] ** k[:-2] / k[:-2],
+        "D(s)": (b[:, None] * c[:, None] ** (k - 1)).T @ a_hat - b * (1 - c[:, None] ** k).T / k[:, None],
+        "D(s-2)": (b[:, None] * c[:, None] ** (k[:-2] - 1)).T @ a - b * (1 - c[:, None] ** k[:-2]).T / k[:-2, None],
+        "symplecticity": b[:, None] * a_hat + (b[:, None] * a).T - np.outer(b, b),
+        "first and last stage": np.concatenate([a[0], a[-1] - b, a_hat[:, -1], a_hat[:, 0] - b[0]]),
+    }
+    return {name: float(np.max(np.abs(defect), initial=0.0)) for name, defect in conditions.items()}
