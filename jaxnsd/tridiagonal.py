@@ -13,7 +13,6 @@ import numpy as np
 from jax import lax
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tridiagonal:
     """Symmetric tridiagonal matrix.
@@ -28,11 +27,10 @@ class Tridiagonal:
     off: jax.Array
 
     def __post_init__(self):
-        shapes = np.shape(self.diagonal), np.shape(self.off)
-        # Inside of a transformation the fields may be placeholders without a shape.
-        if all(hasattr(x, "shape") or isinstance(x, (list, tuple)) for x in (self.diagonal, self.off)) and (
-            len(shapes[0]) != 1 or shapes[1] != (shapes[0][0] - 1,)
-        ):
+        for name in ("diagonal", "off"):
+            object.__setattr__(self, name, jnp.asarray(getattr(self, name)))
+        shapes = self.diagonal.shape, self.off.shape
+        if len(shapes[0]) != 1 or shapes[1] != (shapes[0][0] - 1,):
             raise ValueError(f"Tridiagonal: diagonal must have shape (n,) and off (n - 1,), got {shapes[0]} and {shapes[1]}")
 
     @property
@@ -61,6 +59,21 @@ class Tridiagonal:
     def dense(self):
         """The matrix as an array (n, n)."""
         return jnp.diag(self.diagonal) + jnp.diag(self.off, 1) + jnp.diag(self.off, -1)
+
+
+def _unflatten(_, parts):
+    # Without the checks: transformations put batches and placeholders in the fields.
+    matrix = object.__new__(Tridiagonal)
+    for name, part in zip(("diagonal", "off"), parts, strict=True):
+        object.__setattr__(matrix, name, part)
+    return matrix
+
+
+jax.tree_util.register_pytree_with_keys(
+    Tridiagonal,
+    lambda matrix: (tuple((jax.tree_util.GetAttrKey(name), getattr(matrix, name)) for name in ("diagonal", "off")), None),
+    _unflatten,
+)
 
 
 def _shift(x, rows):

@@ -1,5 +1,6 @@
 """The nonsmooth alpha-schemes, Acary (2014), Section 4.2 and 4.3: generalized-alpha, Newmark, HHT and Krenk-Hogsberg."""
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -60,7 +61,7 @@ class AlphaScheme(ImplicitScheme):
         super().__post_init__()
         alpha_m, alpha_f, beta, gamma = c = self.coefficients
         for name, value in c._asdict().items():
-            if not jnp.isfinite(value):
+            if not math.isfinite(value):
                 raise ValueError(f"{self.name}: {name} must be finite, got {value!r}")
         if alpha_m >= 1 or alpha_f >= 1 or gamma <= 0 or beta < 0:
             raise ValueError(

@@ -21,18 +21,30 @@ class Factor(NamedTuple):
     inverse: object
 
     def solve(self, b):
-        """Solution x of ``matrix x = b``, b of shape (n,) or (n, k), with one step of iterative refinement.
+        """Solution x of ``matrix x = b``, b of shape (n,) or (n, k), differentiable in the matrix as well."""
+        return _solve(self, b)
 
-        The refinement brings the residual of an ill-conditioned matrix down to round-off, and carries the derivative with respect
-        to the matrix: the inverse itself is a constant of differentiation.
-        """
-        x = self._apply(lax.stop_gradient(b))
-        return x + self._apply(b - product(self.matrix, x))
 
-    def _apply(self, b):
-        if isinstance(self.inverse, tridiagonal.Reduction):
-            return tridiagonal.solve(self.inverse, b)
-        return product(self.inverse, b)
+@jax.custom_jvp
+def _solve(factor, b):
+    """One step of iterative refinement brings the residual of an ill-conditioned matrix down to round-off."""
+
+    def apply(b):
+        if isinstance(factor.inverse, tridiagonal.Reduction):
+            return tridiagonal.solve(factor.inverse, b)
+        return product(factor.inverse, b)
+
+    x = apply(b)
+    return x + apply(b - product(factor.matrix, x))
+
+
+@_solve.defjvp
+def _solve_jvp(primals, tangents):
+    # The inverse is a constant of differentiation: dx = A^-1 (db - dA x).
+    factor, b = primals
+    d_factor, db = tangents
+    x = _solve(factor, b)
+    return x, _solve(factor, db - product(d_factor.matrix, x))
 
 
 def factor(matrix):
