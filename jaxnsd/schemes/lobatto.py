@@ -145,8 +145,8 @@ class Stages:
 
     def join(self, x):
         """Contact rows (s - 1, >= m) of the stages as one vector in the contact solver's order."""
-        n, d = self.shape
-        return contact.join(x[:, n * d : self.m].reshape(-1), x[:, : n * d].reshape(-1, d))
+        (n, d), k = self.shape, self.s - 1
+        return contact.join(x[:, n * d : self.m].reshape(k * n), x[:, : n * d].reshape(k * n, d))
 
     def split(self, z):
         """Inverse of `join`, (s - 1, m)."""
@@ -304,7 +304,6 @@ class Stages:
     def finish(self, args, x, slack, settings):
         """The end of the step: ``(q, u, Delta P, R^1..R^s, info)``; C24 (47b), (50), (51), (56), (58)."""
         system, t, dt, q, u = args
-        (n, d), n_g, m = self.shape, self.n_g, self.m
         b = self.tableau(q.dtype).b
         t_end, q_end = t + dt, self.positions(args, x)[-1]
         values = self.values(args, x)
