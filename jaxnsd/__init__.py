@@ -4,6 +4,7 @@ from . import energy, xla_flags  # xla_flags sets an option of XLA's CPU backend
 from .contact_problem import ContactSolution, solve_contact_problem
 from .linear_system import LinearSystem
 from .newton import SemismoothNewton
+from .projection import project_velocity
 from .results import Outcome
 from .schemes import (
     HHT,
@@ -41,6 +42,7 @@ __all__ = [
     "Tridiagonal",
     "VariationalMoreau",
     "energy",
+    "project_velocity",
     "simulate",
     "solve_contact_problem",
     "static",

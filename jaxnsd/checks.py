@@ -266,15 +266,18 @@ def _values(system, name, t0, q0, u0):
             f"{PENETRATION * length:.3g}; correct q0 or the sign of gap(t, q)"
         )
     tolerance = max(VIOLATION, 100 * float(np.finfo(q0.dtype).eps))
-    for field, law, scale in (
-        ("constraint", "g = 0", length),
-        ("constraint_velocity", "dg/dt = 0", speed),
-        ("velocity_constraint", "gamma = 0", speed),
+    project = "correct u0; jaxnsd.project_velocity(system, q0, u0, t0) gives the nearest velocity that obeys the constraints"
+    for field, law, scale, cure in (
+        ("constraint", "g = 0", length, "correct q0"),
+        ("constraint_velocity", "dg/dt = 0", speed, project),
+        ("velocity_constraint", "gamma = 0", speed, project),
     ):
         value = look[field]
         if value.size and np.abs(value).max() > tolerance * scale:
             worst = int(np.argmax(np.abs(value)))
-            raise ValueError(f"{name}.{field} must vanish ({law}) {at_start}, got {value[worst]:.3g} in row {worst}; correct q0 and u0")
+            raise ValueError(f"{name}.{field} must vanish ({law}) {at_start}, got {value[worst]:.3g} in row {worst}; {cure}")
+        if field == "constraint" and "M" in look:
+            _independent(look, name, at_start)
 
 
 def _mass_matrix(look, name, at_start):
@@ -293,6 +296,29 @@ def _mass_matrix(look, name, at_start):
     if "M_energy" in look and np.abs(M - look["M_energy"]).max() > 1e4 * eps * size:
         raise ValueError(
             f"{name}: mass_matrix and the Hessian of kinetic_energy must agree {at_start}, got\n{M}\nand\n{look['M_energy']}\nwrite one"
+        )
+
+
+def _independent(look, name, at_start):
+    """Rows of bilateral constraints that depend on each other have no unique percussions, and contradict each other sooner or later."""
+    W = np.concatenate([look["W_g"], look["W_gamma"]], axis=1)
+    n_g = look["W_g"].shape[1]
+    G = W.T @ np.linalg.solve(look["M"], W)
+    size = np.sqrt(np.diag(G))
+    names = [f"constraint row {i}" for i in range(n_g)] + [f"velocity_constraint row {i}" for i in range(len(G) - n_g)]
+    still = np.flatnonzero(~(size > 0))
+    if still.size:
+        raise ValueError(
+            f"{name}: every bilateral constraint must depend on the velocities {at_start}, got none in {names[still[0]]}; remove the row, "
+            "or choose q0 where its gradient does not vanish"
+        )
+    values, vectors = np.linalg.eigh(G / np.outer(size, size))
+    null = vectors[:, values <= 100 * len(G) * float(np.finfo(G.dtype).eps)] if len(G) else vectors
+    if null.shape[1]:
+        dependent = [names[i] for i in np.flatnonzero(np.abs(null).max(axis=1) > 1e-6)]
+        raise ValueError(
+            f"{name}: the bilateral constraints must be independent {at_start}, got rank {len(G) - null.shape[1]} of {len(G)} rows; "
+            f"dependent on each other are {', '.join(dependent)}: remove {null.shape[1]} of them, or choose q0 away from a singular configuration"
         )
 
 

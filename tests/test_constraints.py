@@ -1,0 +1,119 @@
+"""Bilateral constraints in the initial state: redundant, inconsistent and violated ones are named; velocities are projected."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import Lobatto, Moreau, System, project_velocity, simulate
+from jaxnsd.models import BouncingBall, SliderCrank
+
+
+@jaxnsd.system
+class Bead(System):
+    """A particle in space whose constraint rows are given as fields: A q = a and B u = beta."""
+
+    A: object = ((1.0, 0.0, 0.0),)
+    a: object = (0.0,)
+    B: object = ((0.0, 1.0, 0.0),)
+    beta: object = (0.0,)
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * jnp.array([1.0, 2.0, 1e-3]) @ u**2
+
+    def constraint(self, t, q):
+        return jnp.stack([jnp.array(row) @ q - a for row, a in zip(self.A, self.a, strict=True)])
+
+    def velocity_constraint(self, t, q, u):
+        return jnp.stack([jnp.array(row) @ u - beta for row, beta in zip(self.B, self.beta, strict=True)])
+
+
+def run(system, q0=(0.0, 0.0, 0.0), u0=(0.0, 0.0, 1.0), scheme=None):
+    return simulate(system, scheme or Lobatto(2), np.array(q0), np.array(u0), 0.02, 0.01)
+
+
+def test_independent_constraints_pass():
+    solution = run(Bead()).raise_if_failed()
+    np.testing.assert_allclose(solution.q[-1], [0, 0, 0.02], atol=1e-16)
+
+
+@pytest.mark.parametrize(
+    "fields, state, message",
+    [
+        (
+            {"A": ((1.0, 0.0, 0.0), (2.0, 0.0, 0.0)), "a": (0.0, 0.0)},
+            {},
+            "must be independent .* rank 2 of 3 rows; .* constraint row 0, constraint row 1: remove 1 of them",
+        ),
+        (
+            {"B": ((0.0, 1.0, 0.0), (1.0, 1.0, 0.0)), "beta": (0.0, 0.0)},
+            {},
+            "rank 2 of 3 rows; .* constraint row 0, velocity_constraint row 0, velocity_constraint row 1: remove 1",
+        ),
+        (
+            {"A": ((1.0, 0.0, 0.0), (1.0, 0.0, 0.0)), "a": (0.0, 0.0), "B": ((0.0, 1.0, 0.0), (0.0, -3.0, 0.0)), "beta": (0.0, 0.0)},
+            {},
+            "rank 2 of 4 rows; .* remove 2 of them",
+        ),
+        ({"A": ((0.0, 0.0, 0.0),)}, {}, "must depend on the velocities .* none in constraint row 0"),
+        # inconsistent: no state obeys both rows
+        (
+            {"A": ((1.0, 0.0, 0.0), (1.0, 0.0, 0.0)), "a": (0.0, 1.0)},
+            {},
+            r"constraint must vanish \(g = 0\) .* got -1 in row 1; correct q0",
+        ),
+        ({"B": ((0.0, 1.0, 0.0), (0.0, 1.0, 0.0)), "beta": (0.0, 0.5)}, {}, "must be independent .* velocity_constraint row 0, velocity_"),
+        # violated
+        ({}, {"q0": (1e-3, 0.0, 0.0)}, r"constraint must vanish \(g = 0\).* got 0.001 in row 0"),
+        (
+            {},
+            {"u0": (0.1, 0.0, 0.0)},
+            r"constraint_velocity must vanish \(dg/dt = 0\) .* in row 0; correct u0; jaxnsd.project_velocity\(system",
+        ),
+        ({}, {"u0": (0.0, 0.1, 0.0)}, r"velocity_constraint must vanish \(gamma = 0\) .* jaxnsd.project_velocity\(system"),
+    ],
+)
+def test_constraints_that_make_no_sense(fields, state, message):
+    with pytest.raises(ValueError, match=message):
+        run(Bead(**fields), **state)
+
+
+def test_every_scheme_is_checked():
+    with pytest.raises(ValueError, match="rank 2 of 3"):
+        run(Bead(A=((1.0, 0.0, 0.0), (2.0, 0.0, 0.0)), a=(0.0, 0.0)), scheme=Moreau())
+
+
+def test_units_of_rows_do_not_matter():
+    """Rows of very different size are independent all the same, and so are rows that agree in part."""
+    run(Bead(A=((1e-9, 0.0, 0.0),), B=((0.0, 1e6, 0.0),))).raise_if_failed()
+    run(Bead(B=((1.0, 1e-3, 0.0),))).raise_if_failed()
+
+
+def test_projection_solves_the_impact_equations():
+    """M (u_new - u) lies in the span of the force directions, and u_new obeys the constraints: both recomputed with NumPy."""
+    system = SliderCrank()
+    q, _ = system.initial_state()
+    u = jnp.array(np.random.default_rng(3).normal(size=9))
+    new = project_velocity(system, q, u)
+    W, M = np.asarray(system.W_g(0.0, q)), np.asarray(system.M(0.0, q))
+    np.testing.assert_allclose(system.constraint_velocity(0.0, q, new), 0, atol=1e-14)
+    change = M @ (np.asarray(new) - np.asarray(u))
+    P = np.linalg.lstsq(W, change, rcond=None)[0]
+    np.testing.assert_allclose(W @ P, change, atol=1e-14)
+    np.testing.assert_allclose(project_velocity(system, q, new), new, atol=1e-14)
+
+
+def test_projection_with_moving_constraints():
+    """Rheonomic rows are obeyed, not set to zero; both levels together; a system without constraints keeps its velocity."""
+    system = Bead(beta=(0.5,))
+    np.testing.assert_allclose(project_velocity(system, [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]), [0, 0.5, 3], atol=1e-15)
+    np.testing.assert_array_equal(project_velocity(BouncingBall(), jnp.ones(1), jnp.ones(1)), [1.0])
+
+
+def test_projection_is_differentiable_and_batches():
+    system = SliderCrank()
+    q, _ = system.initial_state()
+    J = jax.jacrev(project_velocity, argnums=2)(system, q, jnp.zeros(9))
+    np.testing.assert_allclose(J @ J, J, atol=1e-13)  # a projector
+    np.testing.assert_allclose(jax.vmap(lambda u: project_velocity(system, q, u))(jnp.eye(9)).T, J, atol=1e-14)
