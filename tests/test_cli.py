@@ -26,7 +26,7 @@ def call(capsys, *arguments):
 def test_help_names_every_command(capsys):
     status, out, _ = call(capsys, "--help")
     assert status == 0
-    for command in ("list", "run", "demo"):
+    for command in ("list", "run", "compare", "demo"):
         assert command in out
 
 
@@ -72,6 +72,29 @@ def test_a_failed_simulation_is_written_and_said(capsys, tmp_path):
     assert all(file.exists() for file in files)
 
 
+def test_a_scheme_may_be_a_call_with_numbers(capsys):
+    status, out, _ = call(capsys, "run", "elastic_bar", "--set", "n=5", "--scheme", "HHT(alpha=0.1)", "--t1", "1e-4", "--dt", "2e-6")
+    assert status == 0
+    assert "elastic_bar, HHT(alpha=0.1), dt = 2e-06 s" in out
+
+
+def test_compare_prints_the_table_to_choose_by(capsys):
+    schemes = ["--scheme", "MoreauJean", "--scheme", "MoreauJean(theta=1)", "--scheme", "KrenkHogsberg"]
+    status, out, _ = call(capsys, "compare", "BouncingBall", *schemes, "--set", "e_N=0", "--dt", "1e-2")
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[2].split() == ["scheme", "order", "seen", "drift", "created", "impacts", "J/impact", "penetration", "m", "us/step"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines if "()" in line or "=" in line[:20]}
+    half, one = rows["MoreauJean()"], rows["MoreauJean(theta=1)"]
+    assert (half[0], one[0]) == ("2", "1")
+    # theta = 1/2 integrates free fall exactly; the plastic impact takes the energy of the fall, 0.981 J.
+    assert abs(float(half[2])) < 1e-12 and half[4] == "1"
+    assert abs(float(half[5]) - 0.981) < 0.03
+    # The ball comes in a little after the plane that was predicted, within a step.
+    assert float(half[6]) < 0.5 * 1e-2 * 4.43
+    assert "not taken: KrenkHogsberg: it weighs K q and the other forces differently" in out
+
+
 BAD = {
     "no command": ([], "required: COMMAND"),
     "unknown command": (["rnu"], "invalid choice: 'rnu'"),
@@ -79,6 +102,10 @@ BAD = {
     "case of a model": (["run", "bouncingball"], "did you mean BouncingBall?"),
     "nothing like it": (["run", "xyz"], "unknown model 'xyz'; one of BouncingBall, "),
     "unknown scheme": (["run", "BouncingBall", "--scheme", "Moreu"], "unknown scheme 'Moreu'; did you mean Moreau?"),
+    "no scheme": (["run", "BouncingBall", "--scheme", "HHT(alpha="], "a call with numbers, such as MoreauJean(theta=0.6)"),
+    "scheme with wrong name": (["run", "BouncingBall", "--scheme", "HHT(beta_2=1)"], "unexpected keyword argument 'beta_2'"),
+    "scheme with bad number": (["run", "BouncingBall", "--scheme", "MoreauJean(2)"], "theta must lie in [0, 1], got 2"),
+    "compare unknown": (["compare", "Woodpeker"], "did you mean Woodpecker?"),
     "unknown parameter": (["run", "BouncingBall", "--set", "nu=1"], "BouncingBall has no parameter 'nu'; it has mass, gravity, e_N"),
     "no equals sign": (["run", "BouncingBall", "--set", "mass"], "--set takes NAME=VALUE, got 'mass'"),
     "no number": (["run", "BouncingBall", "--set", "mass=heavy"], "mass must be a number, got 'heavy'"),

@@ -30,7 +30,7 @@ def call(capsys, name, *arguments):
     return status, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["monte_carlo", "identify"])
+@pytest.mark.parametrize("name", ["monte_carlo", "identify", "elastic_bar"])
 def test_help(capsys, name):
     status, out, _ = call(capsys, name, "--help")
     assert status == 0
@@ -48,6 +48,8 @@ def test_help(capsys, name):
         ("identify", ["--mu", "3"], "--mu must lie between"),
         ("identify", ["--noise", "0"], "--noise"),
         ("identify", ["--unknown"], "--unknown"),
+        ("elastic_bar", ["--nodes", "1"], "at least 2 nodes"),
+        ("elastic_bar", ["--out", "picture.docx"], ".png"),
         ("identify", ["--out", "picture.docx"], ".png"),
     ],
 )
@@ -81,6 +83,20 @@ def test_monte_carlo_leaves_out_what_failed(capsys):
     assert walks.tolist() == [True, False, True, False]
     assert re.search(r"NON_FINITE +1   left out", out)
     assert "66.67 % walk" in out and "mean 110.00" in out
+
+
+def test_elastic_bar_compares_schemes(capsys, tmp_path):
+    picture = tmp_path / "a.png"
+    status, out, _ = call(capsys, "elastic_bar", "--nodes", 30, "--dt", "4e-6", "--out", picture)
+    assert status == 0
+    assert picture.stat().st_size > 10_000
+    rows = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in out.splitlines() if re.match(r"\w+(\(.*\))? +\d", line)}
+    assert len(rows) == 7
+    for contact, rebound, kept, by_scheme, _, _ in rows.values():
+        assert abs(contact - 372) < 15  # us: 2 L / c of 29 elements
+        assert 0.08 < rebound < 0.1
+        assert kept < 1 and by_scheme <= 0
+    assert rows["MoreauJean(0.5)"][3] == 0 and rows["MoreauJean(1)"][2] < rows["GeneralizedAlpha(0.5)"][2]
 
 
 def test_identify_recovers_the_parameters_within_their_errors(capsys, tmp_path):
