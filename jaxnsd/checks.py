@@ -318,7 +318,8 @@ def _independent(look, name, at_start):
         dependent = [names[i] for i in np.flatnonzero(np.abs(null).max(axis=1) > 1e-6)]
         raise ValueError(
             f"{name}: the bilateral constraints must be independent {at_start}, got rank {len(G) - null.shape[1]} of {len(G)} rows; "
-            f"dependent on each other are {', '.join(dependent)}: remove {null.shape[1]} of them, or choose q0 away from a singular configuration"
+            f"dependent on each other are {', '.join(dependent)}; remove {null.shape[1]} of them, "
+            "or choose q0 away from a singular configuration"
         )
 
 

@@ -44,12 +44,12 @@ def test_independent_constraints_pass():
         (
             {"A": ((1.0, 0.0, 0.0), (2.0, 0.0, 0.0)), "a": (0.0, 0.0)},
             {},
-            "must be independent .* rank 2 of 3 rows; .* constraint row 0, constraint row 1: remove 1 of them",
+            "must be independent .* rank 2 of 3 rows; .* constraint row 0, constraint row 1; remove 1 of them",
         ),
         (
             {"B": ((0.0, 1.0, 0.0), (1.0, 1.0, 0.0)), "beta": (0.0, 0.0)},
             {},
-            "rank 2 of 3 rows; .* constraint row 0, velocity_constraint row 0, velocity_constraint row 1: remove 1",
+            "rank 2 of 3 rows; .* constraint row 0, velocity_constraint row 0, velocity_constraint row 1; remove 1",
         ),
         (
             {"A": ((1.0, 0.0, 0.0), (1.0, 0.0, 0.0)), "a": (0.0, 0.0), "B": ((0.0, 1.0, 0.0), (0.0, -3.0, 0.0)), "beta": (0.0, 0.0)},
