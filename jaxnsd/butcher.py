@@ -34,9 +34,7 @@ def lobatto(stages):
     """The Lobatto IIIA-IIIB pair with ``stages`` stages, by construction: nodes from Legendre's polynomial, IIIA by collocation."""
     c = np.concatenate([[0.0], (1 + np.sort(Legendre.basis(stages - 1).deriv().roots().real)) / 2, [1.0]])
     c = (c + 1 - c[::-1]) / 2  # the nodes are symmetric, to the last digit
-    k = np.arange(1, stages + 1)
-    a = np.linalg.solve((c[:, None] ** (k - 1)).T, (c[:, None] ** k / k).T).T
-    a[0] = 0.0
+    a = np.stack([_integrals(c, end) for end in c])
     b = (a[-1] + a[-1, ::-1]) / 2
     a[-1] = b
     a_hat = b[None, :] - b[None, :] * a.T / b[:, None]  # C24 (46)
@@ -48,6 +46,14 @@ def lobatto(stages):
     for array in tableau:
         array.setflags(write=False)
     return tableau
+
+
+def _integrals(nodes, end):
+    """Integrals from 0 to ``end`` of the Lagrange polynomials on the nodes, exact by Gauss quadrature."""
+    x, w = np.polynomial.legendre.leggauss(len(nodes))
+    x, w = end * (1 + x) / 2, end * w / 2
+    basis = [np.prod([(x - m) / (n - m) for m in nodes if m != n], axis=0) for n in nodes]
+    return np.array([w @ polynomial for polynomial in basis])
 
 
 def defects(tableau):
