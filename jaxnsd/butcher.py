@@ -31,14 +31,19 @@ class Tableau(NamedTuple):
 
 @functools.cache
 def lobatto(stages):
-    """The Lobatto IIIA-IIIB pair with ``stages`` stages, by construction: nodes from Legendre's polynomial, IIIA by collocation."""
-    c = np.concatenate([[0.0], (1 + np.sort(Legendre.basis(stages - 1).deriv().roots().real)) / 2, [1.0]])
-    c = (c + 1 - c[::-1]) / 2  # the nodes are symmetric, to the last digit
+    """The Lobatto IIIA-IIIB pair with ``stages`` stages, by construction: nodes from Legendre's polynomial, IIIA by collocation.
+
+    In extended precision, where the platform has it, so that the coefficients are right to the last digit.
+    """
+    polynomial = Legendre.basis(stages - 1).deriv()
+    inner = np.sort(polynomial.roots().real).astype(np.longdouble)
+    inner = inner - polynomial(inner) / polynomial.deriv()(inner) if stages > 2 else inner
+    c = np.concatenate([[0.0], (1 + (inner - inner[::-1]) / 2) / 2, [1.0]])
     a = np.stack([_integrals(c, end) for end in c])
-    b = (a[-1] + a[-1, ::-1]) / 2
-    a[-1] = b
+    b = a[-1] = (a[-1] + a[-1, ::-1]) / 2
     a_hat = b[None, :] - b[None, :] * a.T / b[:, None]  # C24 (46)
     a_hat[:, -1], a_hat[:, 0] = 0.0, b[0]
+    c, b, a, a_hat = (np.asarray(x, float) for x in (c, b, a, a_hat))
     tableau = Tableau(c, b, a, a_hat)
     worst = max(defects(tableau).values())
     if worst > 1e-14:
@@ -49,11 +54,15 @@ def lobatto(stages):
 
 
 def _integrals(nodes, end):
-    """Integrals from 0 to ``end`` of the Lagrange polynomials on the nodes, exact by Gauss quadrature."""
-    x, w = np.polynomial.legendre.leggauss(len(nodes))
-    x, w = end * (1 + x) / 2, end * w / 2
-    basis = [np.prod([(x - m) / (n - m) for m in nodes if m != n], axis=0) for n in nodes]
-    return np.array([w @ polynomial for polynomial in basis])
+    """Integrals from 0 to ``end`` of the Lagrange polynomials on the nodes."""
+    integrals = []
+    for node in nodes:
+        polynomial = np.ones(1, nodes.dtype)  # coefficients, highest power first
+        for other in nodes[nodes != node]:
+            polynomial = np.convolve(polynomial, np.array([1, -other]) / (node - other))
+        powers = np.arange(len(polynomial), 0, -1)
+        integrals.append(np.sum(polynomial / powers * end**powers))
+    return np.array(integrals)
 
 
 def defects(tableau):
