@@ -1,0 +1,664 @@
+"""Lobatto IIIA-IIIB schemes: the equations of every step recomputed, closed forms, orders, conservation, derivatives, robustness."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import jaxnsd
+from jaxnsd import Lobatto, SemismoothNewton, System, butcher, simulate
+from jaxnsd.models import PointMassOnSlope, RotatingBall, SliderCrank, SliderCrankMinimal
+
+GRAVITY = 9.81
+
+
+# -------------------------------------------------------------------------------------------------------------- little systems
+@jaxnsd.system
+class Pendulum(System):
+    """A point mass on a rod as a bilateral constraint; its hinge is driven sideways: q = (x, y)."""
+
+    mass: float = 0.7
+    length: float = 1.0
+    amplitude: float = 0.0
+    frequency: float = 7.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * self.mass * u @ u
+
+    def potential_energy(self, t, q):
+        return self.mass * GRAVITY * q[1]
+
+    def hinge(self, t):
+        return self.amplitude * (1 - jnp.cos(self.frequency * t))
+
+    def constraint(self, t, q):
+        return jnp.stack([(q[0] - self.hinge(t)) ** 2 + q[1] ** 2 - self.length**2])
+
+    def initial_state(self, angle=1.2):
+        return self.length * jnp.array([np.sin(angle), -np.cos(angle)]), jnp.zeros(2)
+
+
+@jaxnsd.system
+class PendulumWithWall(Pendulum):
+    """The same with a frictional wall below the hinge."""
+
+    e_N: float = 0.6
+    e_F: float = 0.2
+    mu: float = 0.3
+
+    def gap(self, t, q):
+        return q[:1] - 0.05 * jnp.sin(3 * t)
+
+    def tangential_velocity(self, t, q, u):
+        return u[1:, None] - 0.2
+
+
+@jaxnsd.system
+class Skate(System):
+    """A skate on an inclined plane as a nonholonomic constraint: q = (x, y, phi), x downhill."""
+
+    acceleration: float = 2.0
+    inertia: float = 0.3
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * (u[0] ** 2 + u[1] ** 2 + self.inertia * u[2] ** 2)
+
+    def force(self, t, q, u):
+        return jnp.stack([jnp.asarray(self.acceleration, q.dtype), jnp.zeros((), q.dtype), jnp.zeros((), q.dtype)])
+
+    def velocity_constraint(self, t, q, u):
+        return jnp.stack([u[0] * jnp.sin(q[2]) - u[1] * jnp.cos(q[2])])
+
+    def exact(self, t, omega):
+        """x = a sin^2(omega t) / (2 omega^2), y = a (2 omega t - sin(2 omega t)) / (4 omega^2), phi = omega t."""
+        a = self.acceleration / omega**2
+        return np.stack([a / 2 * np.sin(omega * t) ** 2, a / 4 * (2 * omega * t - np.sin(2 * omega * t)), omega * t], axis=-1)
+
+
+INERTIA = (0.02, 0.03, 0.045)
+FOOT = (0.05, -0.1, -0.3)
+
+
+@jaxnsd.system
+class TumblingBody(System):
+    """A body without symmetry, with a frictional foot: q = (position, quaternion), u = (velocity, body-fixed angular velocity)."""
+
+    e_N: float = 0.3
+    mu: float = 0.4
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * (u[:3] @ u[:3] + jnp.array(INERTIA) @ u[3:] ** 2)
+
+    def potential_energy(self, t, q):
+        return GRAVITY * q[2]
+
+    def q_dot(self, t, q, u):
+        s, v, w = q[3], q[4:], u[3:]
+        return jnp.concatenate([u[:3], 0.5 * jnp.stack([-v @ w]), 0.5 * (s * w + jnp.cross(v, w))])
+
+    def rotate(self, q, r):
+        s, v = q[3], q[4:]
+        norm = q[3:] @ q[3:]
+        return r + 2 * jnp.cross(v, jnp.cross(v, r) + s * r) / norm
+
+    def gap(self, t, q):
+        return (q[:3] + self.rotate(q, jnp.array(FOOT)))[2:]
+
+    def tangential_velocity(self, t, q, u):
+        return (u[:3] + self.rotate(q, jnp.cross(u[3:], jnp.array(FOOT))))[None, :2]
+
+
+@jaxnsd.system
+class FreeBody(System):
+    """A torque-free body: q = unit quaternion, u = body-fixed angular velocity."""
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * jnp.array(INERTIA) @ u**2
+
+    def q_dot(self, t, q, u):
+        s, v = q[0], q[1:]
+        return 0.5 * jnp.concatenate([jnp.stack([-v @ u]), s * u + jnp.cross(v, u)])
+
+
+@jaxnsd.system
+class FreeBodyRedundant(System):
+    """The same body in redundant coordinates: q = quaternion, u = q_dot, |q|^2 = 1 as a constraint.
+
+    omega = 2 G(q) u with the rows of G orthogonal to q; the last term gives the direction along q an inertia, which no motion feels.
+    """
+
+    def kinetic_energy(self, t, q, u):
+        s, v = q[0], q[1:]
+        omega = 2 * (s * u[1:] - u[0] * v - jnp.cross(v, u[1:]))
+        return 0.5 * jnp.array(INERTIA) @ omega**2 + 0.5 * (q @ u) ** 2
+
+    def constraint(self, t, q):
+        return jnp.stack([q @ q - 1])
+
+
+@jaxnsd.system
+class Sledge(System):
+    """A sledge that does not turn, on several runners: q = (x, y); its contacts are redundant, in both directions."""
+
+    runners: int = jaxnsd.static(default=3)
+    e_N: float = 0.4
+    mu: float = 0.3
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return GRAVITY * q[1]
+
+    def gap(self, t, q):
+        return jnp.tile(q[1:], self.runners)
+
+    def tangential_velocity(self, t, q, u):
+        return jnp.tile(u[:1, None], (self.runners, 1))
+
+
+# ------------------------------------------------------------------------------------- the equations of every step, recomputed
+def along(function, axes):
+    """A method of a system at many times and states, as a NumPy array."""
+    for _ in range(axes):
+        function = jax.vmap(function)
+    return lambda *args: np.asarray(jax.jit(function)(*args))
+
+
+def violations(system, solution, dt):
+    """Largest violation of each equation of C24 over all steps, relative to the terms in it, from the stored arrays alone."""
+    t, q, u = (np.asarray(getattr(solution, name)) for name in "tqu")
+    V, R_N, R_F, R_g, R_gamma = (np.asarray(solution.auxiliary[name])[1:] for name in ("V", "R_N", "R_F", "R_g", "R_gamma"))
+    s = V.shape[1]
+    c, b, a, a_hat = butcher.lobatto(s)
+    times = t[:-1, None] + c * dt
+
+    def positions(velocities):
+        return q[:-1, None] + dt * np.einsum("ij,njk->nik", a, velocities)
+
+    Q = positions(V) if not system.defines("q_dot") else np.repeat(q[:-1, None], s, axis=1)
+    for _ in range(60 if system.defines("q_dot") else 0):
+        Q = positions(along(system.q_dot, 2)(times, Q, V))
+    at = (times, Q, V)
+    F = dt * along(system.b, 2)(*at)
+    F = F + np.einsum("nsui,nsi->nsu", along(system.W_N, 2)(*at), R_N) + np.einsum("nsuid,nsid->nsu", along(system.W_F, 2)(*at), R_F)
+    F = F + np.einsum("nsui,nsi->nsu", along(system.W_g, 2)(*at), R_g) + np.einsum("nsui,nsi->nsu", along(system.W_gamma, 2)(*at), R_gamma)
+    p_n, p_end = along(system.momentum, 1)(t[:-1], q[:-1], u[:-1]), along(system.momentum, 1)(t[1:], q[1:], u[1:])
+    p_i = along(system.momentum, 2)(*at)
+    momentum = np.max(np.abs(p_n)) + np.max(np.abs(F))
+    gap, gamma_F = along(system.gap, 2)(times, Q)[:, 1:], along(system.tangential_velocity, 2)(*at)[:, 1:]
+    e_N, e_F, mu = (np.asarray(x) for x in system.contact_data(t[0], jnp.asarray(q[0])))
+    before, after = (t[:-1], q[:-1], u[:-1]), (t[1:], q[1:], u[1:])
+    xi_N = along(system.gap_velocity, 1)(*after) + e_N * along(system.gap_velocity, 1)(*before)
+    xi_F = along(system.tangential_velocity, 1)(*after) + e_F[:, None] * along(system.tangential_velocity, 1)(*before)
+    P_N, P_F = np.einsum("s,nsi->ni", b, R_N), np.einsum("s,nsid->nid", b, R_F)
+    closed = (R_N[:, -2] > 0) | (gap[:, -1] <= 0)
+    speed, force = 1e-3 + np.max(np.abs(u)), 1e-300 + np.max(np.abs(R_N), initial=0)
+
+    def worst(x, scale):
+        return float(np.max(np.abs(x), initial=0)) / scale
+
+    def coulomb(P_N, P_F, slip):
+        """Distance from Coulomb's law: P_F inside of the disc, and opposite to the slip; slow slip has no sharp direction."""
+        norm = np.linalg.norm(slip, axis=-1, keepdims=True)
+        opposite = P_F + (mu * P_N)[..., None] * slip / np.where(norm > 0, norm, 1)
+        outside = np.linalg.norm(P_F, axis=-1) - mu * P_N
+        return max(worst(opposite * np.minimum(1, norm / (1e-3 * speed)), force), float(np.max(outside, initial=0)) / force)
+
+    return {
+        "(47) stages": worst(p_i - p_n[:, None] - np.einsum("ij,njk->nik", a_hat, F), momentum),
+        "(47) end": worst(p_end - p_n - np.einsum("j,njk->nk", b, F), momentum),
+        "(47) position": worst(q[1:] - Q[:, -1], 1 + np.max(np.abs(q))),
+        "percussions": worst(P_N - solution.P_N, force) + worst(P_F - solution.P_F, force),
+        "(50) position": worst(along(system.constraint, 2)(times, Q), 1),
+        "(50) velocity": worst(along(system.constraint_velocity, 1)(*after), speed),
+        "(51)": worst(along(system.velocity_constraint, 2)(*at)[:, 1:], speed) + worst(along(system.velocity_constraint, 1)(*after), speed),
+        "(52) gap": float(np.max(-gap, initial=0)),
+        "(52) pull": float(np.max(-R_N[:, :-1], initial=0)) / force,
+        "(52) complementarity": worst(np.minimum(gap / dt / speed, R_N[:, :-1] / force), 1),
+        "(56) closed": worst(np.where(closed, np.minimum(xi_N / speed, P_N / force), 0), 1),
+        "(56) open": worst(np.where(closed, 0, P_N), force),
+        "(57)": coulomb(R_N[:, :-1], R_F[:, :-1], gamma_F),
+        "(58)": coulomb(np.maximum(P_N, 0), P_F, xi_F),
+    }
+
+
+def quaternion_state():
+    return jnp.array([0.0, 0.0, 0.35, 1.0, 0.0, 0.0, 0.0]), jnp.array([0.5, 0.0, 0.0, 2.0, -1.0, 3.0])
+
+
+#: system, stages, initial state, dt: every feature at least once, and every number of stages.
+CASES = {
+    "ball that falls": (RotatingBall(), 3, RotatingBall().initial_state(0.0), 1e-2),
+    "ball that slides": (RotatingBall(e_N=0.0, e_F=0.3), 3, RotatingBall().initial_state(50.0), 1e-2),
+    "slope": (PointMassOnSlope(), 4, PointMassOnSlope().initial_state(2), 0.05),
+    "slope, 5 stages": (PointMassOnSlope(), 5, PointMassOnSlope().initial_state(2), 0.05),
+    "wall, driven": (PendulumWithWall(amplitude=0.1), 3, PendulumWithWall().initial_state(), 0.02),
+    "skate": (Skate(), 3, (jnp.zeros(3), jnp.array([0.0, 0.0, 1.5])), 0.05),
+    "tumbling": (TumblingBody(), 3, quaternion_state(), 0.01),
+    "slider-crank": (SliderCrank(), 3, SliderCrank().initial_state(), 1e-4),
+    "slider-crank, RATTLE": (SliderCrank(), 2, SliderCrank().initial_state(), 1e-4),
+    "sledge": (Sledge(), 3, (jnp.array([0.0, 0.1]), jnp.array([1.0, 0.0])), 0.01),
+}
+STEPS = 256
+
+
+@functools.cache
+def solved(case):
+    system, s, (q0, u0), dt = CASES[case]
+    return simulate(system, Lobatto(s), q0, u0, STEPS * dt, dt).raise_if_failed()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equations_of_every_step(case):
+    """Momentum, positions, both levels of the constraints, complementarity, slip direction and impact law, (47)-(59), on every step."""
+    system, _, _, dt = CASES[case]
+    solution = solved(case)
+    for equation, violation in violations(system, solution, dt).items():
+        assert violation < 1e-11, equation
+    assert not solution.P_N.size or np.any(np.asarray(solution.P_N) > 0), "no contact closed"
+    iterations = np.asarray(solution.iterations)
+    assert iterations.mean() <= 6 and iterations.max() <= 20
+
+
+@pytest.mark.parametrize("name", ["u", "V", "R_N", "R_F"])
+def test_equations_can_fail(name):
+    """The test above sees a stored array that is off by 1e-8."""
+    system, _, _, dt = CASES["ball that slides"]
+    solution = solved("ball that slides")
+    if name == "u":
+        wrong = dataclasses.replace(solution, u=solution.u + 1e-8)
+    else:
+        changed = {**solution.auxiliary, name: solution.auxiliary[name] + 1e-8}
+        wrong = dataclasses.replace(solution, auxiliary=changed)
+    assert max(violations(system, wrong, dt).values()) > 1e-10
+
+
+# ---------------------------------------------------------------------------------------------------------------- rotating ball
+def ball(omega, e_N):
+    q0, u0 = RotatingBall().initial_state(omega)
+    return simulate(RotatingBall(e_N=e_N), Lobatto(3), q0, u0, STEPS * 1e-2, 1e-2).raise_if_failed()
+
+
+def test_ball_falls_and_bounces():
+    """C24 6.1, case 1: exact parabolas between the impacts, exact restitution at each, past the accumulation point, no penetration."""
+    solution = ball(0.0, 0.5)
+    t, y, v = np.asarray(solution.t), np.asarray(solution.q)[:, 1], np.asarray(solution.u)[:, 1]
+    assert y.min() >= 0.1 - 1e-12
+    impacts = np.flatnonzero(np.asarray(solution.P_N)[:, 0] > 0)
+    first, second = impacts[0], impacts[impacts > impacts[0] + 1][0]
+    free = slice(0, first + 1)
+    np.testing.assert_allclose(y[free], 1 - 0.5 * GRAVITY * t[free] ** 2, atol=1e-13)
+    np.testing.assert_allclose(v[free], -GRAVITY * t[free], atol=1e-13)
+    np.testing.assert_allclose(v[first + 1], -0.5 * v[first], rtol=1e-12)
+    np.testing.assert_allclose(y[first + 1], 0.1, atol=1e-12)
+    flight = slice(first + 1, second + 1)
+    tau = t[flight] - t[first + 1]
+    np.testing.assert_allclose(y[flight], y[first + 1] + v[first + 1] * tau - 0.5 * GRAVITY * tau**2, atol=1e-12)
+    exact = np.sqrt(1.8 / GRAVITY) * 1.5 / 0.5
+    np.testing.assert_allclose(y[t > exact + 0.1], 0.1, atol=1e-12)
+    np.testing.assert_allclose(v[t > exact + 0.5], 0, atol=1e-12)  # it halves with every step
+    np.testing.assert_allclose(np.asarray(solution.P_N)[t[1:] > exact + 0.5, 0], GRAVITY * 1e-2, rtol=1e-11)
+
+
+def test_ball_slides_then_rolls():
+    """C24 6.1, case 2: slipping impact with Delta P_F = mu Delta P_N, sliding with constant force, then pure rolling without force."""
+    solution = ball(50.0, 0.0)
+    t, u, q = np.asarray(solution.t), np.asarray(solution.u), np.asarray(solution.q)
+    P_N, P_F = np.asarray(solution.P_N)[:, 0], np.asarray(solution.P_F)[:, 0, 0]
+    impact = int(np.argmax(P_N > 0))
+    assert abs(t[impact] - np.sqrt(1.8 / GRAVITY)) < 1e-2
+    assert q[:, 1].min() >= 0.1 - 1e-12
+    np.testing.assert_allclose(u[impact, 1], -GRAVITY * t[impact], rtol=1e-12)
+    np.testing.assert_allclose(P_F[impact], -0.2 * P_N[impact], rtol=1e-12)
+    rolls = int(np.argmax(np.abs(u[:, 0] + 0.1 * u[:, 2])[impact + 1 :] < 1e-9)) + impact + 1
+    sliding = slice(impact + 1, rolls - 1)
+    np.testing.assert_allclose(P_N[sliding], GRAVITY * 1e-2, rtol=1e-11)
+    np.testing.assert_allclose(P_F[sliding], -0.2 * GRAVITY * 1e-2, rtol=1e-11)
+    np.testing.assert_allclose(np.diff(u[impact + 1 : rolls - 1, 0]), -0.2 * GRAVITY * 1e-2, rtol=1e-11)
+    np.testing.assert_allclose(u[rolls:, 0], -2 * 50 * 0.1 / 7, rtol=1e-12)
+    np.testing.assert_allclose(P_F[rolls + 1 :], 0, atol=1e-14)
+
+
+def test_ball_sticks_at_once():
+    """C24 6.1, case 3: the impact takes the slip away, pure rolling from there on."""
+    solution = ball(10.0, 0.0)
+    impact = int(np.argmax(np.asarray(solution.P_N)[:, 0] > 0))
+    u = np.asarray(solution.u)
+    np.testing.assert_allclose(u[impact + 1 :, 0], -2 * 10 * 0.1 / 7, rtol=1e-12)
+    np.testing.assert_allclose(u[impact + 1 :, 2], 2 * 10 / 7, rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(solution.P_F)[impact + 1 :], 0, atol=1e-14)
+    assert np.asarray(solution.q)[:, 1].min() >= 0.1 - 1e-12
+
+
+# ------------------------------------------------------------------------------------------------------------------------ orders
+def errors_at(system, s, state, T, sizes, reference, solver=None):
+    """Errors at time T for T / N, N in sizes; as many steps for all, so that they share a compilation."""
+    errors = []
+    for n in sizes:
+        solution = simulate(system, Lobatto(s), *state, max(sizes) * T / n, T / n, solver=solver)
+        assert not np.any(np.asarray(solution.outcome)[:n])
+        assert np.asarray(solution.iterations)[:n].mean() <= 6
+        errors.append(np.max(np.abs(np.asarray(solution.q)[n] - reference)))
+    return np.array(errors)
+
+
+def observed(sizes, errors):
+    return -np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+
+
+def slope_reference(T):
+    """The mass slides on the slope: its arc length by a Runge-Kutta method of order eight."""
+
+    def rhs(t, state):
+        x, v = state
+        slope = -np.exp(-x)
+        norm2 = 1 + slope**2
+        # x'' from the balance along tangent and normal: m (x'', y'') = (0, -m g) + N n + F t, F = -mu N
+        curvature = np.exp(-x) * v**2  # y'' - slope x''
+        N = (curvature + 10.0) / (np.sqrt(norm2) * (1 + 0 * x)) / 1.0
+        return [v, N * (-slope - 0.3) / np.sqrt(norm2)]
+
+    x = solve_ivp(rhs, (0, T), [0.0, 0.0], "DOP853", rtol=1e-13, atol=1e-14).y[0, -1]
+    return np.array([x, np.exp(-x)])
+
+
+@pytest.mark.parametrize("s, sizes", [(2, (16, 32, 64)), (3, (8, 16, 32, 64)), (4, (4, 8, 16)), (5, (4, 8))])
+def test_order_with_persistent_contact(s, sizes):
+    """C24 6.3, case 1: order 2 s - 2 with contact and sliding friction, against another method on the reduced equation of motion."""
+    reference = slope_reference(1.6)
+    errors = errors_at(PointMassOnSlope(), s, PointMassOnSlope().initial_state(1), 1.6, sizes, reference, SemismoothNewton(tolerance=1e-14))
+    if s < 5:
+        assert observed(sizes, errors) == pytest.approx(2 * s - 2, abs=0.15 if s < 4 else 0.6)
+    else:
+        assert errors[1] < 1e-9 and errors[0] / errors[1] > 2**7.5, "order 8 as far as it can be seen"
+
+
+@pytest.mark.parametrize("s", [2, 3])
+def test_first_order_across_impacts(s):
+    """C24 6.3, case 2: about first order, as all schemes that capture events."""
+    sizes = (16, 32, 64)
+    state = PointMassOnSlope().initial_state(2)
+    fine = simulate(PointMassOnSlope(), Lobatto(3), *state, 1.6, 1.6 / 16384, save_every=16384).q[-1]
+    errors = errors_at(PointMassOnSlope(), s, state, 1.6, sizes, fine)
+    assert errors[-1] < 2e-2 and errors[-1] > 1e-5
+
+
+@pytest.mark.parametrize("s", [2, 3, 4])
+def test_order_with_a_driven_constraint(s):
+    """Order 2 s - 2 with a bilateral, rheonomic constraint, against the pendulum's angle by another method."""
+    system = Pendulum(amplitude=0.3)
+    T, sizes = 0.8, (8, 16, 32) if s < 4 else (4, 8, 16)
+
+    def rhs(t, state):
+        angle, rate = state
+        acceleration = 0.3 * 49 * np.cos(7 * t)
+        return [rate, -GRAVITY * np.sin(angle) - acceleration * np.cos(angle)]
+
+    angle = solve_ivp(rhs, (0, T), [1.2, 0.0], "DOP853", rtol=1e-13, atol=1e-14).y[0, -1]
+    reference = np.array([0.3 * (1 - np.cos(7 * T)) + np.sin(angle), -np.cos(angle)])
+    errors = errors_at(system, s, system.initial_state(), T, sizes, reference)
+    assert observed(sizes, errors) == pytest.approx(2 * s - 2, abs=0.2)
+
+
+@pytest.mark.parametrize("s", [2, 3, 4])
+def test_nonholonomic_constraint(s):
+    """The skate against its closed form. The index shift between R^{i-1} and gamma^i, C24 (51), costs order: s - 1 is what is left."""
+    sizes, omega = (16, 32, 64), 1.5
+    reference = Skate().exact(1.6, omega)
+    errors = errors_at(Skate(), s, (jnp.zeros(3), jnp.array([0.0, 0.0, omega])), 1.6, sizes, reference)
+    assert observed(sizes, errors) == pytest.approx(s - 1, abs=0.15)
+
+
+# --------------------------------------------------------------------------------------------------------------- formulations
+@pytest.mark.parametrize("s", [2, 3])
+def test_quaternion_in_two_formulations(s):
+    """A free body: quasi-velocities with q_dot = B(q) u, and redundant coordinates with |q| = 1 as a constraint, converge to each other."""
+    omega, T, sizes = np.array([0.5, 2.0, -0.7]), 1.6, (16, 32)
+    differences = []
+    for n in sizes:
+        quasi = simulate(FreeBody(), Lobatto(s), jnp.array([1.0, 0, 0, 0]), jnp.array(omega), 32 * T / n, T / n)
+        start = jnp.array([0.0, *omega / 2])
+        redundant = simulate(FreeBodyRedundant(), Lobatto(s), jnp.array([1.0, 0, 0, 0]), start, 32 * T / n, T / n)
+        assert not np.any(np.asarray(quasi.outcome)) and not np.any(np.asarray(redundant.outcome))
+        np.testing.assert_allclose(np.linalg.norm(redundant.q, axis=1), 1, atol=1e-12)
+        differences.append(np.max(np.abs(np.asarray(quasi.q)[n] - np.asarray(redundant.q)[n])))
+    assert differences[-1] < {2: 2e-2, 3: 2e-5}[s]
+    assert np.log2(differences[0] / differences[1]) == pytest.approx(2 * s - 2, abs=0.3)
+
+
+def test_slider_crank_in_two_formulations():
+    """Redundant and minimal coordinates give the same motion: through impacts, up to the error of the time steps."""
+    n, dt = STEPS, 1e-4
+    redundant = solved("slider-crank")
+    minimal = simulate(SliderCrankMinimal(), Lobatto(3), *SliderCrankMinimal().initial_state(), n * dt, dt).raise_if_failed()
+    assert np.any(np.asarray(redundant.P_N) > 0)
+    angles = np.asarray(redundant.q)[:, 2::3]
+    np.testing.assert_allclose(angles, minimal.q, atol=2e-6)
+    before = int(np.argmax(np.any(np.asarray(redundant.P_N) > 0, axis=1)))
+    np.testing.assert_allclose(angles[:before], np.asarray(minimal.q)[:before], atol=2e-8)
+
+
+def test_slider_crank_obeys_its_constraints():
+    """C24 6.2: no penetration, |g| <= 1e-12 and dg/dt = 0 at every node."""
+    system = SliderCrank()
+    for case in ("slider-crank", "slider-crank, RATTLE"):
+        solution = solved(case)
+        assert np.min(along(system.gap, 1)(solution.t, solution.q)) >= -1e-12
+        assert np.max(np.abs(along(system.constraint, 1)(solution.t, solution.q))) <= 1e-12
+        assert np.max(np.abs(along(system.constraint_velocity, 1)(solution.t, solution.q, solution.u))) <= 1e-11
+
+
+# ------------------------------------------------------------------------------------------------------------------------ RATTLE
+def rattle(q, u, dt, n):
+    """Nonsmooth RATTLE for the slider-crank in NumPy: closed-form kinematics, Newton's method for g, prox iterations for the contacts."""
+    l1, l2, a, b, d, mu, e_N = 0.153, 0.306, 0.05, 0.025, 0.052, 0.01, 0.4
+    M = np.array([0.038, 0.038, 7.4e-5, 0.038, 0.038, 5.9e-4, 0.076, 0.076, 2.7e-6])
+    half = 0.5 * dt * -GRAVITY * M * np.array([0, 1, 0] * 3)
+
+    def kinematics(q):
+        x1, y1, f1, x2, y2, f2, x3, y3, f3 = q
+        c1, s1, c2, s2, c3, s3 = np.cos(f1), np.sin(f1), np.cos(f2), np.sin(f2), np.cos(f3), np.sin(f3)
+        h1, h2 = l1 / 2, l2 / 2
+        g = np.array(
+            [x1 - h1 * c1, y1 - h1 * s1, x2 - h2 * c2 - x1 - h1 * c1, y2 - h2 * s2 - y1 - h1 * s1, x3 - x2 - h2 * c2, y3 - y2 - h2 * s2]
+        )
+        J = np.zeros((6, 9))
+        J[0, [0, 2]], J[1, [1, 2]] = (1, h1 * s1), (1, -h1 * c1)
+        J[2, [3, 5, 0, 2]], J[3, [4, 5, 1, 2]] = (1, h2 * s2, -1, h1 * s1), (1, -h2 * c2, -1, -h1 * c1)
+        J[4, [6, 3, 5]], J[5, [7, 4, 5]] = (1, -1, h2 * s2), (1, -1, -h2 * c2)
+        gap, N, F = np.zeros(4), np.zeros((4, 9)), np.zeros((4, 9))
+        for k, (i, j) in enumerate(((-a, b), (a, b), (-a, -b), (a, -b))):
+            sign = -1 if k < 2 else 1
+            gap[k] = d / 2 + sign * (y3 + i * s3 + j * c3)
+            N[k, [7, 8]] = sign, sign * (i * c3 - j * s3)
+            F[k, [6, 8]] = 1, -i * s3 - j * c3
+        return g, J, gap, N, F
+
+    def contacts(G, c, active):
+        """P_N, P_F of xi = G P + c by Gauss-Seidel prox iterations; normal rows first."""
+        P = np.zeros(8)
+        for _ in range(20000):
+            old = P.copy()
+            for k in range(4):
+                P[k] = max(0, P[k] - (G[k] @ P + c[k]) / G[k, k]) if active[k] else 0
+            for k in range(4):
+                x = P[4 + k] - (G[4 + k] @ P + c[4 + k]) / G[4 + k, 4 + k]
+                P[4 + k] = np.clip(x, -mu * P[k], mu * P[k])
+            if np.max(np.abs(P - old)) <= 1e-15 * (1e-3 + np.max(np.abs(P))):
+                break
+        return P
+
+    path = [(q, u)]
+    for _ in range(n):
+        _, J0, _, N0, F0 = kinematics(q)
+        W = np.concatenate([J0, N0, F0]).T / M[:, None]
+        V, before_N, before_F = u + half / M, N0 @ u, F0 @ u
+        start, R = V.copy(), np.zeros(14)
+        for _ in range(12):
+            q1 = q + dt * V
+            g, J, gap, N, F = kinematics(q1)
+            rows = np.concatenate([J, N, F])
+            now = np.concatenate([g / dt, gap / dt, F @ V])
+            G = rows @ W
+            c = now - G @ R
+            elim = np.linalg.solve(G[:6, :6], np.concatenate([G[:6, 6:], c[:6, None]], axis=1))
+            P = contacts(G[6:, 6:] - G[6:, :6] @ elim[:, :8], c[6:] - G[6:, :6] @ elim[:, 8], np.ones(4, bool))
+            R = np.concatenate([-elim[:, 8] - elim[:, :8] @ P, P])
+            V = start + W @ R
+        q = q + dt * V
+        _, J, gap, N, F = kinematics(q)
+        rows = np.concatenate([J, N, F])
+        W1 = rows.T / M[:, None]
+        # The velocity law is on the sum of the halves: R is what this half step adds to what the first one has done.
+        free = V + half / M - W1 @ R
+        G, c = rows @ W1, rows @ free + np.concatenate([np.zeros(6), e_N * before_N, 0 * before_F])
+        elim = np.linalg.solve(G[:6, :6], np.concatenate([G[:6, 6:], c[:6, None]], axis=1))
+        active = R[6:10] > 0
+        P = contacts(G[6:, 6:] - G[6:, :6] @ elim[:, :8], c[6:] - G[6:, :6] @ elim[:, 8], active)
+        u = free + W1 @ np.concatenate([-elim[:, 8] - elim[:, :8] @ P, P])
+        path.append((q, u))
+    return tuple(np.array(x) for x in zip(*path, strict=True))
+
+
+def test_two_stages_are_rattle():
+    """Lobatto(2) is the RATTLE scheme with contact, written here independently; through several impacts with friction."""
+    solution = solved("slider-crank, RATTLE")
+    q0, u0 = (np.asarray(x) for x in SliderCrank().initial_state())
+    q, u = rattle(q0, u0, 1e-4, STEPS)
+    assert np.sum(np.any(np.asarray(solution.P_N) > 0, axis=1)) >= 3
+    np.testing.assert_allclose(solution.q, q, atol=1e-9)
+    np.testing.assert_allclose(solution.u, u, atol=1e-5)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- energy
+@pytest.mark.parametrize("s, bound", [(2, 1e-3), (3, 5e-8)])
+def test_energy_stays_bounded(s, bound):
+    """A conservative system with a constraint over 1e5 steps: the energy oscillates in a band that does not grow or drift."""
+    system = Pendulum()
+    solution = simulate(system, Lobatto(s), *system.initial_state(), 2000.0, 0.02, save_every=20).raise_if_failed()
+    energy = along(system.total_energy, 1)(solution.t, solution.q, solution.u)
+    error = (energy - energy[0]) / 0.7 / GRAVITY
+    early, late = (np.max(np.abs(part)) for part in (error[:500], error[-500:]))
+    assert late < bound and late < 1.1 * early + 1e-12
+    drift = abs(np.mean(error[-1000:]) - np.mean(error[:1000]))
+    assert drift < 0.02 * early + 1e-12
+    assert np.max(np.abs(along(system.constraint, 1)(solution.t, solution.q))) < 1e-13
+
+
+# ------------------------------------------------------------------------------------------------------------------ derivatives
+def slide(mu, s=3, steps=32):
+    system = PointMassOnSlope(mu=mu)
+    return simulate(system, Lobatto(s), *PointMassOnSlope().initial_state(1), 1.6, 1.6 / steps, solver=SemismoothNewton(tolerance=1e-14)).q[
+        -1
+    ]
+
+
+def test_gradient_of_the_final_position():
+    """Forward and reverse mode against finite differences of order four, to 1e-8."""
+    forward, reverse = jax.jacfwd(slide)(0.3), jax.jacrev(slide)(0.3)
+    h = 1e-3
+    difference = (8 * (slide(0.3 + h) - slide(0.3 - h)) - (slide(0.3 + 2 * h) - slide(0.3 - 2 * h))) / (12 * h)
+    assert np.max(np.abs(forward)) > 0.1
+    np.testing.assert_allclose(forward, difference, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(reverse, forward, rtol=0, atol=1e-12)
+
+
+def test_gradients_with_constraints():
+    """With a driven bilateral constraint, with respect to length and amplitude; the initial state moves with them."""
+
+    def final(parameters):
+        system = Pendulum(length=parameters[0], amplitude=parameters[1])
+        solution = simulate(system, Lobatto(3), *system.initial_state(), 0.64, 0.02, solver=SemismoothNewton(tolerance=1e-14))
+        return jnp.concatenate([solution.q[-1], solution.u[-1]])
+
+    x = jnp.array([1.0, 0.2])
+    J = jax.jacfwd(final)(x)
+    for i in range(2):
+        h = 1e-3 * jnp.eye(2)[i]
+        difference = (8 * (final(x + h) - final(x - h)) - (final(x + 2 * h) - final(x - 2 * h))) / 12e-3
+        np.testing.assert_allclose(J[:, i], difference, rtol=0, atol=2e-8)
+
+
+def test_gradients_with_quasi_velocities():
+    """With q_dot = B(q) u, with respect to the initial angular velocity."""
+
+    def final(omega):
+        return simulate(FreeBody(), Lobatto(3), jnp.array([1.0, 0, 0, 0]), omega, 0.64, 0.02, solver=SemismoothNewton(tolerance=1e-14)).q[
+            -1
+        ]
+
+    x = jnp.array([0.5, 2.0, -0.7])
+    J = jax.jacfwd(final)(x)
+    h = 1e-3
+    for i in range(3):
+        e = h * jnp.eye(3)[i]
+        difference = (8 * (final(x + e) - final(x - e)) - (final(x + 2 * e) - final(x - 2 * e))) / (12 * h)
+        np.testing.assert_allclose(J[:, i], difference, rtol=0, atol=1e-9)
+
+
+def test_batch_equals_loop():
+    mus = jnp.linspace(0.1, 0.5, 5)
+    np.testing.assert_allclose(jax.vmap(slide)(mus), jnp.stack([slide(mu) for mu in mus]), rtol=0, atol=1e-13)
+
+
+# ------------------------------------------------------------------------------------------------------------------- robustness
+@pytest.mark.parametrize("mass", [1e-6, 1e-3, 1e6])
+def test_units_do_not_matter(mass):
+    """The motion does not depend on the mass; neither does the solver's success, for percussions from 1e-8 to 1e5 N s."""
+    state = PointMassOnSlope().initial_state(2)
+    run = lambda m: simulate(PointMassOnSlope(mass=m), Lobatto(4), *state, STEPS * 0.05, 0.05).raise_if_failed()  # noqa: E731
+    solution, reference = run(mass), solved("slope")
+    np.testing.assert_allclose(solution.q, reference.q, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(np.asarray(solution.P_N) / mass, reference.P_N, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dt", [1e-6, 1e-5, 3e-4, 1e-3, 3e-3])
+def test_slider_crank_for_a_range_of_steps(dt):
+    """3e-3 is a third of a radian a step. Newton's method: at most six iterations on average and twenty at worst."""
+    solution = simulate(SliderCrank(), Lobatto(3), *SliderCrank().initial_state(), STEPS * dt, dt).raise_if_failed()
+    iterations = np.asarray(solution.iterations)
+    assert iterations.mean() <= 6 and iterations.max() <= 20
+
+
+@pytest.mark.parametrize("dt", [1e-5, 1e-3, 0.2, 0.4])
+def test_slope_for_a_range_of_steps(dt):
+    state = PointMassOnSlope().initial_state(2)
+    solution = simulate(PointMassOnSlope(), Lobatto(4), *state, STEPS * dt, dt).raise_if_failed()
+    iterations = np.asarray(solution.iterations)
+    assert iterations.mean() <= 6 and iterations.max() <= 20
+
+
+def test_redundant_contacts():
+    """Three runners that touch together, redundant in both directions, move as one; so does the sum of the percussions."""
+    start, dt = CASES["sledge"][2], 0.01
+    three = solved("sledge")
+    one = simulate(Sledge(runners=1), Lobatto(3), *start, STEPS * dt, dt).raise_if_failed()
+    np.testing.assert_allclose(three.q, one.q, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(np.sum(three.P_N, axis=1), np.sum(one.P_N, axis=1), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(np.sum(three.P_F, axis=1), np.sum(one.P_F, axis=1), rtol=0, atol=1e-11)
+
+
+def test_float32(monkeypatch):
+    """In float32 the tolerance follows the dtype."""
+    monkeypatch.setattr(jaxnsd.checks, "_warned_float32", True)
+    q0, u0 = (np.asarray(x, np.float32) for x in RotatingBall().initial_state(50.0))
+    solution = simulate(RotatingBall(e_N=0.0), Lobatto(3), q0, u0, STEPS * 1e-2, 1e-2).raise_if_failed()
+    assert solution.u.dtype == jnp.float32
+    np.testing.assert_allclose(solution.u[-1, 0], -2 * 50 * 0.1 / 7, rtol=1e-4)
+
+
+# -------------------------------------------------------------------------------------------------------------------- bad input
+@pytest.mark.parametrize("stages", [1, 6, 2.5, True, "3", None])
+def test_stages(stages):
+    with pytest.raises(ValueError, match=r"stages must be one of \(2, 3, 4, 5\), got"):
+        Lobatto(stages)
+
+
+def test_order_attribute():
+    assert [Lobatto(s).order for s in butcher.STAGES] == [2, 4, 6, 8]
+    assert Lobatto(3) == Lobatto(stages=3) and hash(Lobatto(3)) == hash(Lobatto(3)) and Lobatto(3) != Lobatto(4)
