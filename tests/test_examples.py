@@ -30,7 +30,7 @@ def call(capsys, name, *arguments):
     return status, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["monte_carlo", "identify", "elastic_bar"])
+@pytest.mark.parametrize("name", ["monte_carlo", "identify", "elastic_bar", "lobatto_figures"])
 def test_help(capsys, name):
     status, out, _ = call(capsys, name, "--help")
     assert status == 0
@@ -50,6 +50,8 @@ def test_help(capsys, name):
         ("identify", ["--unknown"], "--unknown"),
         ("elastic_bar", ["--nodes", "1"], "at least 2 nodes"),
         ("elastic_bar", ["--out", "picture.docx"], ".png"),
+        ("lobatto_figures", ["--out", __file__], "cannot make the directory"),
+        ("lobatto_figures", ["--fast"], "--fast"),
         ("identify", ["--out", "picture.docx"], ".png"),
     ],
 )
@@ -125,3 +127,18 @@ def test_identify_has_the_derivatives_of_the_exact_motion():
         shift = jnp.zeros(3).at[i].set(width)
         exact = np.asarray(position(truth + shift, example.DT / 10) - position(truth - shift, example.DT / 10)) / (2 * width)
         assert np.max(np.abs(discrete[:, i] - exact)) < 0.015 * np.max(np.abs(exact)), example.NAMES[i]
+
+
+@pytest.mark.slow
+def test_lobatto_figures(capsys, tmp_path):
+    """No penetration, no opening of joints, orders 2 and 4 without and about one with an impact."""
+    status, out, _ = call(capsys, "lobatto_figures", "--quick", "--out", tmp_path / "figures")
+    assert status == 0
+    for name in ("slider_crank", "slope", "slope_convergence"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 20_000
+    assert all(float(x) < 1e-12 for x in re.findall(r"largest penetration ([\d.e+-]+) m", out))
+    assert float(re.search(r"opening of a joint ([\d.e+-]+) m", out)[1]) < 1e-12
+    for case, expected, tolerance in ((1, {2: 2.0, 3: 4.0}, 0.1), (2, {2: 1.0, 3: 1.0}, 0.5)):
+        for line in re.findall(rf"case {case}, (?:positions|velocities): (.*)", out):
+            orders = {int(s): float(order) for s, order in re.findall(r"s = (\d) ([\d.]+)", line)}
+            assert orders == pytest.approx(expected, abs=tolerance)

@@ -1,6 +1,6 @@
-"""Speed of the Moreau scheme on the benchmark systems: steps per second alone and in a batch, compile time, cost of a gradient.
+"""Speed of the schemes on the benchmark systems: steps per second alone and in a batch, compile time, cost of a gradient.
 
-    python examples/benchmarks/speed.py [--models RotatingBall Woodpecker BeadColumn] [--repeat 5] [--gradients]
+    python examples/benchmarks/speed.py [--models RotatingBall SliderCrank ...] [--repeat 5] [--gradients]
 
 Medians of several runs after compilation, float64, with `block_until_ready`. Run it on an idle machine and compare ratios, not times.
 """
@@ -8,6 +8,7 @@ Medians of several runs after compilation, float64, with `block_until_ready`. Ru
 import argparse
 import statistics
 import time
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +17,31 @@ import numpy as np
 import jaxnsd
 from jaxnsd.models import MODELS
 
-#: model -> (dt, steps alone, batch, steps in the batch, parameter that varies in the batch and its range)
+
+@dataclass(frozen=True)
+class Case:
+    """How a model is run: ``parameter`` varies in the batch within ``limits``; every 100th node is stored in it."""
+
+    scheme: jaxnsd.schemes.Scheme
+    dt: float
+    steps: int  # alone
+    batch: int
+    batch_steps: int
+    parameter: str
+    limits: tuple[float, float]
+    tolerance: float | None = None
+    gradient_batch: int = 1024
+    gradient_steps: int = 500
+
+
+MOREAU = jaxnsd.Moreau()
 CASES = {
-    "RotatingBall": (1e-3, 50_000, 8192, 1000, "mu", (0.05, 0.4)),
-    "Woodpecker": (1e-4, 20_000, 4096, 500, "mu", (0.25, 0.35)),
-    "BeadColumn": (1e-3, 10_000, 1024, 500, "e_N", (0.5, 0.95)),
+    "RotatingBall": Case(MOREAU, 1e-3, 50_000, 8192, 1000, "mu", (0.05, 0.4)),
+    "Woodpecker": Case(MOREAU, 1e-4, 20_000, 4096, 500, "mu", (0.25, 0.35)),
+    "BeadColumn": Case(MOREAU, 1e-3, 10_000, 1024, 500, "e_N", (0.5, 0.95)),
+    "SliderCrank": Case(jaxnsd.Lobatto(stages=2), 1e-4, 2000, 1024, 200, "mu", (0.005, 0.02), 1e-10, 64, 200),
+    "PointMassOnSlope": Case(jaxnsd.Lobatto(stages=3), 1e-3, 2000, 4096, 500, "mu", (0.2, 0.4), gradient_batch=256),
 }
-GRADIENT_BATCH, GRADIENT_STEPS = 1024, 500
 
 
 def timed(function, *args, repeat):
@@ -38,43 +57,51 @@ def timed(function, *args, repeat):
     return first, statistics.median(times)
 
 
+def run(case, system, steps, save_every=1):
+    """Simulate so many steps of a case from the model's own start."""
+    return jaxnsd.simulate(
+        system,
+        case.scheme,
+        *system.initial_state(),
+        steps * case.dt,
+        case.dt,
+        save_every=save_every,
+        solver=jaxnsd.SemismoothNewton(tolerance=case.tolerance),
+    )
+
+
 def measure(name, repeat):
     """One row of the table of speeds."""
-    dt, steps, batch, batch_steps, parameter, limits = CASES[name]
-    model, scheme = MODELS[name](), jaxnsd.Moreau()
-    q0, u0 = model.initial_state()
-    values = jnp.asarray(np.random.default_rng(0).uniform(*limits, batch))
+    case, model = CASES[name], MODELS[name]()
+    values = jnp.asarray(np.random.default_rng(0).uniform(*case.limits, case.batch))
 
     def alone(system):
-        return jaxnsd.simulate(system, scheme, q0, u0, steps * dt, dt)
+        return run(case, system, case.steps)
 
     def sparse(system):
-        return jaxnsd.simulate(system, scheme, q0, u0, steps * dt, dt, save_every=100)
+        return run(case, system, case.steps, save_every=100)
 
     @jax.jit
     @jax.vmap
     def together(value):
-        system = type(model)(**{parameter: value})
-        return jaxnsd.simulate(system, scheme, q0, u0, batch_steps * dt, dt, save_every=100)
+        return run(case, MODELS[name](**{case.parameter: value}), case.batch_steps, save_every=100)
 
     row = []
-    for run, argument, count in ((alone, model, steps), (sparse, model, steps), (together, values, batch * batch_steps)):
-        first, median = timed(run, argument, repeat=repeat)
+    counts = case.steps, case.steps, case.batch * case.batch_steps
+    for function, argument, count in zip((alone, sparse, together), (model, model, values), counts, strict=True):
+        first, median = timed(function, argument, repeat=repeat)
         row.append((count / median, first - median))
     solution = together(values)
     return row, float(jnp.mean(solution.success)), float(jnp.mean(solution.iterations)) / 100
 
 
 def gradient(name, repeat):
-    """Cost of a reverse-mode gradient of a 500-step run in a batch of 1024, beside the run itself."""
-    dt, *_, parameter, limits = CASES[name]
-    model, scheme = MODELS[name](), jaxnsd.Moreau()
-    q0, u0 = model.initial_state()
-    values = jnp.asarray(np.random.default_rng(0).uniform(*limits, GRADIENT_BATCH))
+    """Cost of a reverse-mode gradient of a batch of runs, beside the runs themselves."""
+    case = CASES[name]
+    values = jnp.asarray(np.random.default_rng(0).uniform(*case.limits, case.gradient_batch))
 
     def loss(value):
-        system = type(model)(**{parameter: value})
-        solution = jaxnsd.simulate(system, scheme, q0, u0, GRADIENT_STEPS * dt, dt, save_every=GRADIENT_STEPS)
+        solution = run(case, MODELS[name](**{case.parameter: value}), case.gradient_steps, save_every=case.gradient_steps)
         return jnp.sum(solution.u[-1] ** 2) + jnp.sum(solution.q[-1])
 
     forward_first, forward = timed(jax.jit(jax.vmap(loss)), values, repeat=repeat)
@@ -90,19 +117,21 @@ def main():
     parser.add_argument("--gradients", action="store_true", help="also measure reverse-mode gradients")
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    print(f"{'model':<14}{'alone':>10}{'every 100th':>13}{'batch':>16}{'compile s':>12}{'batch':>8}{'success':>9}{'Newton':>8}")
+    print(
+        f"{'model':<18}{'scheme':<10}{'alone':>10}{'every 100th':>13}{'batch':>16}{'compile s':>12}{'batch':>8}{'success':>9}{'Newton':>8}"
+    )
     for name in args.models:
         (alone, sparse, together), success, newton = measure(name, args.repeat)
         print(
-            f"{name:<14}{alone[0]:>10.2e}{sparse[0]:>13.2e}{together[0]:>10.2e}/{CASES[name][2]:<5}"
+            f"{name:<18}{CASES[name].scheme.name:<10}{alone[0]:>10.2e}{sparse[0]:>13.2e}{together[0]:>10.2e}/{CASES[name].batch:<5}"
             f"{alone[1]:>12.1f}{together[1]:>8.1f}{success:>9.3f}{newton:>8.2f}",
             flush=True,
         )
     if args.gradients:
-        print(f"\n{'model':<14}{'compile forward s':>19}{'reverse s':>11}{'reverse / forward':>19}")
+        print(f"\n{'model':<18}{'compile forward s':>19}{'reverse s':>11}{'reverse / forward':>19}")
         for name in args.models:
             forward, reverse, ratio = gradient(name, args.repeat)
-            print(f"{name:<14}{forward:>19.1f}{reverse:>11.1f}{ratio:>19.1f}", flush=True)
+            print(f"{name:<18}{forward:>19.1f}{reverse:>11.1f}{ratio:>19.1f}", flush=True)
 
 
 if __name__ == "__main__":
