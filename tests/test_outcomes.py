@@ -167,3 +167,24 @@ def test_to_xarray():
     assert data.P_N.shape == (30, 2) and data.sizes["node"] == 31
     with pytest.raises(ValueError, match=r"takes one motion, got a batch of shape \(4,\): index it first"):
         oscillators([2.0, 3.0, 2.0, 2.0]).to_xarray()
+
+
+@jaxnsd.system
+class HangingChain(jaxnsd.System):
+    """Two masses on stiff springs: at rest large forces cancel, and the velocity is zero."""
+
+    stiffness: float = 1e5
+
+    def mass_matrix(self, t, q):
+        return jnp.eye(2) * (1 + 0 * q[0])
+
+    def potential_energy(self, t, q):
+        return 0.5 * self.stiffness * ((q[0] - 1) ** 2 + (q[1] - q[0] - 1) ** 2) + 9.81 * (q[0] + q[1])
+
+
+@pytest.mark.parametrize("scheme", [jaxnsd.SymmetricMoreau(), jaxnsd.VariationalMoreau(), jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha()])
+def test_an_equilibrium_under_large_forces_is_solved(scheme):
+    lower = 1 - 2 * 9.81 / 1e5
+    sol = jaxnsd.simulate(HangingChain(), scheme, jnp.array([lower, lower + 1 - 9.81 / 1e5]), jnp.zeros(2), 0.2, 1e-3)
+    assert bool(sol.success)
+    assert jnp.max(jnp.abs(sol.u)) < 1e-11

@@ -221,6 +221,16 @@ class Factored(Condensed):
         return u + jnp.sum(self.Y * linalg.pack(z)[None, :], axis=1), P_b
 
 
+#: Round-off of a momentum balance, in units of the machine precision times its terms.
+ROUND_OFF = 16
+
+
+def resolution(q, dt, n_u):
+    """Velocities ``|q| / dt``, (n_u,); the largest for all where coordinates and velocities do not correspond."""
+    speed = jnp.abs(q) / dt
+    return speed if q.shape[0] == n_u else jnp.broadcast_to(jnp.max(speed), (n_u,))
+
+
 class VelocityProblem(NamedTuple):
     """The velocity-level problem of one step, as functions of ``args``; what varies in them is differentiated.
 
@@ -233,6 +243,7 @@ class VelocityProblem(NamedTuple):
     effect(args, u):          where the impulse enters R as well, ``balance(args, u, p)`` with p = None for none: function that applies
                               ``1 - dR/dp`` to a vector or to columns
     condense(args, u, kin):   `Condensed`, R linearized, where something better is known than the Jacobian
+    resolution(args):         (n_u,) velocities ``|q| / dt``: their round-off is all that positions, and forces that balance, resolve
     """
 
     balance: object
@@ -243,6 +254,7 @@ class VelocityProblem(NamedTuple):
     linear: bool
     effect: object = None
     condense: object = None
+    resolution: object = None
 
     def residual(self, args, u, p=None):
         """``R - p``; None: no impulse."""
@@ -305,6 +317,7 @@ def solve_velocity(problem, args, u, P, settings):
     if problem.linear:
         x, info, _ = linearized(u, guess, no_bilateral)
     else:
+        start_u = u
 
         def iteration(carry):
             x, previous = carry
@@ -312,9 +325,10 @@ def solve_velocity(problem, args, u, P, settings):
             u, z, P_b = x
             p = impulse(kin, z, P_b)
             largest = jnp.max(jnp.abs(problem.residual(frozen, u, p)))
-            momentum = problem.jacobian(frozen, u)
-            size = jnp.max(jnp.abs(momentum) @ jnp.abs(u)) + jnp.max(jnp.abs(p))
-            error = largest / (tolerance * size + float(jnp.finfo(dtype).tiny))
+            momentum = jnp.abs(problem.jacobian(frozen, u))
+            size = jnp.max(momentum @ (jnp.abs(u) + jnp.abs(start_u))) + jnp.max(jnp.abs(p))
+            floor = ROUND_OFF * float(jnp.finfo(dtype).eps) * jnp.max(momentum @ problem.resolution(frozen))
+            error = largest / (tolerance * size + floor + float(jnp.finfo(dtype).tiny))
             return (x, info._replace(iterations=info.iterations + previous.iterations)), error
 
         start = ((u, guess, no_bilateral), nothing_to_solve(dtype))

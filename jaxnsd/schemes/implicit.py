@@ -106,10 +106,10 @@ class ImplicitScheme(Scheme):
     A14 (26) is ``prediction = 1`` with ``require_closing``; another common rule is ``prediction = 0.5`` without. Both tests are made up to
     round-off, so that a contact that rests at gap zero does not open and close in turn.
 
-    The choice matters for bodies that come to rest with 0 < e_N < 1. Under the first rule, which the theorems on dissipation need, a contact
-    never gets over its last bounces: it pushes in every other step, and the body sinks with the speed ``(1 - e) / (1 + e) a dt / 2`` for an
-    acceleration a towards the contact. Under the second it comes to rest, at the price of a little energy, of order dt^2, created while
-    it does.
+    The choice matters for bodies that come to rest with 0 < e_N < 1. Under the first rule, which the theorems on dissipation need, a
+    contact never gets over its last bounces: it pushes in every other step, and the body sinks with the speed
+    ``(1 - e) / (1 + e) a dt / 2`` for an acceleration a towards the contact. Under the second it comes to rest, at the price of a
+    little energy, of order dt^2, created while it does.
 
     Force directions and xi are evaluated at the predicted configuration ``(t_{k+1}, q_k + dt q_dot(t_k, q_k, u_k))``, for both
     velocities; where gaps are linear in q they do not depend on it.
@@ -194,5 +194,15 @@ class ImplicitScheme(Scheme):
             return base.Condensed(None, kin, effect and effect(args, u), prepared.iteration.solve)
 
         jacobian = jax.jacfwd(balance, argnums=1)
-        problem = base.VelocityProblem(balance, jacobian, contacts, friction, active, linear, effect, condense if linear else None)
+        problem = base.VelocityProblem(
+            balance,
+            jacobian,
+            contacts,
+            friction,
+            active,
+            linear,
+            effect,
+            condense if linear else None,
+            lambda args: base.resolution(args[3], args[2], args[4].shape[0]),
+        )
         return base.solve_velocity(problem, args, args[4], guess, settings)

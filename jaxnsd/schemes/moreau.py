@@ -37,7 +37,15 @@ class _MoreauType(Scheme):
             return system.gap(t, q) <= 0
 
         balance, jacobian = (self._first_balance, None) if first else (self._balance, self._jacobian)
-        problem = base.VelocityProblem(balance, jacobian or jax.jacfwd(balance, argnums=1), contacts, friction, active, self._linear)
+        problem = base.VelocityProblem(
+            balance,
+            jacobian or jax.jacfwd(balance, argnums=1),
+            contacts,
+            friction,
+            active,
+            self._linear,
+            resolution=lambda args: base.resolution(args[3], args[2], args[4].shape[0]),
+        )
         return base.solve_velocity(problem, (system, t, dt, q, u_minus), u_minus, guess, settings)
 
     _linear: ClassVar[bool] = False
