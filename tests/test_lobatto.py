@@ -352,30 +352,28 @@ def observed(sizes, errors):
 
 
 def slope_reference(T):
-    """The mass slides on the slope: its arc length by a Runge-Kutta method of order eight."""
+    """The mass slides on the slope: x by a Runge-Kutta method of order eight."""
 
     def rhs(t, state):
         x, v = state
-        slope = -np.exp(-x)
-        norm2 = 1 + slope**2
-        # x'' from the balance along tangent and normal: m (x'', y'') = (0, -m g) + N n + F t, F = -mu N
-        curvature = np.exp(-x) * v**2  # y'' - slope x''
-        N = (curvature + 10.0) / (np.sqrt(norm2) * (1 + 0 * x)) / 1.0
-        return [v, N * (-slope - 0.3) / np.sqrt(norm2)]
+        slope, length = -np.exp(-x), np.hypot(1, np.exp(-x))
+        # Along the normal y'' - slope x'' = exp(-x) x'^2, which gives N; then x'' from N and the friction -mu N.
+        N = (10.0 + np.exp(-x) * v**2) / length
+        return [v, N * (-slope - 0.3) / length]
 
     x = solve_ivp(rhs, (0, T), [0.0, 0.0], "DOP853", rtol=1e-13, atol=1e-14).y[0, -1]
     return np.array([x, np.exp(-x)])
 
 
-@pytest.mark.parametrize("s, sizes", [(2, (16, 32, 64)), (3, (8, 16, 32, 64)), (4, (4, 8, 16)), (5, (4, 8))])
+@pytest.mark.parametrize("s, sizes", [(2, (16, 32, 64)), (3, (8, 16, 32, 64)), (4, (8, 16, 32)), (5, (8, 16))])
 def test_order_with_persistent_contact(s, sizes):
     """C24 6.3, case 1: order 2 s - 2 with contact and sliding friction, against another method on the reduced equation of motion."""
     reference = slope_reference(1.6)
     errors = errors_at(PointMassOnSlope(), s, PointMassOnSlope().initial_state(1), 1.6, sizes, reference, SemismoothNewton(tolerance=1e-14))
     if s < 5:
-        assert observed(sizes, errors) == pytest.approx(2 * s - 2, abs=0.15 if s < 4 else 0.6)
+        assert observed(sizes, errors) == pytest.approx(2 * s - 2, abs=0.15)
     else:
-        assert errors[1] < 1e-9 and errors[0] / errors[1] > 2**7.5, "order 8 as far as it can be seen"
+        assert errors[1] < 1e-12 and errors[0] / errors[1] > 2**7.5, "order 8, down to round-off"
 
 
 @pytest.mark.parametrize("s", [2, 3])
@@ -392,7 +390,7 @@ def test_first_order_across_impacts(s):
 def test_order_with_a_driven_constraint(s):
     """Order 2 s - 2 with a bilateral, rheonomic constraint, against the pendulum's angle by another method."""
     system = Pendulum(amplitude=0.3)
-    T, sizes = 0.8, (8, 16, 32) if s < 4 else (4, 8, 16)
+    T, sizes = 0.6, (8, 16, 32)
 
     def rhs(t, state):
         angle, rate = state
@@ -402,7 +400,7 @@ def test_order_with_a_driven_constraint(s):
     angle = solve_ivp(rhs, (0, T), [1.2, 0.0], "DOP853", rtol=1e-13, atol=1e-14).y[0, -1]
     reference = np.array([0.3 * (1 - np.cos(7 * T)) + np.sin(angle), -np.cos(angle)])
     errors = errors_at(system, s, system.initial_state(), T, sizes, reference)
-    assert observed(sizes, errors) == pytest.approx(2 * s - 2, abs=0.2)
+    assert observed(sizes, errors) == pytest.approx(2 * s - 2, abs=0.1)
 
 
 @pytest.mark.parametrize("s", [2, 3, 4])

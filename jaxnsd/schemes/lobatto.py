@@ -207,11 +207,16 @@ class Stages:
         _, _, a, a_hat = self.tableau(args.q.dtype)
         t, Q = self.times(args), self.positions(args, x)
         p, rows, q_dot = jax.vmap(lambda t, Q, V: self.law(system, dt, t, Q, V))(t, Q, x.V)
-        F = jax.vmap(lambda *stage: self.force(system, dt, *stage))(t[:-1], Q[:-1], x.V[:-1], x.R)
-        start = system.momentum(args.t, args.q, args.u)
+        F, start = self.impulses(args, x)
         drift = Q[1:] - args.q[None, :] - dt * combine(a[1:], q_dot) if self.quasi else jnp.zeros_like(Q[1:])
         mu = jax.vmap(lambda t, Q: system.contact_data(t, Q)[2])(t[1:], Q[1:])
         return Values(p - start[None, :] - combine(a_hat[:, :-1], F), drift, rows[1:], mu, F, start)
+
+    def impulses(self, args, x):
+        """``(F^1..F^{s-1}, p(t_n, q_n, u_n))``."""
+        stages = (self.times(args)[:-1], self.positions(args, x)[:-1], x.V[:-1], x.R)
+        F = jax.vmap(lambda *stage: self.force(args.system, args.dt, *stage))(*stages)
+        return F, args.system.momentum(args.t, args.q, args.u)
 
     def contact_problem(self, linear, values, c):
         """The contacts of all stages; what is open now may close, so none is taken out."""
@@ -306,8 +311,8 @@ class Stages:
         system, t, dt, q, u = args
         b = self.tableau(q.dtype).b
         t_end, q_end = t + dt, self.positions(args, x)[-1]
-        values = self.values(args, x)
-        target = values.start + combine(b[None, :-1], values.F)[0] + b[-1] * dt * system.b(t_end, q_end, x.V[-1])
+        F, start = self.impulses(args, x)
+        target = start + combine(b[None, :-1], F)[0] + b[-1] * dt * system.b(t_end, q_end, x.V[-1])
         total = combine(b[None, :-1], x.R)[0]
         if total.shape[0]:
             # The unknown Delta P acts at the end as a whole: what the stages have of it is taken back there.
