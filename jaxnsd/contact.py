@@ -35,10 +35,15 @@ class Problem(NamedTuple):
     mu: object  # (n,)
     active: object  # (n,) boolean: contacts that are not active carry no percussion
     d: int
+    r: object = None  # parameters (r_N, r_F) of the natural map, each (n,); None: from the diagonal of G, see `scale`
 
     @property
     def n(self):
         return self.mu.shape[0]
+
+    def scale(self):
+        """Parameters (r_N, r_F) of the natural map."""
+        return scale(self.G, self.n, self.d) if self.r is None else self.r
 
 
 def split(z, n, d):
@@ -158,7 +163,7 @@ def response(problem, z, xi, dxi, dmu):
     gap velocity) this is one of its one-sided derivatives.
     """
     n, d = problem.n, problem.d
-    r_N, r_F = r = scale(problem.G, n, d)
+    r_N, r_F = r = problem.scale()
     modes = modes_at(problem, r, z, xi)
     dxi_N, dxi_F = split(dxi, n, d)
     P_N, _ = split(z, n, d)
@@ -226,7 +231,7 @@ class Equations:
     def __init__(self, problem, settings, dtype):
         n, d = problem.n, problem.d
         self.problem, self.tolerance = problem, settings.tolerance_for(dtype)
-        self.r = scale(problem.G, n, d)
+        self.r = problem.scale()
         c_N, c_F = split(absolute(problem.c), n, d)
         sizes = where(problem.active, self.r[0] * c_N, 0.0)
         for a in range(d):
@@ -255,7 +260,8 @@ class Equations:
     def rescue(self, carry):
         """Sweeps of Gauss-Seidel, which go on from where they were, then Newton steps, kept if they solve the problem."""
         swept, _ = carry
-        swept = lax.fori_loop(0, SWEEPS, lambda _, z: gauss_seidel_sweep(self.problem, self.r[0], z), swept)
+        r_N, _ = scale(self.problem.G, self.problem.n, self.problem.d)
+        swept = lax.fori_loop(0, SWEEPS, lambda _, z: gauss_seidel_sweep(self.problem, r_N, z), swept)
         start = self.at(swept)
         tried, error = lax.fori_loop(0, STEPS, lambda _, x: self.newton(x[0]), start)
         solved = error <= 1
@@ -274,7 +280,7 @@ def solve(problem, z0, settings, dtype, *, refine=False):
     start, error = equations.at(z0)
     start = (start, jnp.full_like(error, jnp.inf) if refine else error)
     newton, error, iterations = iterate(equations.newton, *start, settings.max_iterations)
-    arrays = tuple(linalg.pack(part) for part in problem[:-1])
+    arrays = *(linalg.pack(part) for part in problem[:4]), problem.r
     z, error, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(linalg.from_leaves(newton[0])), error, iterations)
     if linalg.is_unpacked(z0):
         z = linalg.unpack(z)
@@ -285,7 +291,8 @@ def rescue(settings, d):
     """Function that globalizes an unsolved problem; under `vmap` it gathers the unsolved ones."""
 
     def one(arrays, z, error, iterations):
-        problem = Problem(*arrays, d)
+        *arrays, r = arrays
+        problem = Problem(*arrays, d, r)
         equations = Equations(problem, settings, z.dtype)
         (_, best), error, rescues = iterate(equations.rescue, (jnp.zeros_like(z), equations.at(z)[0]), error, settings.max_rescues)
         F_N, F_F = split(jnp.abs(equations.residual(*best)[1]), problem.n, d)

@@ -631,6 +631,16 @@ def test_slope_for_a_range_of_steps(dt):
     assert iterations.mean() <= 6 and iterations.max() <= 20
 
 
+@pytest.mark.parametrize("r", [0.5, 5.0])
+def test_constant_of_the_paper(r):
+    """C24's constant r changes the way to the solution, not the solution."""
+    system, s, state, dt = CASES["ball that slides"]
+    solution = simulate(system, Lobatto(s, r=r), *state, STEPS * dt, dt).raise_if_failed()
+    np.testing.assert_allclose(solution.q, solved("ball that slides").q, rtol=0, atol=1e-11)
+    for equation, violation in violations(system, solution, dt).items():
+        assert violation < 1e-11, equation
+
+
 def test_redundant_contacts():
     """Three runners that touch together, redundant in both directions, move as one; so does the sum of the percussions."""
     start, dt = CASES["sledge"][2], 0.01
@@ -655,6 +665,12 @@ def test_float32(monkeypatch):
 def test_stages(stages):
     with pytest.raises(ValueError, match=r"stages must be one of \(2, 3, 4, 5\), got"):
         Lobatto(stages)
+
+
+@pytest.mark.parametrize("r", [0, -1.0, float("nan"), float("inf"), "0.5"])
+def test_r(r):
+    with pytest.raises(ValueError, match="r must be a positive number, or None"):
+        Lobatto(3, r=r)
 
 
 def test_order_attribute():

@@ -48,16 +48,23 @@ class Lobatto(Scheme):
     nodes: no penetration, no drift. Symplectic between impacts, the energy stays bounded. Two stages are the RATTLE scheme. Across
     impacts and stick-slip transitions the order is one, as of all schemes that capture events.
 
+    r:  parameter of the proximal point equations (66), (67), (69) of the stages; None (recommended): for each contact the inverse diagonal
+        of the Delassus operator. C24 take constants near one, which suit masses near one. The motion does not depend on it.
+
     ``Solution.auxiliary`` holds, of the step that ends at a node, the stage velocities ``V`` (N + 1, s, n_u) and the stage percussions
     ``R_N, R_F, R_g, R_gamma`` (N + 1, s, ...), in N s; the percussions of the Solution are ``sum_j b_j R^j``.
     """
 
     stages: int = 3
+    r: float | None = None
     auxiliary: ClassVar[tuple[str, ...]] = ("V", "R_N", "R_F", "R_g", "R_gamma")
+    position_level: ClassVar[bool] = True
 
     def __post_init__(self):
         if isinstance(self.stages, bool) or self.stages not in butcher.STAGES:
             raise ValueError(f"Lobatto: stages must be one of {butcher.STAGES}, got {self.stages!r}; the order is 2 stages - 2")
+        if self.r is not None and not (isinstance(self.r, (int, float)) and 0 < self.r < float("inf")):
+            raise ValueError(f"Lobatto: r must be a positive number, or None for one from the problem, got {self.r!r}")
 
     @property
     def order(self):
@@ -74,7 +81,8 @@ class Lobatto(Scheme):
     def step(self, system, t, dt, state, settings):
         """From node n to node n + 1: the stages, then the end."""
         args = Arguments(system, t, dt, state.q, state.u)
-        stages = Stages(self.stages, state.P.P_F.shape, state.P.P_g.shape[0], state.P.P_gamma.shape[0], system.defines("q_dot"))
+        n_g, n_gamma = state.P.P_g.shape[0], state.P.P_gamma.shape[0]
+        stages = Stages(self.stages, self.r, state.P.P_F.shape, n_g, n_gamma, system.defines("q_dot"))
         x, slack, info = stages.solve(args, stages.guess(args, state), settings)
         q, u, P, R, end = stages.finish(args, x, slack, settings)
         info = Info(
@@ -124,6 +132,7 @@ class Stages:
     """
 
     s: int
+    r: float | None
     shape: tuple  # (n_N, d)
     n_g: int
     n_gamma: int
@@ -221,7 +230,9 @@ class Stages:
     def contact_problem(self, linear, values, c):
         """The contacts of all stages; what is open now may close, so none is taken out."""
         mu = values.mu.reshape(-1)
-        return contact.Problem(linear.G, c, mu, jnp.ones(mu.shape, bool), self.shape[1])
+        # The normal rows are gaps over dt.
+        r = None if self.r is None else (self.r * linear.args.dt * jnp.ones_like(mu), self.r * jnp.ones_like(mu))
+        return contact.Problem(linear.G, c, mu, jnp.ones(mu.shape, bool), self.shape[1], r)
 
     # ------------------------------------------------------------------------------------------------------- solution
     def guess(self, args, state):
@@ -296,7 +307,7 @@ class Stages:
         (n, d), k = self.shape, self.s - 1
         xi, z = self.join(values.rows), self.join(x.R)
         problem = self.contact_problem(linear, values, None)
-        r_N, r_F = r = contact.scale(linear.G, k * n, d)
+        r_N, r_F = r = problem.scale()
         r_rows = contact.join(r_N, jnp.tile(r_F[:, None], (1, d)))
         F = jnp.abs(contact.natural_map(problem, r, z, xi, contact.modes_at(problem, r, z, xi)))
         rounding_N, rounding_F = contact.split(r_rows * self.join(rounding), k * n, d)
