@@ -36,8 +36,8 @@ def options(scheme, solver, save_every, sensitivity, checkpoint):
         hint = "; write its parentheses" if isinstance(scheme, type) else ""
         raise TypeError(f"simulate: scheme must be a scheme such as jaxnsd.Moreau(), got {scheme!r}{hint}")
     _solver("simulate", solver)
-    if sensitivity != "discrete":
-        raise ValueError(f'simulate: sensitivity must be "discrete", got {sensitivity!r}')
+    if sensitivity not in ("saltation", "discrete"):
+        raise ValueError(f'simulate: sensitivity must be "saltation" or "discrete", got {sensitivity!r}')
     for name, value in (("save_every", save_every), ("checkpoint", checkpoint)):
         if value is None and name == "checkpoint":
             continue

@@ -12,6 +12,7 @@ from jax import lax
 
 from . import checks, linalg
 from . import progress as progress_bar
+from . import sensitivity as sensitivities
 from .batching import differentiable
 from .newton import SemismoothNewton
 from .results import EXPLANATION, Outcome
@@ -143,7 +144,7 @@ def simulate(
     *,
     save_every=1,
     solver=None,
-    sensitivity="discrete",
+    sensitivity="saltation",
     checkpoint=None,
     progress=False,
 ):
@@ -187,7 +188,7 @@ def simulate(
     )()
 
 
-def checked(system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None, sensitivity="discrete", checkpoint=None, progress=False):
+def checked(system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None, sensitivity="saltation", checkpoint=None, progress=False):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
     checks.options(scheme, solver, save_every, sensitivity, checkpoint)
@@ -196,14 +197,14 @@ def checked(system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None
     checks.system(system, scheme, t0, dt, q0, u0)
     if progress:
         progress_bar.require()
-    return functools.partial(_run, system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, checkpoint, bool(progress))
+    return functools.partial(_run, system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, bool(progress))
 
 
-@functools.partial(jax.jit, static_argnames=("scheme", "n_steps", "save_every", "solver", "checkpoint", "progress"))
-def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, checkpoint, progress):
+@functools.partial(jax.jit, static_argnames=("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress"))
+def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress):
     dtype = q0.dtype
     times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
-    history = _History(scheme, n_steps, save_every, solver, checkpoint, progress)
+    history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress)
     start, shapes = jax.eval_shape(history.initial, system, times, q0, u0), jax.eval_shape(history.record, system, times, q0, u0)
     # On a CPU a batch runs member by member; a bar counts the steps of all members at once, which only lockstep has.
     lanes = jax.default_backend() == "cpu" and not progress and max(q0.size, u0.size, *(P.size for P in start[0].P)) <= LANES
@@ -229,6 +230,7 @@ class _History:
     n_steps: int
     save_every: int
     solver: Any
+    sensitivity: str
     checkpoint: Any
     progress: bool
 
@@ -267,9 +269,16 @@ class _History:
         nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[1])
         nothing = (*nothing[:4], nothing[4] - 1)
 
+        if self.sensitivity == "saltation":
+            advance = sensitivities.step(self.scheme, self.solver)
+        else:
+
+            def advance(*args):
+                return self.scheme.step(*args, self.solver)
+
         def step(leaves, k):
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
-            state, info = self.scheme.step(prepared, t0 + k.astype(dtype) * dt, dt, _thaw(leaves, shapes[0]), self.solver)
+            state, info = advance(prepared, t0 + k.astype(dtype) * dt, dt, _thaw(leaves, shapes[0]))
             return _freeze(state), (state.P, info.iterations, info.residual, outcome(state, info), info.contact)
 
         def interval(leaves, k):

@@ -157,6 +157,16 @@ class AlphaScheme(ImplicitScheme):
         a = (self._smooth_jump(args, u) - prepared.velocity_jump(t + dt, q, kin, P)) / (dt * self.coefficients.gamma)
         return self._next(state, q, u, P, a), info
 
+    def shifted(self, prepared, t, state, tangent, dq, du):
+        """The accelerations move with the state they belong to."""
+
+        def acceleration(q, u):
+            return prepared.mass_solve(t, q, prepared.system.h(t, q, u))
+
+        change = jax.jvp(acceleration, (state.q, state.u), (dq, du))[1]
+        accelerations = {name: getattr(tangent, name) + change for name in state._fields[3:]}
+        return super().shifted(prepared, t, state, tangent, dq, du)._replace(**accelerations)
+
     def _general_effect(self, args, u):
         def apply(x):
             def change(column):

@@ -62,6 +62,8 @@ class Scheme:
 
     order: ClassVar[int]
     auxiliary: ClassVar[tuple[str, ...]] = ()
+    #: Whether gaps are closed on position level: then the step's own derivative forgets the state before an impact.
+    position_level: ClassVar[bool] = False
 
     @property
     def name(self):
@@ -84,6 +86,15 @@ class Scheme:
         """What `init` and `step` get as the system: the system itself, or with it what does not change from step to step."""
         del dt
         return system
+
+    def system(self, prepared):
+        """The system, or its tangent, in what `prepare` made of it."""
+        return prepared
+
+    def shifted(self, prepared, t, state, tangent, dq, du):
+        """Tangent of a state at t whose coordinates and velocity are moved by dq and du."""
+        del prepared, t, state
+        return tangent._replace(q=tangent.q + dq, u=tangent.u + du)
 
     def init(self, system, t, dt, q, u, settings):
         """``(state, info)`` at the first node, from the initial coordinates and velocity."""

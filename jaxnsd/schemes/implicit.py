@@ -156,6 +156,10 @@ class ImplicitScheme(Scheme):
         Y = prepared.iteration.solve(effect(W) if effect else W)
         return prepared._replace(Y=Y, G=W.T @ Y, V=prepared.mass.solve(W))
 
+    def system(self, prepared):
+        """The system of a `Prepared`."""
+        return prepared.system
+
     def active(self, prepared, t, dt, q, u):
         """Which contacts are active, (n_N,) booleans."""
         system = prepared.system
