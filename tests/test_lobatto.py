@@ -161,6 +161,25 @@ class Sledge(System):
         return jnp.tile(u[:1, None], (self.runners, 1))
 
 
+@jaxnsd.system
+class PushedMass(System):
+    """A point mass on a floor with friction in two directions, pushed sideways: q = (x, y, z)."""
+
+    mu: float = 0.3
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def force(self, t, q, u):
+        return jnp.array([0.0, 2.0, -GRAVITY])
+
+    def gap(self, t, q):
+        return q[2:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[None, :2]
+
+
 # ------------------------------------------------------------------------------------- the equations of every step, recomputed
 def along(function, axes):
     """A method of a system at many times and states, as a NumPy array."""
@@ -410,6 +429,20 @@ def test_nonholonomic_constraint(s):
     reference = Skate().exact(1.6, omega)
     errors = errors_at(Skate(), s, (jnp.zeros(3), jnp.array([0.0, 0.0, omega])), 1.6, sizes, reference)
     assert observed(sizes, errors) == pytest.approx(s - 1, abs=0.15)
+
+
+@pytest.mark.parametrize("s", [2, 4])
+def test_turning_slip_is_of_first_order(s):
+    """A mass slides in a plane with a force across: the friction of a step has the direction of slip at its end, C24 (58)."""
+    T, sizes = 0.6, (16, 32, 64)
+
+    def rhs(t, state):
+        v = state[2:]
+        return np.concatenate([v, np.array([0.0, 2.0]) - 0.3 * GRAVITY * v / np.linalg.norm(v)])
+
+    x, y = solve_ivp(rhs, (0, T), [0.0, 0.0, 3.0, 0.0], "DOP853", rtol=1e-12, atol=1e-13).y[:2, -1]
+    errors = errors_at(PushedMass(), s, (jnp.zeros(3), jnp.array([3.0, 0.0, 0.0])), T, sizes, np.array([x, y, 0.0]))
+    assert observed(sizes, errors) == pytest.approx(1, abs=0.1)
 
 
 # --------------------------------------------------------------------------------------------------------------- formulations

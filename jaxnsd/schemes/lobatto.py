@@ -42,11 +42,15 @@ class LobattoState(NamedTuple):
 
 @dataclass(frozen=True)
 class Lobatto(Scheme):
-    """Lobatto IIIA-IIIB scheme with s = 2 to 5 stages (C24): order ``2 s - 2`` on smooth motion, persistent contact and friction included.
+    """Lobatto IIIA-IIIB scheme with s = 2 to 5 stages (C24): order ``2 s - 2`` on smooth motion, persistent contact included.
 
     Gaps and constraints hold on position level at all stages but the first, constraints and the impact law on velocity level at the
-    nodes: no penetration, no drift. Symplectic between impacts, the energy stays bounded. Two stages are the RATTLE scheme. Across
-    impacts and stick-slip transitions the order is one, as of all schemes that capture events.
+    nodes: no penetration, no drift. Symplectic between impacts, the energy stays bounded. Two stages are the RATTLE scheme.
+
+    The order is less than ``2 s - 2`` in three cases: one across impacts and stick-slip transitions, as of all schemes that capture
+    events; s - 1 with nonholonomic constraints, because (51) asks R^{i-1} for gamma^i; and one with spatial friction while the direction
+    of slip turns, because (58) gives the friction of a whole step the direction that slip has at its end. Friction along a line keeps the
+    order.
 
     r:  parameter of the proximal point equations (66), (67), (69) of the stages; None (recommended): for each contact the inverse diagonal
         of the Delassus operator. C24 take constants near one, which suit masses near one. The motion does not depend on it.
