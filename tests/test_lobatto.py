@@ -263,13 +263,14 @@ CASES = {
     "slider-crank, RATTLE": (SliderCrank(), 2, SliderCrank().initial_state(), 1e-4),
     "sledge": (Sledge(), 3, (jnp.array([0.0, 0.1]), jnp.array([1.0, 0.0])), 0.01),
 }
-STEPS = 256
+STEPS, LONG = 256, 2048
 
 
 @functools.cache
 def solved(case):
     system, s, (q0, u0), dt = CASES[case]
-    return simulate(system, Lobatto(s), q0, u0, STEPS * dt, dt).raise_if_failed()
+    n = LONG if case == "slider-crank" else STEPS  # C24, Fig. 6, ends at 0.2 s
+    return simulate(system, Lobatto(s), q0, u0, n * dt, dt).raise_if_failed()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -469,7 +470,7 @@ def test_slider_crank_in_two_formulations():
     minimal = simulate(SliderCrankMinimal(), Lobatto(3), *SliderCrankMinimal().initial_state(), n * dt, dt).raise_if_failed()
     assert np.any(np.asarray(redundant.P_N) > 0)
     angles = np.asarray(redundant.q)[:, 2::3]
-    np.testing.assert_allclose(angles, minimal.q, atol=2e-6)
+    np.testing.assert_allclose(angles[: n + 1], minimal.q, atol=2e-6)
     before = int(np.argmax(np.any(np.asarray(redundant.P_N) > 0, axis=1)))
     np.testing.assert_allclose(angles[:before], np.asarray(minimal.q)[:before], atol=2e-8)
 
@@ -651,7 +652,7 @@ def test_units_do_not_matter(mass):
 @pytest.mark.parametrize("dt", [1e-6, 1e-5, 3e-4, 1e-3, 3e-3])
 def test_slider_crank_for_a_range_of_steps(dt):
     """3e-3 is a third of a radian a step. Newton's method: at most six iterations on average and twenty at worst."""
-    solution = simulate(SliderCrank(), Lobatto(3), *SliderCrank().initial_state(), STEPS * dt, dt).raise_if_failed()
+    solution = simulate(SliderCrank(), Lobatto(3), *SliderCrank().initial_state(), LONG * dt, dt).raise_if_failed()
     iterations = np.asarray(solution.iterations)
     assert iterations.mean() <= 6 and iterations.max() <= 20
 
