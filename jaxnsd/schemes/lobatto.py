@@ -45,7 +45,8 @@ class Lobatto(Scheme):
     """Lobatto IIIA-IIIB scheme with s = 2 to 5 stages (C24): order ``2 s - 2`` on smooth motion, persistent contact included.
 
     Gaps and constraints hold on position level at all stages but the first, constraints and the impact law on velocity level at the
-    nodes: no penetration, no drift. Symplectic between impacts, the energy stays bounded. Two stages are the RATTLE scheme.
+    nodes: no penetration, no drift. Symplectic between impacts, the energy stays bounded. Two stages are the RATTLE scheme. Stable for
+    steps that resolve the fastest oscillation, frequency times dt below 2 with two stages: stiff systems want an implicit scheme.
 
     The order is less than ``2 s - 2`` in three cases: one across impacts and stick-slip transitions, as of all schemes that capture
     events; s - 1 with nonholonomic constraints, because (51) asks R^{i-1} for gamma^i; and one with spatial friction while the direction
