@@ -113,7 +113,7 @@ def _warn_float32():
         warnings.warn(
             "simulating in float32: the contact law is solved to about 1e-6 only; for float64 call "
             'jax.config.update("jax_enable_x64", True) before making arrays',
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -140,7 +140,7 @@ def system(system, scheme, t0, dt, q0, u0):
             scheme.check(system, dt)
             advice = scheme.advise(system, t0, q0)
         if advice:
-            warnings.warn(advice, stacklevel=3)
+            warnings.warn(advice, stacklevel=4)
 
 
 def _statics(system, name):

@@ -280,10 +280,12 @@ def solve(problem, z0, settings, dtype, *, refine=False):
     start, error = equations.at(z0)
     start = (start, jnp.full_like(error, jnp.inf) if refine else error)
     newton, error, iterations = iterate(equations.newton, *start, settings.max_iterations)
-    arrays = *(linalg.pack(part) for part in problem[:4]), problem.r
-    z, error, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(linalg.from_leaves(newton[0])), error, iterations)
-    if linalg.is_unpacked(z0):
-        z = linalg.unpack(z)
+    z, contact = linalg.from_leaves(newton[0]), jnp.full_like(iterations, -1)
+    if settings.max_rescues:
+        arrays = *(linalg.pack(part) for part in problem[:4]), problem.r
+        z, error, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(z), error, iterations)
+        if linalg.is_unpacked(z0):
+            z = linalg.unpack(z)
     return Result(z, iterations, error, error * equations.bound(z), contact)
 
 

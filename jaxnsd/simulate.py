@@ -346,7 +346,9 @@ def _unpack_rows(rows, shapes):
 
 def _loop(body, carry, length, *, recompute=None, report=None):
     """`lax.scan` over ``range(length)``: in groups of ``recompute`` whose insides reverse mode recomputes, with a report on the way."""
-    run = _in_groups(lambda carry, first, n: lax.scan(body, carry, first + jnp.arange(n)), GROUP)
+    # A group that divides the length spares the compilation of a second, smaller one.
+    size = next((k for k in range(GROUP, GROUP // 2, -1) if (recompute or length) % k == 0), GROUP)
+    run = _in_groups(lambda carry, first, n: lax.scan(body, carry, first + jnp.arange(n)), size)
     if recompute:
         run = _in_groups(run, recompute, each=jax.checkpoint)
     if report:

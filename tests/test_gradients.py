@@ -36,11 +36,11 @@ class Rider(System):
         return u[:1, None]
 
 
-def final(scheme, **options):
+def final(scheme, sensitivity="discrete", **options):
     """Final state as a function of (x, y, x', y', mass, gravity, mu, e_N)."""
 
     def run(theta):
-        solution = simulate(Rider(*theta[4:]), scheme, theta[:2], theta[2:4], 0.4, 0.01, **options)
+        solution = simulate(Rider(*theta[4:]), scheme, theta[:2], theta[2:4], 0.4, 0.01, sensitivity=sensitivity, **options)
         return jnp.concatenate([solution.q[-1], solution.u[-1]])
 
     return run

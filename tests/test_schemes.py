@@ -331,9 +331,6 @@ PHYSICS = {
 
 
 def marks(entry, scheme, physics):
-    if physics == "promptness" and scheme in POSITION_LEVEL[2:]:
-        reason = "a contact that only an interior stage meets takes no part in the impact law, C24 (67): the body hovers before the wall"
-        return [pytest.mark.xfail(reason=reason)]
     return [] if scheme in entry.fast else [pytest.mark.slow]
 
 

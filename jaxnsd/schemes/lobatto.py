@@ -53,6 +53,9 @@ class Lobatto(Scheme):
     of slip turns, because (58) gives the friction of a whole step the direction that slip has at its end. Friction along a line keeps the
     order.
 
+    A contact that any stage has met takes part in the impact law. C24 (67) asks the last stage only: with four or five stages a contact that
+    closes between the nodes can then be missed, and the body hovers before the wall at its full speed.
+
     r:  parameter of the proximal point equations (66), (67), (69) of the stages; None (recommended): for each contact the inverse diagonal
         of the Delassus operator. C24 take constants near one, which suit masses near one. The motion does not depend on it.
 
@@ -251,7 +254,7 @@ class Stages:
         return Unknowns(V, Q, jnp.concatenate(parts, axis=1)[:-1])
 
     def solve(self, args, x, settings):
-        """``(x, slack, info)``: unknowns, differentiable in ``args``; ``slack = R_N^{s-1} - r g_N^s`` of C24 (67), which is not."""
+        """``(x, slack, info)``: unknowns, differentiable in ``args``; the largest ``R_N^{i-1} - r g_N^i`` of all stages, which is not."""
         frozen, x = jax.tree.map(lax.stop_gradient, (args, x))
         (n, _), dtype = self.shape, x.V.dtype
         tolerance = settings.tolerance_for(dtype)
@@ -320,7 +323,7 @@ class Stages:
         rounding = contact.join(rounding_N, rounding_F + (values.mu.reshape(-1) * rounding_N)[:, None])
         bound = tolerance * (jnp.max(jnp.abs(z)) + jnp.max(r_rows * self.join(terms))) + rounding + tiny
         slack = contact.split(z, k * n, d)[0] - r_N * contact.split(xi, k * n, d)[0]
-        return jnp.maximum(error, jnp.max(F / bound)), jnp.max(F), slack[-n:]
+        return jnp.maximum(error, jnp.max(F / bound)), jnp.max(F), jnp.max(slack.reshape(k, n), axis=0)
 
     def finish(self, args, x, slack, settings):
         """The end of the step: ``(q, u, Delta P, R^1..R^s, info)``; C24 (47b), (50), (51), (56), (58)."""

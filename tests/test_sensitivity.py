@@ -1,0 +1,233 @@
+"""Derivatives through impacts: against those of the exact motion, in closed form or by its own autodiff, and falling with the step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import System, simulate
+from jaxnsd.models import BouncingBall, TwoDiscs
+
+G = 9.81
+
+
+@jaxnsd.system
+class Thrown(System):
+    """A particle over a frictional table that moves up and down."""
+
+    e_N: float = 0.6
+    mu: float = 0.1
+    amplitude: float = 0.0
+
+    def mass_matrix(self, t, q):
+        return jnp.eye(2)
+
+    def potential_energy(self, t, q):
+        return G * q[1]
+
+    def gap(self, t, q):
+        return q[1:] - self.amplitude * jnp.sin(5.0 * t)
+
+    def tangential_velocity(self, t, q, u):
+        return u[:1, None]
+
+
+def thrown(scheme, t1, dt, sensitivity="saltation"):
+    """(x, y, x', y') at t1 as a function of (height, speed, mu, e_N, amplitude)."""
+
+    def run(p):
+        zero = jnp.zeros(())
+        system = Thrown(e_N=p[3], mu=p[2], amplitude=p[4])
+        sol = simulate(
+            system, scheme, jnp.stack([zero, p[0]]), jnp.stack([p[1], zero]), t1, dt, save_every=round(t1 / dt), sensitivity=sensitivity
+        )
+        return jnp.concatenate([sol.q[-1], sol.u[-1]])
+
+    return run
+
+
+def exact(times, t1):
+    """The same for the exact motion, whose impacts are at about ``times``: one Newton step on each carries its derivative."""
+
+    def run(p):
+        height, vx, mu, e, amplitude = p
+        y, vy, x, t = height, jnp.zeros(()), jnp.zeros(()), jnp.zeros(())
+        for guess in times:
+
+            def gap(s, y=y, vy=vy, t=t):
+                return y + vy * (s - t) - 0.5 * G * (s - t) ** 2 - amplitude * jnp.sin(5.0 * s)
+
+            s = jnp.asarray(guess)
+            for _ in range(6):
+                s = s - gap(s) / jax.grad(gap)(s)
+            table = 5.0 * amplitude * jnp.cos(5.0 * s)
+            arriving = vy - G * (s - t)
+            leaving = table - e * (arriving - table)
+            bound = mu * (leaving - arriving)
+            x, y = x + vx * (s - t), amplitude * jnp.sin(5.0 * s)
+            vx, vy, t = vx - jnp.clip(vx, -bound, bound), leaving, s
+        s = t1 - t
+        return jnp.stack([x + vx * s, y + vy * s - 0.5 * G * s**2, vx, vy - G * s])
+
+    return run
+
+
+def error(run, reference, p, mode=jax.jacfwd):
+    """Largest error of a Jacobian, relative to its largest entry."""
+    value, wanted = np.asarray(jax.jit(mode(run))(p)), np.asarray(jax.jacfwd(reference)(p))
+    return np.abs(value - wanted).max() / np.abs(wanted).max()
+
+
+FALL = float(np.sqrt(2 / G))
+
+SCHEMES = [jaxnsd.Moreau(), jaxnsd.SymmetricMoreau(), jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.8), jaxnsd.Lobatto(2)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_oblique_impacts_with_friction(scheme):
+    """Two impacts, one that slips, one that slips or sticks: the saltation error falls with dt, the discrete one stays."""
+    p, times = jnp.array([1.0, 1.0, 0.1, 0.6, 0.0]), [FALL, FALL * 2.2]
+    reference = exact(times, 1.3)
+    # First order: a bound in proportion to dt (single errors scatter with where in its step an impact falls).
+    for dt in (5.2e-3, 3.25e-4):
+        assert error(thrown(scheme, 1.3, dt), reference, p) < 10 * dt
+    if scheme == SCHEMES[0]:
+        assert error(thrown(scheme, 1.3, 3.25e-4, "discrete"), reference, p) > 0.5
+
+
+def test_moving_table_in_reverse_mode_and_in_a_batch():
+    """Three impacts on a table that moves: derivatives with respect to the motion of the wall as well; both modes agree."""
+    p = jnp.array([1.0, 1.0, 0.1, 0.6, 0.05])
+    times = [0.4362, 0.8606, 1.2305]
+    reference, run = exact(times, 1.3), thrown(jaxnsd.Moreau(), 1.3, 3.25e-4)
+    np.testing.assert_allclose(run(p), reference(p), atol=5e-3)
+    forward, reverse = (jax.jit(mode(run))(p) for mode in (jax.jacfwd, jax.jacrev))
+    np.testing.assert_allclose(reverse, forward, atol=1e-9)
+    assert np.abs(forward - jax.jacfwd(reference)(p)).max() < 5e-3 * np.abs(forward).max()
+    batch = jax.jit(jax.vmap(jax.jacrev(run)))(jnp.stack([p, p + 0.01]))
+    np.testing.assert_allclose(batch[0], reverse, atol=1e-12)
+
+
+def test_values_are_bit_identical():
+    p = jnp.array([1.0, 1.0, 0.1, 0.6, 0.05])
+    for scheme in (jaxnsd.Moreau(), jaxnsd.Lobatto(2)):
+        values = [
+            jax.jit(jax.value_and_grad(lambda p, run=run: run(p)[0]))(p)[0]
+            for run in (thrown(scheme, 1.3, 5.2e-3), thrown(scheme, 1.3, 5.2e-3, "discrete"))
+        ]
+        assert values[0] == values[1]
+
+
+def test_plastic_landing_then_sliding_to_rest():
+    """Persistent contact after a plastic impact: x = v0 t + (v0 - mu v)^2 / (2 mu g), v = g t, t^2 = 2 h / g."""
+
+    def rest(p):
+        height, speed, mu = p
+        t = jnp.sqrt(2 * height / G)
+        return speed * t + (speed - mu * G * t) ** 2 / (2 * mu * G)
+
+    def run(dt):
+        return lambda p: thrown(jaxnsd.Moreau(), 1.4, dt)(jnp.concatenate([p, jnp.zeros(2)]))[0]
+
+    p = jnp.array([0.5, 2.0, 0.2])
+    errors = [error(run(dt), rest, p) for dt in (1e-2, 1e-3)]
+    assert errors[0] < 3e-2 and errors[1] < 1e-3
+
+
+def test_past_an_accumulation_point_then_sliding_to_rest():
+    """Infinitely many impacts, each with friction, then sliding: the sum of the geometric series."""
+
+    def rest(p):
+        height, speed, mu, e = p
+        t = jnp.sqrt(2 * height / G)
+        v, x = G * t, speed * t
+        for k in range(50):
+            speed = speed - mu * (1 + e) * v * e**k
+            x = x + speed * 2 * v * e ** (k + 1) / G
+        return x + speed**2 / (2 * mu * G)
+
+    def run(dt):
+        return lambda p: thrown(jaxnsd.Moreau(), 1.4, dt)(jnp.concatenate([p, jnp.zeros(1)]))[0]
+
+    p = jnp.array([0.5, 2.0, 0.2, 0.5])
+    errors = [error(run(dt), rest, p) for dt in (1e-2, 1e-3)]
+    assert errors[0] < 3e-2 and errors[1] < 3e-3
+
+
+def test_two_balls_that_hit_within_one_step():
+    @jaxnsd.system
+    class Pair(System):
+        e_N: float = 0.7
+
+        def mass_matrix(self, t, q):
+            return jnp.eye(2)
+
+        def potential_energy(self, t, q):
+            return G * (q[0] + q[1])
+
+        def gap(self, t, q):
+            return q
+
+    def run(dt, sensitivity="saltation"):
+        def final(p):
+            sol = simulate(Pair(e_N=p[2]), jaxnsd.Moreau(), p[:2], jnp.zeros(2), 0.6, dt, sensitivity=sensitivity)
+            return jnp.concatenate([sol.q[-1], sol.u[-1]])
+
+        return final
+
+    def reference(p):
+        t = jnp.sqrt(2 * p[:2] / G)
+        v, s = p[2] * G * t, 0.6 - t
+        return jnp.concatenate([v * s - 0.5 * G * s**2, v - G * s])
+
+    p = jnp.array([1.0, 1.0003, 0.7])
+    errors = [error(run(dt), reference, p) for dt in (1e-2, 1e-3)]
+    assert errors[1] < 3e-2 and errors[1] < errors[0] / 4
+    assert error(run(1e-3, "discrete"), reference, p) > 0.5
+
+
+def test_two_discs_colliding_obliquely():
+    """Nonlinear gap: relative motion on a straight line up to the distance of two radii, then a reflection."""
+    discs = TwoDiscs()
+    q0, u0 = discs.initial_state()
+    t1 = 0.8
+
+    def run(dt, sensitivity="saltation"):
+        def final(x):
+            sol = simulate(discs, jaxnsd.Moreau(), x[:4], x[4:], t1, dt, sensitivity=sensitivity)
+            assert sol.q.shape[1] == 4
+            return jnp.concatenate([sol.q[-1], sol.u[-1]])
+
+        return final
+
+    def reference(x):
+        q, u = x[:4], x[4:]
+        r, v = q[2:] - q[:2], u[2:] - u[:2]
+        a, b, c = v @ v, r @ v, r @ r - 0.04
+        t = (-b - jnp.sqrt(b**2 - a * c)) / a
+        n = (r + t * v) / 0.2
+        M = discs.M(0.0, q)
+        m1, m2 = M[0, 0], M[2, 2]
+        P = (1 + discs.e_N) * -(v @ n) / (1 / m1 + 1 / m2)
+        after = u + P * jnp.concatenate([-n / m1, n / m2])
+        return jnp.concatenate([q + t * u + (t1 - t) * after, after])
+
+    x = jnp.concatenate([q0, u0])
+    np.testing.assert_allclose(run(1e-4)(x), reference(x), atol=2e-3)
+    errors = [error(run(dt), reference, x) for dt in (1e-2, 1e-3)]
+    assert errors[1] < 1e-2 and errors[1] < errors[0] / 4
+    assert error(run(1e-3, "discrete"), reference, x) > 0.1
+
+
+def test_grazing_is_finite():
+    """Where the closing speed vanishes the derivative of the exact motion does not exist: what is returned is finite."""
+    ball = BouncingBall()
+
+    def final(v):
+        return simulate(ball, jaxnsd.Moreau(), jnp.array([0.0]), v[None], 0.2, 1e-3).q[-1, 0]
+
+    speeds = jnp.concatenate([jnp.array([0.0]), -jnp.logspace(-12, 0, 60)])
+    for mode in (jax.grad, jax.jacfwd):
+        values = jax.jit(jax.vmap(mode(final)))(speeds)
+        assert np.all(np.isfinite(values))
