@@ -69,7 +69,7 @@ def motion(parameters, dt=DT):
     """The motion for ``parameters`` (3,) in the order of NAMES, stored where it is measured: a `Solution`."""
     system = Block(**dict(zip(NAMES, parameters, strict=True)))
     every = round(EVERY * DT / dt)
-    return jaxnsd.simulate(system, jaxnsd.SymmetricMoreau(), jnp.zeros(2), jnp.zeros(2), T1, dt, save_every=every)
+    return jaxnsd.simulate(system, jaxnsd.SymmetricMoreau(), jnp.zeros(2), jnp.zeros(2), T1, dt, save_every=every, sensitivity="discrete")
 
 
 def measure(truth, noise, seed):

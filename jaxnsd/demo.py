@@ -236,7 +236,11 @@ def residuals(parameters, q, u, starts, length, dt):
     """
     e_N, mu = parameters
     system = RotatingBall(e_N=e_N, mu=mu)
-    end = jax.vmap(lambda q, u: simulate(system, Moreau(), q, u, length * dt, dt).u[-1])(jnp.asarray(q[starts]), jnp.asarray(u[starts]))
+
+    def arrive(q, u):
+        return simulate(system, Moreau(), q, u, length * dt, dt, sensitivity="discrete").u[-1]
+
+    end = jax.vmap(arrive)(jnp.asarray(q[starts]), jnp.asarray(u[starts]))
     return (u[starts + length] - end) / NOISE_U[None]
 
 

@@ -53,8 +53,8 @@ class Lobatto(Scheme):
     of slip turns, because (58) gives the friction of a whole step the direction that slip has at its end. Friction along a line keeps the
     order.
 
-    A contact that any stage has met takes part in the impact law. C24 (67) asks the last stage only: with four or five stages a contact that
-    closes between the nodes can then be missed, and the body hovers before the wall at its full speed.
+    A contact that any stage has met takes part in the impact law. C24 (67) asks the last stage only: with four or five stages a contact
+    that closes between the nodes can then be missed, and the body hovers before the wall at its full speed.
 
     r:  parameter of the proximal point equations (66), (67), (69) of the stages; None (recommended): for each contact the inverse diagonal
         of the Delassus operator. C24 take constants near one, which suit masses near one. The motion does not depend on it.
