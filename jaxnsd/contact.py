@@ -252,6 +252,13 @@ class Equations:
         modes = modes_at(self.problem, self.r, z, xi)
         return modes, natural_map(self.problem, self.r, z, xi, modes)
 
+    def worst(self, carry, error):
+        """Contact with the largest entry of the natural map where the problem was not solved, else -1."""
+        F = linalg.pack(self.residual(*(linalg.from_leaves(part) for part in carry))[1])
+        F_N, F_F = split(jnp.abs(F), self.problem.n, self.problem.d)
+        largest = jnp.max(jnp.concatenate([F_N[:, None], F_F], axis=1), axis=1)
+        return jnp.where(error <= 1, -1, jnp.argmax(largest).astype(jnp.int32))
+
     def newton(self, carry):
         """One Newton step."""
         z, xi = (linalg.from_leaves(part) for part in carry)
@@ -280,8 +287,10 @@ def solve(problem, z0, settings, dtype, *, refine=False):
     start, error = equations.at(z0)
     start = (start, jnp.full_like(error, jnp.inf) if refine else error)
     newton, error, iterations = iterate(equations.newton, *start, settings.max_iterations)
-    z, contact = linalg.from_leaves(newton[0]), jnp.full_like(iterations, -1)
-    if settings.max_rescues:
+    z = linalg.from_leaves(newton[0])
+    if not settings.max_rescues:
+        contact = equations.worst(newton, error)
+    else:
         arrays = *(linalg.pack(part) for part in problem[:4]), problem.r
         z, error, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(z), error, iterations)
         if linalg.is_unpacked(z0):
@@ -297,10 +306,7 @@ def rescue(settings, d):
         problem = Problem(*arrays, d, r)
         equations = Equations(problem, settings, z.dtype)
         (_, best), error, rescues = iterate(equations.rescue, (jnp.zeros_like(z), equations.at(z)[0]), error, settings.max_rescues)
-        F_N, F_F = split(jnp.abs(equations.residual(*best)[1]), problem.n, d)
-        worst = jnp.max(jnp.concatenate([F_N[:, None], F_F], axis=1), axis=1)
-        contact = jnp.where(error <= 1, -1, jnp.argmax(worst).astype(jnp.int32))
-        return best[0], error, iterations + STEPS * rescues, contact
+        return best[0], error, iterations + STEPS * rescues, equations.worst(best, error)
 
     @custom_vmap
     def guarded(arrays, z, error, iterations):

@@ -91,6 +91,10 @@ class Scheme:
         """The system, or its tangent, in what `prepare` made of it."""
         return prepared
 
+    def inertia(self, prepared, t, q, u, kin):
+        """`Condensed` form of the mass matrix."""
+        return Condensed(self.system(prepared).M(t, q, u), kin)
+
     def shifted(self, prepared, t, state, tangent, dq, du):
         """Tangent of a state at t whose coordinates and velocity are moved by dq and du."""
         del prepared, t, state

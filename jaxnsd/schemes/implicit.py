@@ -160,6 +160,14 @@ class ImplicitScheme(Scheme):
         """The system of a `Prepared`."""
         return prepared.system
 
+    def inertia(self, prepared, t, q, u, kin):
+        """`Condensed` form of the mass matrix, by its factor where it is constant."""
+        if prepared.V is not None:
+            return base.Factored(prepared.mass.solve, prepared.V, kin.W.T @ prepared.V, kin)
+        if prepared.mass is not None:
+            return base.Condensed(None, kin, invert=prepared.mass.solve)
+        return super().inertia(prepared, t, q, u, kin)
+
     def active(self, prepared, t, dt, q, u):
         """Which contacts are active, (n_N,) booleans."""
         system = prepared.system
