@@ -197,20 +197,31 @@ def _from_radius(rho):
     return Coefficients(alpha_m, alpha_f, 0.25 * (gamma + 0.5) ** 2, gamma)
 
 
-def _radius_or_four(scheme):
-    """`Coefficients` of a scheme that is given its spectral radius at infinity, or all four parameters, or nothing."""
-    given = (scheme.alpha_m, scheme.alpha_f, scheme.beta, scheme.gamma)
-    if scheme.rho_inf is None and None not in given:
-        return Coefficients(*given)
-    if given != (None,) * 4:
-        raise ValueError(
-            f"{scheme.name}: give either rho_inf, or all of alpha_m, alpha_f, beta and gamma; got rho_inf = {scheme.rho_inf!r} and "
-            f"{given!r}"
-        )
-    rho_inf = DEFAULT_RADIUS if scheme.rho_inf is None else scheme.rho_inf
-    if not 0 <= rho_inf <= 1:
-        raise ValueError(f"{scheme.name}: rho_inf must lie in [0, 1], got {scheme.rho_inf!r}; it is the spectral radius at infinity")
-    return _from_radius(rho_inf)
+@dataclass(frozen=True)
+class _Optimal(AlphaScheme):
+    """Schemes that are given their spectral radius at infinity, or all four parameters, or nothing."""
+
+    rho_inf: float | None = None
+    alpha_m: Any = None
+    alpha_f: Any = None
+    beta: Any = None
+    gamma: Any = None
+
+    @property
+    def coefficients(self):
+        """Those given, or those of rho_inf."""
+        given = (self.alpha_m, self.alpha_f, self.beta, self.gamma)
+        if self.rho_inf is None and None not in given:
+            return Coefficients(*given)
+        if given != (None,) * 4:
+            raise ValueError(
+                f"{self.name}: give either rho_inf, or all of alpha_m, alpha_f, beta and gamma; got rho_inf = {self.rho_inf!r} "
+                f"and {given!r}"
+            )
+        rho_inf = DEFAULT_RADIUS if self.rho_inf is None else self.rho_inf
+        if not 0 <= rho_inf <= 1:
+            raise ValueError(f"{self.name}: rho_inf must lie in [0, 1], got {rho_inf!r}; it is the spectral radius at infinity")
+        return _from_radius(rho_inf)
 
 
 @dataclass(frozen=True)
@@ -267,7 +278,7 @@ class HHT(AlphaScheme):
 
 
 @dataclass(frozen=True)
-class GeneralizedAlpha(AlphaScheme):
+class GeneralizedAlpha(_Optimal):
     """Nonsmooth generalized-alpha scheme, A14 (27) (Chung & Hulbert 1993; Bruls, Acary & Cardona 2014).
 
         M a~_{k+1} + K q_{k+1} + C v_{k+1} = F_{k+1},     M w = G P
@@ -284,17 +295,6 @@ class GeneralizedAlpha(AlphaScheme):
     ValueError for parameters that contradict each other or make the iteration matrix singular.
     """
 
-    rho_inf: float | None = None
-    alpha_m: Any = None
-    alpha_f: Any = None
-    beta: Any = None
-    gamma: Any = None
-
-    @property
-    def coefficients(self):
-        """Those given, or those of rho_inf."""
-        return _radius_or_four(self)
-
     def _outside(self, c):
         yield from super()._outside(c)
         slack = 1e-12
@@ -306,7 +306,7 @@ class GeneralizedAlpha(AlphaScheme):
 
 
 @dataclass(frozen=True)
-class KrenkHogsberg(AlphaScheme):
+class KrenkHogsberg(_Optimal):
     """Nonsmooth Krenk-Hogsberg scheme, A14 (32) with the sign of F_k put right: the weights of the inertia hold for C v - F as well.
 
         (1 - alpha_m) [M a_{k+1} + C v_{k+1} - F_{k+1}] + alpha_m [M a_k + C v_k - F_k] = -(1 - alpha_f) K q_{k+1} - alpha_f K q_k
@@ -317,17 +317,6 @@ class KrenkHogsberg(AlphaScheme):
 
     It needs the split into K q and the rest: linear systems only. Raises ValueError as `GeneralizedAlpha` does.
     """
-
-    rho_inf: float | None = None
-    alpha_m: Any = None
-    alpha_f: Any = None
-    beta: Any = None
-    gamma: Any = None
-
-    @property
-    def coefficients(self):
-        """Those given, or those of rho_inf."""
-        return _radius_or_four(self)
 
     @property
     def order(self):
