@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import energy
+from . import energy, plotting
 from .simulate import checked, simulate
 
 
@@ -79,10 +79,8 @@ def _observed_order(coarse, medium, fine):
 def _row(system, scheme, sol, observed, cost):
     balance = jax.jit(energy.balance, static_argnums=1)(system, scheme, sol)
     scale = float(balance.scale)
-    pushed = np.asarray(sol.P_N) > 0
-    before = np.concatenate([np.zeros_like(pushed[:1]), pushed[:-1]])
-    impacts = int(np.count_nonzero(pushed & ~before))
-    dissipated = -float(np.asarray(balance.created)[pushed.any(axis=1)].sum())
+    impacts = int(plotting.impacts(sol).sum())
+    dissipated = -float(np.asarray(balance.created)[np.any(np.asarray(sol.P_N) > 0, axis=1)].sum())
     gap = np.asarray(jax.vmap(system.gap)(sol.t, sol.q))
     created = float(balance.created.max()) / scale
     return Row(

@@ -114,11 +114,6 @@ class AlphaScheme(ImplicitScheme):
             return None
         return lambda W: W - factor * product(prepared.system.K, prepared.mass.solve(W))
 
-    def _predicted(self, args):
-        """Time and configuration at which the contacts are evaluated."""
-        _, t, dt, q, u_minus, *_ = args
-        return t + dt, q + dt * u_minus
-
     def _smooth_jump(self, args, u):
         """``v_{k+1} - v_k - dt (1 - gamma) a_k = dt gamma a_{k+1} + w``, A14 (27i), (27j)."""
         _, _, dt, _, u_minus, a, *_ = args
@@ -134,7 +129,7 @@ class AlphaScheme(ImplicitScheme):
     def _balance(self, args, u, p=None):
         prepared, t, dt, _, _, a, a_tilde = args
         alpha_m, alpha_f, _, gamma = self.coefficients
-        q = self._position(args, u, None if p is None else prepared.mass_solve(*self._predicted(args), p))
+        q = self._position(args, u, None if p is None else prepared.mass_solve(*self.predicted(args), p))
         s = dt * gamma / (1 - alpha_m)
         # A14 (27a), (27g) times s: (1 - alpha_m) a_{k+1} + alpha_m a_k = (1 - alpha_f) M^-1 h_{k+1} + alpha_f a_tilde_k
         inertia = prepared.mass_times(t + dt, q, self._smooth_jump(args, u) + s * (alpha_m * a - alpha_f * a_tilde))
@@ -152,8 +147,8 @@ class AlphaScheme(ImplicitScheme):
         args = (prepared, t, dt, state.q, state.u, *state[3:])
         effect = self._general_effect if self._position_jump else None
         u, P, info = self.velocity(self._balance, args, state.P, settings, effect)
-        kin = base.kinematics(prepared.system, *self._predicted(args), u)
-        q = self._position(args, u, prepared.velocity_jump(*self._predicted(args), kin, P) if self._position_jump else None)
+        kin = base.kinematics(prepared.system, *self.predicted(args), u)
+        q = self._position(args, u, prepared.velocity_jump(*self.predicted(args), kin, P) if self._position_jump else None)
         a = (self._smooth_jump(args, u) - prepared.velocity_jump(t + dt, q, kin, P)) / (dt * self.coefficients.gamma)
         return self._next(state, q, u, P, a), info
 
@@ -354,7 +349,7 @@ class KrenkHogsberg(_Optimal):
         prepared, t, dt, q, u_minus, a = args
         system = prepared.system
         alpha_m, alpha_f, _, gamma = self.coefficients
-        q_plus = self._position(args, u, None if p is None else prepared.mass_solve(*self._predicted(args), p))
+        q_plus = self._position(args, u, None if p is None else prepared.mass_solve(*self.predicted(args), p))
         s = dt * gamma / (1 - alpha_m)
         # A14 (32) times s, with M a_{k+1} from the update of the velocity.
         weighted = (1 - alpha_m) * system.force(t + dt, q_plus, u) + alpha_m * system.force(t, q, u_minus)

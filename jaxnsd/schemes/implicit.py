@@ -178,6 +178,11 @@ class ImplicitScheme(Scheme):
         near = gap + self.prediction * dt * rate <= dt * zero
         return near & (rate <= zero) if self.require_closing else near
 
+    def predicted(self, args):
+        """Time and configuration at which the contacts of a step are evaluated; ``args`` as in `velocity`."""
+        (system, *_), t, dt, q, u_minus = args[:5]
+        return t + dt, q + dt * system.q_dot(t, q, u_minus)
+
     def velocity(self, balance, args, guess, settings, effect=None):
         """Velocity and percussions at the end of a step: ``(u, P, info)``.
 
@@ -189,12 +194,10 @@ class ImplicitScheme(Scheme):
         linear = prepared.iteration is not None
 
         def contacts(args):
-            (system, *_), t, dt, q, u_minus = args[:5]
-            return base.impact_law(system, t + dt, q + dt * system.q_dot(t, q, u_minus), u_minus, d)
+            return base.impact_law(args[0].system, *self.predicted(args), args[4], d)
 
         def friction(args):
-            (system, *_), t, dt, q, u_minus = args[:5]
-            return system.contact_data(t + dt, q + dt * system.q_dot(t, q, u_minus))[2]
+            return args[0].system.contact_data(*self.predicted(args))[2]
 
         def active(args):
             return self.active(*args[:5])
