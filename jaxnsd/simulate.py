@@ -17,7 +17,7 @@ from .batching import differentiable
 from .newton import SemismoothNewton
 from .results import EXPLANATION, Outcome
 
-#: A velocity larger than this multiple of what the initial state suggests counts as a blow-up.
+#: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
 
 #: Steps of an innermost loop. Its buffers are small, which lets XLA's CPU backend compile it into one native loop (see `xla_flags`).
@@ -256,7 +256,9 @@ class _History:
         t0, dt, t1 = times
         dtype = q0.dtype
         prepared = self.scheme.prepare(system, dt)
-        limit = BLOW_UP * lax.stop_gradient(jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0))
+        accelerations = jnp.abs(system.h(t0, q0, u0)) / jnp.diagonal(system.M(t0, q0, u0))
+        speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
+        limit = BLOW_UP * lax.stop_gradient(speeds)
         limit = jnp.where(limit > 0, limit, jnp.inf)
 
         def outcome(state, info):

@@ -3,6 +3,7 @@
 from .alpha import HHT, GeneralizedAlpha, KrenkHogsberg, Newmark
 from .base import Scheme
 from .lobatto import Lobatto
+from .located import LocatedImpacts
 from .moreau import Moreau, SymmetricMoreau, VariationalMoreau
 from .theta import MoreauJean, MoreauJeanVariant
 
@@ -11,6 +12,7 @@ __all__ = [
     "GeneralizedAlpha",
     "KrenkHogsberg",
     "Lobatto",
+    "LocatedImpacts",
     "Moreau",
     "MoreauJean",
     "MoreauJeanVariant",

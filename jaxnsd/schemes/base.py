@@ -64,6 +64,8 @@ class Scheme:
     auxiliary: ClassVar[tuple[str, ...]] = ()
     #: Whether gaps are closed on position level: then the step's own derivative forgets the state before an impact.
     position_level: ClassVar[bool] = False
+    #: By what part of a step the velocity of a state is ahead of its coordinates in time.
+    lead: ClassVar[float] = 0.0
 
     @property
     def name(self):

@@ -103,6 +103,7 @@ class SymmetricMoreau(_MoreauType):
     """
 
     order: ClassVar[int] = 2
+    lead: ClassVar[float] = 0.5
 
     @staticmethod
     def _first_balance(args, u):
@@ -128,6 +129,7 @@ class VariationalMoreau(_MoreauType):
     """
 
     order: ClassVar[int] = 2
+    lead: ClassVar[float] = 0.5
 
     def refuse(self, system, t, q, u):
         """Quasi-velocities have no place in the weak form."""

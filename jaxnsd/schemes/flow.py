@@ -1,0 +1,81 @@
+"""What a system does at an event of a contact: its impact map, and its accelerations before and after.
+
+They come from the system, not from the scheme that steps it; a scheme lends its factors of the mass matrix where it has some.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import contact, linalg
+from . import base
+
+#: A contact that closes faster than this multiple of the speed that the forces make in a step has an impact; a slower one persists.
+THRESHOLD = 1.5
+
+
+class Flow:
+    """Impact map and one-sided accelerations of a system, for steps of a given length.
+
+    P: percussions to start the solution from. What is differentiated are the arguments ``prepared, t, dt, q, u`` of the methods.
+    """
+
+    def __init__(self, scheme, settings, P):
+        self.scheme, self.settings = scheme, settings
+        self.P = jax.tree.map(lax.stop_gradient, P)
+        self.n, self.d = P.P_F.shape
+
+    def gained(self, prepared, t, dt, q, u):
+        """Bounds of what the forces make of the contact velocities in a step: (n,) normal, (n, d) tangential; constants."""
+        system = self.scheme.system(prepared)
+        kin = base.kinematics(system, t, q, u)
+        inertia = self.scheme.inertia(prepared, t, q, u, kin)
+        change, _ = inertia.free(jnp.zeros_like(u), -dt * system.h(t, q, u), jnp.zeros_like(kin.chi_b))
+        bound = THRESHOLD * (jnp.abs(kin.W).T @ jnp.abs(linalg.pack(change)))
+        return contact.split(lax.stop_gradient(bound), self.n, self.d)
+
+    def impact(self, prepared, t, q, u, mask):
+        """The impact map: velocity after the impact of the contacts in ``mask``, its percussions, and how it was solved."""
+        return self.solve(prepared, t, jnp.zeros_like(t), q, u, None, mask)
+
+    def acceleration(self, prepared, t, dt, q, u, mask, slow):
+        """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed; contact velocities below ``slow`` count as zero."""
+        kin = base.kinematics(self.scheme.system(prepared), t, q, u)
+        rate_N, rate_F = contact.split(kin.W.T @ u + kin.chi, self.n, self.d)
+        slow_N, slow_F = slow
+        # What is left of the normal velocity of a closed contact, or of the tangential one of a contact that sticks, is no acceleration.
+        closed = jnp.abs(rate_N) <= slow_N
+        sticks = jnp.sum(rate_F * rate_F, axis=1) <= jnp.sum(slow_F * slow_F, axis=1)
+        kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.where((closed & sticks)[:, None], -rate_F, 0))
+        return (self.solve(prepared, t, dt, q, u, kept, mask)[0] - u) / dt
+
+    def solve(self, prepared, t, dt, q, u, kept, mask):
+        """``(u, P, info)`` of ``M (u - u_minus) = dt h + W P`` from (t, q), with the contact law on those contacts that ``mask`` names.
+
+        Without ``kept`` it is the impact law at (t, q); with it, ``xi = W^T u + chi + kept`` at the configuration dt ahead.
+        """
+        scheme, d = self.scheme, self.d
+
+        # Functions of their arguments alone: they are kept for the derivative.
+        def contacts(args):
+            prepared, t, dt, q, u, kept, _ = args
+            system = scheme.system(prepared)
+            if kept is None:
+                return base.impact_law(system, t, q, u, d)
+            return base.kinematics(system, t + dt, q + dt * system.q_dot(t, q, u), u), kept
+
+        def balance(args, u):
+            prepared, t, dt, q, u_minus, *_ = args
+            system = scheme.system(prepared)
+            return system.momentum(t, q, u) - system.momentum(t, q, u_minus) - dt * system.h(t, q, u_minus)
+
+        def condense(args, u, kin):
+            prepared, t, _, q, *_ = args
+            return scheme.inertia(prepared, t, q, u, kin)
+
+        def friction(args):
+            prepared, t, _, q, *_ = args
+            return scheme.system(prepared).contact_data(t, q)[2]
+
+        problem = base.VelocityProblem(balance, None, contacts, friction, lambda args: args[-1] > 0, True, condense=condense)
+        return base.solve_velocity(problem, (prepared, t, dt, q, u, kept, mask.astype(u.dtype)), u, self.P, self.settings)

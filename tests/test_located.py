@@ -1,0 +1,206 @@
+"""Impacts located inside of the step: exact where free flight is, of the scheme's order elsewhere, and so is the derivative."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_sensitivity import FALL, G, Thrown, error, exact, thrown
+
+import jaxnsd
+from jaxnsd import LocatedImpacts, System, simulate
+from jaxnsd.models import BouncingBall, CornerBlock, PointMassOnSlope
+from jaxnsd.schemes.located import Veiled
+
+EXACT_IN_FLIGHT = [jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.8), jaxnsd.SymmetricMoreau(), jaxnsd.Lobatto(2)]
+
+
+@pytest.mark.parametrize("scheme", EXACT_IN_FLIGHT, ids=lambda scheme: scheme.name)
+def test_exact_in_value_and_derivative_where_flight_is(scheme):
+    """Two frictional impacts with a coarse step; velocities of SymmetricMoreau are at mid-interval, so only its coordinates compare."""
+    p, reference = jnp.array([1.0, 1.0, 0.1, 0.6, 0.0]), exact([FALL, FALL * 2.2], 1.3)
+    run = thrown(LocatedImpacts(scheme), 1.3, 5.2e-2, "discrete")
+    part = slice(0, 2) if scheme.lead else slice(None)
+    value, forward = jax.jit(lambda p: (run(p), jax.jacfwd(run)(p)))(p)
+    np.testing.assert_allclose(value[part], reference(p)[part], atol=1e-13)
+    np.testing.assert_allclose(forward, jax.jacfwd(reference)(p), atol=1e-12)
+    if scheme == EXACT_IN_FLIGHT[0]:
+        np.testing.assert_allclose(jax.jit(jax.jacrev(run))(p), forward, atol=1e-12)
+
+
+def test_moving_table_in_a_batch():
+    """The time of impact is found by iteration; members side by side and in lockstep agree with single runs."""
+    p = jnp.array([1.0, 1.0, 0.1, 0.6, 0.05])
+    reference, run = exact([0.4362, 0.8606, 1.2305], 1.3), thrown(LocatedImpacts(jaxnsd.MoreauJean()), 1.3, 1.3e-2)
+    batch = jnp.stack([p, p + 0.01])
+    values, jacobians = jax.jit(jax.vmap(lambda p: (run(p), jax.jacrev(run)(p))))(batch)
+    np.testing.assert_allclose(values[0], reference(p), atol=1e-12)
+    np.testing.assert_allclose(jacobians[0], jax.jacfwd(reference)(p), atol=1e-10)
+    np.testing.assert_allclose(jacobians[1], jax.jit(jax.jacfwd(run))(p + 0.01), atol=1e-10)
+
+
+@pytest.mark.parametrize("stages, order", [(2, 2), (3, 4)])
+def test_order_across_an_impact_is_that_of_the_scheme(stages, order):
+    """Fall on the slope, plastic impact with friction, sliding: a scheme that captures the impact is of first order."""
+    model, t1 = PointMassOnSlope(), 1.0
+    q0, u0 = model.initial_state(case=2)
+
+    def final(scheme, n):
+        sol = simulate(model, scheme, q0, u0, t1, t1 / n, save_every=n).raise_if_failed()
+        return np.concatenate([sol.q[-1], sol.u[-1]])
+
+    scheme = LocatedImpacts(jaxnsd.Lobatto(stages))
+    reference = final(LocatedImpacts(jaxnsd.Lobatto(4)), 320)
+    errors = [np.abs(final(scheme, n) - reference).max() for n in (20, 40, 80)]
+    observed = np.log2(np.array(errors[:-1]) / errors[1:])
+    assert np.all(np.abs(observed - order) < 0.25)
+    captured = [np.abs(final(jaxnsd.Lobatto(stages), n) - reference).max() for n in (20, 80)]
+    assert captured[1] > 5 * errors[-1] and captured[1] > captured[0] / 16
+
+
+def test_derivative_of_a_plastic_landing_then_sliding():
+    """Persistent contact after a located impact: x = v0 t + (v0 - mu v) s - mu g s^2 / 2 with the fall t, v = g t and s = T - t."""
+
+    def reference(p):
+        height, speed, mu = p
+        t = jnp.sqrt(2 * height / G)
+        s, left = 0.6 - t, speed - mu * G * t
+        return speed * t + left * s - 0.5 * mu * G * s**2
+
+    p = jnp.array([0.5, 2.0, 0.2])
+    run = thrown(LocatedImpacts(jaxnsd.MoreauJean()), 0.6, 2e-2)
+    found = jax.jit(jax.value_and_grad(lambda p: run(jnp.concatenate([p, jnp.zeros(2)]))[0]))(p)
+    np.testing.assert_allclose(found[0], reference(p), atol=1e-13)
+    np.testing.assert_allclose(found[1], jax.grad(reference)(p), atol=1e-12)
+
+
+@jaxnsd.system
+class Pair(System):
+    """Two balls over a floor, one of them attached to nothing."""
+
+    e_N: float = 0.7
+
+    def mass_matrix(self, t, q):
+        return jnp.eye(2)
+
+    def potential_energy(self, t, q):
+        return G * (q[0] + q[1])
+
+    def gap(self, t, q):
+        return q
+
+
+def pair(max_impacts):
+    def final(p):
+        sol = simulate(Pair(p[2]), LocatedImpacts(jaxnsd.MoreauJean(), max_impacts), p[:2], jnp.zeros(2), 0.6, 1e-2)
+        return jnp.concatenate([sol.q[-1], sol.u[-1]])
+
+    return final
+
+
+def pair_exact(p):
+    t = jnp.sqrt(2 * p[:2] / G)
+    v, s = p[2] * G * t, 0.6 - t
+    return jnp.concatenate([v * s - 0.5 * G * s**2, v - G * s])
+
+
+def test_as_many_impacts_in_a_step_as_are_asked_for():
+    """Both balls hit within one step; with one impact to locate the second is captured, to first order."""
+    p = jnp.array([1.0, 1.0003, 0.7])
+    np.testing.assert_allclose(pair(2)(p), pair_exact(p), atol=1e-13)
+    assert error(pair(2), pair_exact, p) < 1e-12
+    captured = pair(1)(p) - pair_exact(p)
+    assert np.abs(captured[::2]).max() < 1e-13 and 1e-6 < np.abs(captured[1::2]).max() < 0.1
+    assert error(pair(1), pair_exact, p) < 1.0
+
+
+@pytest.mark.parametrize("offset", [-1e-9, -1e-15, 0.0, 1e-15, 1e-9])
+def test_impact_on_a_node(offset):
+    """The impact falls on the end of a step, or misses it by round-off and a little more, on both sides."""
+    height = 0.5 * G * (0.3 + offset) ** 2
+
+    def reference(p):
+        t = jnp.sqrt(2 * p[0] / G)
+        v, s = p[1] * G * t, 0.5 - t
+        return jnp.stack([v * s - 0.5 * G * s**2, v - G * s])
+
+    def final(p):
+        ball = BouncingBall(gravity=G, e_N=p[1])
+        sol = simulate(ball, LocatedImpacts(jaxnsd.MoreauJean()), p[:1], jnp.zeros(1), 0.5, 1e-2)
+        return jnp.concatenate([sol.q[-1], sol.u[-1]])
+
+    p = jnp.array([height, 0.7])
+    np.testing.assert_allclose(final(p), reference(p), atol=1e-10)
+    # The derivative of a segment of no length is that of a very short one.
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(final))(p), jax.jacfwd(reference)(p), atol=1e-6)
+
+
+def test_gap_that_closes_and_opens_within_a_step():
+    """A particle flies over a bump that it would touch between the nodes only: no end of a step sees it."""
+
+    @jaxnsd.system
+    class Bump(System):
+        e_N: float = 1.0
+
+        def mass_matrix(self, t, q):
+            return jnp.eye(2)
+
+        def gap(self, t, q):
+            return jnp.sqrt(q @ q)[None] - 1.0
+
+    run = lambda scheme: simulate(Bump(), scheme, jnp.array([-1.2, 0.9]), jnp.array([1.0, 0.0]), 2.4, 1.2)  # noqa: E731
+    located, captured = run(LocatedImpacts(jaxnsd.MoreauJean())), run(jaxnsd.MoreauJean())
+    n = np.array([-np.sqrt(1 - 0.81), 0.9])  # where the straight path meets the circle
+    after = np.array([1.0, 0.0]) - 2 * n[0] * n
+    np.testing.assert_allclose(located.u[-1], after, atol=1e-12)
+    np.testing.assert_allclose(captured.u[-1], [1.0, 0.0], atol=1e-12)
+
+
+@pytest.mark.parametrize("scheme", [jaxnsd.MoreauJean(), jaxnsd.Lobatto(2)], ids=lambda scheme: scheme.name)
+def test_accumulation_point_is_passed(scheme):
+    """A ball comes to rest after infinitely many impacts: located, then captured; no energy is made, percussions carry the weight."""
+    ball = BouncingBall()
+    sol = simulate(ball, LocatedImpacts(scheme), jnp.array([1.0]), jnp.zeros(1), 4.0, 1e-2).raise_if_failed()
+    end = np.sqrt(2 / ball.gravity) * (1 + ball.e_N) / (1 - ball.e_N)
+    after = np.asarray(sol.t) > end + 0.1
+    assert np.abs(sol.q[after]).max() < 1e-2
+    energy = jax.vmap(ball.total_energy)(sol.t, sol.q, sol.u)
+    assert np.diff(energy).max() < 1e-12
+    total = ball.mass * (sol.u[-1, 0] + ball.gravity * 4.0)
+    np.testing.assert_allclose(sol.P_N.sum(), total, rtol=1e-12)
+
+
+def test_two_corners_come_to_rest():
+    """Coupled contacts with friction, rocking: no penetration with a position-level scheme, no energy is made."""
+    block = CornerBlock()
+    sol = simulate(block, LocatedImpacts(jaxnsd.Lobatto(2)), *block.initial_state(), 1.0, 1e-3).raise_if_failed()
+    assert jax.vmap(block.gap)(sol.t, sol.q).min() > -1e-12
+    assert np.diff(jax.vmap(block.total_energy)(sol.t, sol.q, sol.u)).max() < 1e-10
+
+
+def test_steps_without_an_impact_are_those_of_the_scheme():
+    system, start = Thrown(), (jnp.array([0.0, 1.0]), jnp.array([1.0, 0.0]))
+    a, b = (simulate(system, scheme, *start, 0.4, 1e-2) for scheme in (jaxnsd.MoreauJean(), LocatedImpacts(jaxnsd.MoreauJean())))
+    np.testing.assert_array_equal(a.q, b.q)
+    np.testing.assert_array_equal(a.u, b.u)
+
+
+def test_veil_moves_gaps_and_nothing_else():
+    system, t, q, u = Thrown(e_N=0.3), 0.0, jnp.array([0.1, 0.2]), jnp.array([1.0, 2.0])
+    veiled = Veiled(system, jnp.array([0.5]))
+    np.testing.assert_allclose(veiled.gap(t, q), [0.7])
+    np.testing.assert_array_equal(veiled.gap_velocity(t, q, u), system.gap_velocity(t, q, u))
+    assert veiled.e_N == 0.3 and len(jax.tree.leaves(veiled)) == len(jax.tree.leaves(system)) + 1
+    with pytest.raises(AttributeError):
+        _ = veiled.nothing
+
+
+def test_bad_arguments():
+    with pytest.raises(TypeError, match="scheme must be a scheme"):
+        LocatedImpacts(LocatedImpacts(jaxnsd.MoreauJean()))
+    with pytest.raises(TypeError, match="scheme must be a scheme"):
+        LocatedImpacts(jaxnsd.MoreauJean)
+    with pytest.raises(ValueError, match="positive whole number"):
+        LocatedImpacts(jaxnsd.MoreauJean(), 0)
+    bar = jaxnsd.models.elastic_bar(4)
+    with pytest.raises(ValueError, match="GeneralizedAlpha"):
+        simulate(bar, LocatedImpacts(jaxnsd.KrenkHogsberg(0.9)), *bar.initial_state(), 1e-5, 1e-6)
