@@ -10,6 +10,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,20 @@ def iterate(step, x, error, max_iterations):
     return lax.while_loop(unfinished, body, (x, error, jnp.zeros((), jnp.int32)))
 
 
+def solution(x):
+    """``x``, marked as found by iteration: what `storing_solutions` stores."""
+    return jax.tree.map(lambda x: checkpoint_name(x, "solution"), x)
+
+
+def storing_solutions(function):
+    """``function``, of which reverse mode stores the `solution`s alone: all else is computed again from them, without iterations.
+
+    What is stored is small, and what is not stored needs no code that stores it: for a large step a half of the compilation.
+    """
+    # Forward and backward sweep are loops of their own, so there is nothing that a compiler could merge again.
+    return jax.checkpoint(function, policy=jax.checkpoint_policies.save_only_these_names("solution"), prevent_cse=False)
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def implicit(response, x, args):
     """The solution ``x`` of ``Phi(x, args) = 0``, with the derivative of the implicit function.
@@ -78,5 +93,5 @@ def implicit(response, x, args):
 def _implicit_jvp(response, primals, tangents):
     x, args = primals
     # Second derivatives need a solution that still depends on the arguments.
-    x = implicit(response, x, args)
+    x = solution(implicit(response, x, args))
     return x, response(x, args, tangents[1])

@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 
 from .. import butcher, contact, linalg
-from ..newton import implicit, iterate
+from ..newton import implicit, iterate, solution, storing_solutions
 from . import base
 from .base import Info, Percussions, Scheme
 
@@ -88,6 +88,10 @@ class Lobatto(Scheme):
 
     def step(self, system, t, dt, state, settings):
         """From node n to node n + 1: the stages, then the end."""
+        return storing_solutions(lambda *args: self.advance(*args, settings))(system, t, dt, state)
+
+    def advance(self, system, t, dt, state, settings):
+        """`step`, of which reverse mode would store everything."""
         args = Arguments(system, t, dt, state.q, state.u)
         n_g, n_gamma = state.P.P_g.shape[0], state.P.P_gamma.shape[0]
         stages = Stages(self.stages, self.r, state.P.P_F.shape, n_g, n_gamma, system.defines("q_dot"))
@@ -282,7 +286,7 @@ class Stages:
         (x, info, slack), _, _ = iterate(iteration, start, jnp.full((), jnp.inf, dtype), settings.max_outer)
         info = info._replace(contact=jnp.where(info.converged | (info.contact < 0), -1, info.contact % max(n, 1)))
         x = implicit(StageResponse(self), jax.tree.map(lax.stop_gradient, x), args)
-        return x, lax.stop_gradient(slack), info
+        return x, solution(lax.stop_gradient(slack)), info
 
     def error(self, linear, args, x, tolerance):
         """``(error, residual, slack)``: the equations at ``x`` over their bounds, and the natural map of the contacts.
