@@ -5,7 +5,7 @@ from .contact_problem import ContactSolution, solve_contact_problem
 from .linear_system import LinearSystem
 from .newton import SemismoothNewton
 from .projection import project_velocity
-from .results import Outcome
+from .results import Event, Outcome
 from .schemes import (
     HHT,
     GeneralizedAlpha,
@@ -26,6 +26,7 @@ from .tridiagonal import Tridiagonal
 __all__ = [
     "HHT",
     "ContactSolution",
+    "Event",
     "GeneralizedAlpha",
     "KrenkHogsberg",
     "LinearSystem",

@@ -1,4 +1,4 @@
-"""The outcome codes of a step and the sentences that explain them."""
+"""The outcome codes of a step, the sentences that explain them, and the events of a step."""
 
 import enum
 
@@ -10,6 +10,24 @@ class Outcome(enum.IntEnum):
     NOT_CONVERGED = 1
     DIVERGED = 2
     NON_FINITE = 3
+
+
+class Event(enum.IntFlag):
+    """What happened at the contacts in a step, as bits; a saved interval carries those of all its steps.
+
+    IMPACT:        a contact closed faster than 1.5 times the speed that the forces make in a step: an impact that is told from a landing
+    GRAZING:       a contact closed slower than that: a soft landing, or a grazing impact. Where the closing speed vanishes the
+                   motion has no derivative with respect to its initial state, and next to it a large one
+    SIMULTANEOUS:  two or more contacts had an impact that the mass matrix couples. Motions nearby take them one after the other, in either
+                   order: derivatives are one-sided
+    ACCUMULATION:  an impact, with restitution, after which the contact closes again within a few steps: the step does not resolve what
+                   is left of a sequence of impacts (Zeno), which is captured as a whole
+    """
+
+    IMPACT = 1
+    GRAZING = 2
+    SIMULTANEOUS = 4
+    ACCUMULATION = 8
 
 
 #: code -> (what happened, what to try)

@@ -12,13 +12,29 @@ is, bit for bit. Impact map and one-sided flows are those of the system, not of 
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .schemes.flow import Flow
+from . import contact, linalg
+from .results import Event
+from .schemes import base
+from .schemes.flow import Flow, gained
 from .schemes.located import LocatedImpacts
+
+#: An impact that leaves the contact slower than this multiple of the threshold is one of the last of a sequence.
+LAST = 2
+
+#: A gap that was larger than this part of what the forces close in a step was open.
+TOUCH = 1e-6
+
+#: Contacts are coupled where their entry of the Delassus operator is larger than this, relative to the diagonal.
+COUPLED = 1e-10
+
+#: Up to this many velocities a branch in the loop over the steps costs more than it spares.
+SMALL = 64
 
 
 def step(scheme, settings):
@@ -41,6 +57,41 @@ def step(scheme, settings):
     return saltating
 
 
+def events(scheme, prepared, t, dt, before, after):
+    """`Event` bits of a step between two states."""
+    if not after.P.P_N.shape[0]:
+        return jnp.zeros((), jnp.int32)
+    args = jax.tree.map(lax.stop_gradient, (prepared, t, dt, before, after))
+    find = functools.partial(_events, scheme)
+    if before.u.shape[0] <= SMALL:
+        return find(*args)
+    return lax.cond(jnp.any(after.P.P_N > 0), find, lambda *_: jnp.zeros((), jnp.int32), *args)
+
+
+def _events(scheme, prepared, t, dt, before, after):
+    n, d = after.P.P_F.shape
+    system, end, q, u = scheme.system(prepared), t + dt, after.q, before.u
+    # At the new configuration: what Moreau's scheme has computed there already is not computed twice.
+    kin = base.kinematics(system, end, q, u)
+    inertia = scheme.inertia(prepared, end, q, u, kin)
+    slow, _ = contact.split(gained(system, inertia, kin, end, dt, q, u), n, d)
+    rate = system.gap_velocity(end, q, u)
+    pushed = after.P.P_N > 0
+    impacts = pushed & (rate < -slow)
+    touches = pushed & ~impacts & (system.gap(t, before.q) > TOUCH * dt * slow)
+    e_N, _, _ = system.contact_data(end, q)
+    ends = impacts & (e_N > 0) & (-e_N * rate < LAST * slow)
+    found = {Event.IMPACT: impacts, Event.GRAZING: touches, Event.ACCUMULATION: ends}
+    if n > 1:
+        G = jnp.abs(linalg.pack(inertia.G))
+        G = G[:, n * d :] + jnp.sum(G[:, : n * d].reshape(G.shape[0], n, d), axis=2)
+        G = G[n * d :] + jnp.sum(G[: n * d].reshape(n, d, n), axis=1)
+        size = jnp.sqrt(jnp.diagonal(G))
+        coupled = (COUPLED * size[:, None] * size[None, :] < G) & ~jnp.eye(n, dtype=bool)
+        found[Event.SIMULTANEOUS] = impacts[:, None] & impacts[None, :] & coupled
+    return sum(jnp.any(mask).astype(jnp.int32) * int(event) for event, mask in found.items())
+
+
 def _through_impacts(scheme, settings, primals, tangents, after, d_after):
     """Tangent of the state after a step, those of its impacts included."""
     prepared, t, dt, before = primals
@@ -53,7 +104,7 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
         added = tuple(new - old for new, old in zip(jax.jvp(event.captured, args, d_args)[1], own, strict=True)) if own else (0, 0)
         d_tau = jnp.where(event.impacting, jax.jvp(event.time_to_impact, args, d_args)[1], 0)
         jumps = lax.map(event.jump, jnp.arange(event.flow.n))
-        return tuple(a + d_tau @ jump for a, jump in zip(added, jumps, strict=True))
+        return tuple(a + jnp.sum(d_tau[:, None] * jump, axis=0) for a, jump in zip(added, jumps, strict=True))
 
     own = (d_after.q, d_after.u) if scheme.position_level else ()
     zeros = jnp.zeros_like(after.q), jnp.zeros_like(after.u)

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .batching import differentiable
 from .newton import SemismoothNewton
-from .results import EXPLANATION, Outcome
+from .results import EXPLANATION, Event, Outcome
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
@@ -34,7 +34,7 @@ class Solution:
 
     For the Moreau-type schemes ``q[k]`` and ``u[k]`` belong to the same node ``t[k]``; ``u[k]`` is the velocity that leaves it, and
     ``P_N[k]`` acts at the node ``t[k + 1]``, where it turns ``u[k]`` into ``u[k + 1]``. With ``save_every > 1`` percussions are summed
-    over each stored interval, ``iterations`` summed, ``residual`` and ``outcome`` are the worst in it.
+    over each stored interval, ``iterations`` summed, ``residual`` and ``outcome`` are the worst in it, ``events`` are all in it.
 
     ==============  ============  =================================================================================
     ``t``           (N + 1,)      times, s
@@ -48,6 +48,7 @@ class Solution:
     ``residual``    (N,)          largest entry of the natural map of the contact law, N s
     ``outcome``     (N,)          `jaxnsd.Outcome` codes; ``initial_outcome`` for the first node
     ``contact``     (N,)          contact with the largest residual in a step that did not converge, else -1
+    ``events``      (N,)          `jaxnsd.Event` bits: impacts, and what derivatives do not see: grazing, simultaneous impacts, Zeno
     ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
     ``save_every``  int           steps in a stored interval
     ==============  ============  =================================================================================
@@ -69,6 +70,7 @@ class Solution:
     contact: Any
     initial: Any
     initial_outcome: Any
+    events: Any
     auxiliary: Any
     save_every: int = field(default=1, metadata={"static": True})
 
@@ -76,6 +78,10 @@ class Solution:
     def success(self):
         """Whether every step succeeded: a boolean, with the batch's shape."""
         return jnp.all(self.outcome == 0, axis=-1) & (self.initial_outcome == 0)
+
+    def count(self, event):
+        """Number of stored intervals with an `Event`: an integer, with the batch's shape. ``sol.count(jaxnsd.Event.GRAZING)``."""
+        return jnp.sum((self.events & int(Event(event))) != 0, axis=-1)
 
     def raise_if_failed(self):
         """Raise `SimulationError` if a step failed, naming step, time, contact and what to try; otherwise return the solution.
@@ -120,7 +126,7 @@ class Solution:
             "P_F": ("step", "contact_index", "direction"),
             "P_g": ("step", "constraint"),
             "P_gamma": ("step", "velocity_constraint"),
-            **{name: ("step",) for name in ("iterations", "residual", "outcome", "contact")},
+            **{name: ("step",) for name in ("iterations", "residual", "outcome", "contact", "events")},
         }
         t = np.asarray(self.t)
         return xarray.Dataset(
@@ -213,15 +219,26 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     run = functools.partial(_rows, history)
     rows, initial, code = (differentiable(run) if lanes else run)((system, times, q0, u0))
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(start[0]), shapes))
-    P, iterations, residual, outcome, contact = jax.tree.map(lambda x: x[1:], record)
+    P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     t = times[0] + (jnp.arange(n_steps // save_every + 1) * save_every).astype(dtype) * times[1]
-    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), auxiliary, save_every)
+    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), events, auxiliary, save_every)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _rows(history, args):
     """A history, traced once for all that differentiation and batching make of it."""
     return history.run(args)
+
+
+class Record(NamedTuple):
+    """What is stored of an interval beside the state at its end."""
+
+    P: Any
+    iterations: Any
+    residual: Any
+    outcome: Any
+    contact: Any
+    events: Any
 
 
 @dataclass(frozen=True)
@@ -248,7 +265,8 @@ class _History:
     def record(self, system, times, q0, u0):
         """What is stored of one interval beside the state."""
         state, info = self.initial(system, times, q0, u0)
-        return state.P, info.iterations, info.residual, jnp.zeros((), jnp.int32), info.contact
+        zero = jnp.zeros((), jnp.int32)
+        return Record(state.P, info.iterations, info.residual, zero, info.contact, zero)
 
     def run(self, args):
         """``(rows, percussions at the first node, outcome there)``: a row holds a node's state and the record of the interval before."""
@@ -271,7 +289,7 @@ class _History:
         state, info = self.scheme.init(prepared, t0, dt, q0, u0, self.solver)
         shapes = jax.eval_shape(lambda: (state, self.record(*args)))
         nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[1])
-        nothing = (*nothing[:4], nothing[4] - 1)
+        nothing = nothing._replace(contact=nothing.contact - 1)
 
         if self.sensitivity == "saltation":
             advance = sensitivities.step(self.scheme, self.solver)
@@ -282,8 +300,10 @@ class _History:
 
         def step(leaves, k):
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
-            state, info = advance(prepared, t0 + k.astype(dtype) * dt, dt, _thaw(leaves, shapes[0]))
-            return _freeze(state), (state.P, info.iterations, info.residual, outcome(state, info), info.contact)
+            t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
+            state, info = advance(prepared, t, dt, before)
+            events = sensitivities.events(self.scheme, prepared, t, dt, before, state)
+            return _freeze(state), Record(state.P, info.iterations, info.residual, outcome(state, info), info.contact, events)
 
         def interval(leaves, k):
             """Advance from stored node k to the next."""
@@ -315,10 +335,15 @@ class _History:
         return rows, state.P, outcome(state, info).astype(dtype)
 
 
-def _accumulate(total, record):
-    P, iterations, residual, code, contact = record
-    P = jax.tree.map(jnp.add, total[0], P)
-    return P, total[1] + iterations, jnp.maximum(total[2], residual), jnp.maximum(total[3], code), jnp.maximum(total[4], contact)
+def _accumulate(total, new):
+    return Record(
+        jax.tree.map(jnp.add, total.P, new.P),
+        total.iterations + new.iterations,
+        jnp.maximum(total.residual, new.residual),
+        jnp.maximum(total.outcome, new.outcome),
+        jnp.maximum(total.contact, new.contact),
+        total.events | new.events,
+    )
 
 
 def _freeze(tree):

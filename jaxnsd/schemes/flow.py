@@ -14,6 +14,12 @@ from . import base
 THRESHOLD = 1.5
 
 
+def gained(system, inertia, kin, t, dt, q, u):
+    """Bound, `THRESHOLD` included, of what the forces make of every contact velocity in a step; ``inertia`` is of the mass matrix."""
+    change, _ = inertia.free(jnp.zeros_like(u), -dt * system.h(t, q, u), jnp.zeros_like(kin.chi_b))
+    return THRESHOLD * jnp.sum(jnp.abs(kin.W * linalg.pack(change)[:, None]), axis=0)
+
+
 class Flow:
     """Impact map and one-sided accelerations of a system, for steps of a given length.
 
@@ -30,9 +36,7 @@ class Flow:
         system = self.scheme.system(prepared)
         kin = base.kinematics(system, t, q, u)
         inertia = self.scheme.inertia(prepared, t, q, u, kin)
-        change, _ = inertia.free(jnp.zeros_like(u), -dt * system.h(t, q, u), jnp.zeros_like(kin.chi_b))
-        bound = THRESHOLD * (jnp.abs(kin.W).T @ jnp.abs(linalg.pack(change)))
-        return contact.split(lax.stop_gradient(bound), self.n, self.d)
+        return contact.split(lax.stop_gradient(gained(system, inertia, kin, t, dt, q, u)), self.n, self.d)
 
     def impact(self, prepared, t, q, u, mask):
         """The impact map: velocity after the impact of the contacts in ``mask``, its percussions, and how it was solved."""
@@ -41,7 +45,7 @@ class Flow:
     def acceleration(self, prepared, t, dt, q, u, mask, slow):
         """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed; contact velocities below ``slow`` count as zero."""
         kin = base.kinematics(self.scheme.system(prepared), t, q, u)
-        rate_N, rate_F = contact.split(kin.W.T @ u + kin.chi, self.n, self.d)
+        rate_N, rate_F = contact.split(linalg.matmul(kin.W.T, u) + kin.chi, self.n, self.d)
         slow_N, slow_F = slow
         # What is left of the normal velocity of a closed contact, or of the tangential one of a contact that sticks, is no acceleration.
         closed = jnp.abs(rate_N) <= slow_N

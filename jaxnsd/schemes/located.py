@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .. import linalg
 from . import base
 from .alpha import KrenkHogsberg
 from .base import Info, Percussions, Scheme
@@ -218,7 +219,7 @@ class Segments:
         directions = jnp.abs(system.W_N(t, state.q, state.u))
         size = dt * base.resolution(state.q, dt, state.u.shape[0])
         eps = 16 * float(jnp.finfo(dt.dtype).eps)
-        return gap, rate, directions, eps * (directions.T @ size) + SHORT * dt * jnp.abs(rate)
+        return gap, rate, directions, eps * linalg.matmul(directions.T, size) + SHORT * dt * jnp.abs(rate)
 
     # ------------------------------------------------------------------------------------------------------------ search
     def run(self, system, t, dt, state):
@@ -242,7 +243,7 @@ class Segments:
 
     def shift(self, dt, c):
         """Shift of the gaps in a segment: contacts that are not seen are held open, those at a gap of round-off are closed."""
-        passed = dt * (c.directions.T @ jnp.abs(c.record.state.u) + jnp.abs(c.rate))
+        passed = dt * (linalg.matmul(c.directions.T, jnp.abs(c.record.state.u)) + jnp.abs(c.rate))
         return jnp.where(c.seen, -jnp.clip(c.gap, 0, c.floor), 10 * (jnp.abs(c.gap) + passed))
 
     def iteration(self, system, t, dt, c):
@@ -264,7 +265,7 @@ class Segments:
         h = c.record.h
         crossing, time, closing, low, high = self.crossings(dt, c, gap, rate)
         # The speed that is gained in a step, at the rate of this segment.
-        gained = (c.directions.T @ jnp.abs(after.u - c.record.state.u)) * (dt / h)
+        gained = linalg.matmul(c.directions.T, jnp.abs(after.u - c.record.state.u)) * (dt / h)
         fast = crossing & (closing < -THRESHOLD * gained)
         budget = c.count < self.max_impacts
         slow = crossing & (~fast | ~budget)

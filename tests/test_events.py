@@ -1,0 +1,92 @@
+"""What the Solution says of the contacts in each step: impacts, grazing, simultaneous impacts, accumulation points."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import Event, System, simulate
+from jaxnsd.models import BouncingBall
+
+SCHEMES = [jaxnsd.Moreau(), jaxnsd.MoreauJean(), jaxnsd.Lobatto(2), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_bouncing_ball(scheme):
+    """Impacts at t_1 (1 + 2 e + 2 e^2 + ...): each is seen, in its step or next to it; their accumulation once, and no other event."""
+    ball, dt = BouncingBall(), 1e-3
+    sol = simulate(ball, scheme, jnp.array([1.0]), jnp.zeros(1), 4.0, dt)
+    first, e = np.sqrt(2 / ball.gravity), ball.e_N
+    times = first * np.concatenate([[1.0], 1 + 2 * np.cumsum(e ** np.arange(1, 40))])
+    closing = ball.gravity * first * e ** np.arange(40)
+    seen = np.asarray(sol.t[1:])[(np.asarray(sol.events) & Event.IMPACT) > 0]
+    clear = times[closing > 20 * ball.gravity * dt]
+    np.testing.assert_allclose(seen[: len(clear)], clear, atol=20 * dt)
+    assert len(seen) <= len(clear) + 15
+    assert sol.count(Event.SIMULTANEOUS) == 0
+    end = times[-1] + 0.1
+    ends = np.asarray(sol.t[1:])[(np.asarray(sol.events) & Event.ACCUMULATION) > 0]
+    assert 1 <= len(ends) <= 5 and np.all(ends > times[10])
+    assert not np.any(np.asarray(sol.events)[np.asarray(sol.t[1:]) > end] & ~int(Event.GRAZING))
+
+
+def test_stored_intervals_hold_the_events_of_all_their_steps():
+    ball = BouncingBall()
+    run = lambda k: simulate(ball, jaxnsd.Moreau(), jnp.array([1.0]), jnp.zeros(1), 1.0, 1e-3, save_every=k)  # noqa: E731
+    fine, coarse = run(1), run(100)
+    np.testing.assert_array_equal(coarse.events, np.bitwise_or.reduce(np.asarray(fine.events).reshape(10, 100), axis=1))
+    assert coarse.count(Event.IMPACT) == fine.count(Event.IMPACT) == 1
+    batch = jax.vmap(lambda h: simulate(ball, jaxnsd.Moreau(), h[None], jnp.zeros(1), 1.0, 1e-3))(jnp.array([0.5, 10.0]))
+    np.testing.assert_array_equal(batch.count(Event.IMPACT) > 0, [True, False])
+
+
+def test_soft_landing_is_grazing():
+    """A ball released just above the floor closes slower than a step of gravity tells from rest; one that lies there has no event."""
+    ball, dt = BouncingBall(e_N=0.0), 1e-2
+    run = lambda height: simulate(ball, jaxnsd.Moreau(), jnp.array([height]), jnp.zeros(1), 0.2, dt)  # noqa: E731
+    soft, rest = run(0.2 * ball.gravity * dt**2), run(-1e-12)
+    assert soft.count(Event.GRAZING) == 1 and soft.count(Event.IMPACT) == 0
+    assert not np.any(rest.events)
+
+
+@jaxnsd.system
+class Row(System):
+    """Three beads on a line; the outer ones fly towards the one in the middle."""
+
+    e_N: float = 0.8
+
+    def mass_matrix(self, t, q):
+        return jnp.eye(3)
+
+    def gap(self, t, q):
+        return jnp.diff(q) - 1.0
+
+
+def test_coupled_impacts_in_one_step():
+    """Both gaps close within a step: coupled through the bead in the middle. A thousandth of a second apart they are two impacts."""
+    run = lambda late: simulate(  # noqa: E731
+        Row(), jaxnsd.Moreau(), jnp.array([-1.1, 0.0, 1.1 + late]), jnp.array([1.0, 0.0, -1.0]), 0.3, 1e-2
+    )
+    together, apart = run(0.0), run(0.03)
+    assert together.count(Event.SIMULTANEOUS) == 1 and together.count(Event.IMPACT) == 1
+    assert apart.count(Event.SIMULTANEOUS) == 0 and apart.count(Event.IMPACT) >= 2
+
+
+def test_impacts_that_are_not_coupled_are_not_simultaneous():
+    @jaxnsd.system
+    class Pair(Row):
+        def gap(self, t, q):
+            return q
+
+    sol = simulate(Pair(), jaxnsd.Moreau(), jnp.array([0.1, 0.1, 0.1]), -jnp.ones(3), 0.3, 1e-2)
+    assert sol.count(Event.IMPACT) == 1 and sol.count(Event.SIMULTANEOUS) == 0
+
+
+def test_no_contacts_no_events():
+    @jaxnsd.system
+    class Free(System):
+        def mass_matrix(self, t, q):
+            return jnp.eye(1)
+
+    assert not np.any(simulate(Free(), jaxnsd.Moreau(), jnp.zeros(1), jnp.ones(1), 0.1, 1e-2).events)
