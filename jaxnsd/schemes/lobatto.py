@@ -13,6 +13,7 @@ Because of ``a_hat_is = 0`` the last percussion R^s does not enter the stages. S
 the *stages* with R^1..R^{s-1}, by Newton's method; then the *end*, a linear problem on velocity level for u_{n+1} and Delta P.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -135,6 +136,10 @@ class Values(NamedTuple):
     start: Any  # (n_u,) p(t_n, q_n, u_n)
 
 
+#: Decorator of methods that many transformations go through: they share one trace.
+traced_once = functools.partial(jax.jit, static_argnums=0)
+
+
 @dataclass(frozen=True)
 class Stages:
     """The equations of the stages, and their solution.
@@ -186,6 +191,7 @@ class Stages:
             return jnp.concatenate([args.q[None, :], x.Q])
         return args.q[None, :] + args.dt * combine(self.tableau(args.q.dtype).a, x.V)
 
+    @traced_once
     def law(self, system, dt, t, Q, V):
         """Of one stage: momentum, rows of contacts and constraints, q_dot."""
         rows = (
@@ -196,6 +202,7 @@ class Stages:
         )
         return system.momentum(t, Q, V), jnp.concatenate(rows), system.q_dot(t, Q, V)
 
+    @traced_once
     def force(self, system, dt, t, Q, V, R):
         """Impulse of one stage, F = dt b + W R; C24 (63)."""
         F = dt * system.b(t, Q, V)
@@ -217,11 +224,13 @@ class Stages:
 
         return F + jax.vjp(velocities, jnp.zeros_like(V))[1](R)[0]
 
+    @traced_once
     def directions(self, system, t, Q, V):
         """Force directions of one stage, (n_u, n (d + 1) + n_g + n_gamma)."""
         kin = base.kinematics(system, t, Q, V)
         return jnp.concatenate([kin.W, kin.W_b], axis=1)
 
+    @traced_once
     def values(self, args, x):
         """The equations at the unknowns ``x``."""
         system, dt = args.system, args.dt
@@ -233,6 +242,7 @@ class Stages:
         mu = jax.vmap(lambda t, Q: system.contact_data(t, Q)[2])(t[1:], Q[1:])
         return Values(p - start[None, :] - combine(a_hat[:, :-1], F), drift, rows[1:], mu, F, start)
 
+    @traced_once
     def impulses(self, args, x):
         """``(F^1..F^{s-1}, p(t_n, q_n, u_n))``."""
         stages = (self.times(args)[:-1], self.positions(args, x)[:-1], x.V[:-1], x.R)
