@@ -77,7 +77,7 @@ def _events(scheme, prepared, t, dt, before, after):
     slow, _ = contact.split(gained(system, inertia, kin, end, dt, q, u), n, d)
     rate = system.gap_velocity(end, q, u)
     pushed = after.P.P_N > 0
-    impacts = pushed & (rate < -slow)
+    impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
     touches = pushed & ~impacts & (system.gap(t, before.q) > TOUCH * dt * slow)
     e_N, _, _ = system.contact_data(end, q)
     ends = impacts & (e_N > 0) & (-e_N * rate < LAST * slow)
@@ -109,6 +109,11 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
     own = (d_after.q, d_after.u) if scheme.position_level else ()
     zeros = jnp.zeros_like(after.q), jnp.zeros_like(after.u)
     dq, du = lax.cond(jnp.any(event.impacting), corrections, lambda _: zeros, own)
+    if after.P.P_F.shape[1] == 1:
+        turning = event.turning(before, after)
+        own = (d_after.q, d_after.u)
+        change = lax.cond(jnp.any(turning), lambda own: event.through_reversal(turning, args, d_args, own), lambda _: zeros, own)
+        dq, du = dq + change[0], du + change[1]
     return scheme.shifted(prepared, t + dt, after, d_after, dq, du)
 
 
@@ -125,7 +130,7 @@ class _Event:
         self.slow = self.flow.gained(prepared, self.t, dt, self.q, self.u)
         rate = self.system.gap_velocity(self.t, self.q, self.u)
         self.pushed = after.P.P_N > 0
-        self.impacting = self.pushed & (rate < -self.slow[0])
+        self.impacting = self.pushed & closed_fast(self.system.gap(self.t, self.q), rate, self.slow[0], dt)
         self.persistent = (self.pushed | (before.P.P_N > 0)) & (jnp.abs(rate) <= self.slow[0])
 
     def time_to_impact(self, prepared, t, dt, q, u):
@@ -154,7 +159,56 @@ class _Event:
         """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed."""
         return self.flow.acceleration(self.prepared, self.t, self.dt, self.q, u, mask, self.slow)
 
-    def captured(self, prepared, t, dt, q, u):
+    def captured(self, prepared, t, dt, q, u, kept=None):
         """``(q, u)`` after a step that captures the impacts on velocity level: what the tangent of a position-level scheme is made of."""
         q = q + dt * self.scheme.system(prepared).q_dot(t, q, u)
-        return q, self.flow.solve(prepared, t + dt, dt, q, u, None, self.pushed)[0]
+        return q, self.flow.solve(prepared, t + dt, dt, q, u, kept, self.pushed)[0]
+
+    def turning(self, before, after):
+        """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""
+        slip, left = (self.slip(self.prepared, self.t, state.q, state.u) for state in (before, after))
+        small = TOUCH * self.slow[1][:, 0]
+        _, _, mu = self.system.contact_data(self.t, self.q)
+        turned = (jnp.abs(slip) > small) & (jnp.sign(slip) * left <= small)
+        return turned & (mu > 0) & self.pushed & self.persistent & ~jnp.any(self.impacting)
+
+    def slip(self, prepared, t, q, u):
+        """Tangential velocities (n,) of contacts with friction along a line."""
+        return self.scheme.system(prepared).tangential_velocity(t, q, u)[:, 0]
+
+    def through_reversal(self, turning, args, d_args, own):
+        """What is added to the tangents of q and u where slip passes through zero without a rest: friction, and the acceleration, jump.
+
+        With f_minus of the slip before and f_plus of the slip after, ``d x_plus = d x_minus + (f_minus - f_plus) d tau`` and
+        ``tau = -gamma_F / gamma_F_dot`` from the end of a step that slides on: the tangent of that step takes the place of the own one.
+        """
+        prepared, t, dt, q, u = args
+        slip = self.slip(prepared, t, q, u)
+        ahead = jnp.where(turning, jnp.sign(slip) * 10 * (jnp.abs(slip) + self.slow[1][:, 0]), 0)
+        kept = lax.stop_gradient(contact.join(jnp.zeros_like(slip), ahead[:, None]))
+
+        def sliding_on(*args):
+            prepared, t, dt, *_ = args
+            q, u = self.captured(*args, kept)
+            return q, u, self.slip(prepared, t + dt, q, u)
+
+        (_, u_on, slip_on), (dq, du, d_slip) = jax.jvp(sliding_on, args, d_args)
+        rate = (slip_on - slip) / dt
+        crossing = turning & (jnp.sign(slip) * slip_on < 0)
+        first = jnp.arange(self.flow.n) == jnp.argmax(crossing)
+        part = jnp.where(crossing, slip / jnp.where(crossing, slip - slip_on, 1), 0)[jnp.argmax(crossing)]
+        turned = u + part * (u_on - u)
+        after = self.acceleration(self.pushed, turned)
+        along = (jnp.ones_like(t), self.system.q_dot(t, q, turned), after)
+        rate_after = jax.jvp(lambda t, q, u: self.slip(prepared, t, q, u), (t, q, turned), along)[1]
+        # Where friction holds the contact, the own tangent has the rest in it.
+        goes_on = jnp.sign(slip) * rate_after < -TOUCH * jnp.abs(rate)
+        d_tau = jnp.sum(jnp.where(first & crossing & goes_on, -d_slip / jnp.where(crossing, rate, 1), 0))
+        change = dq - own[0], du + ((u_on - u) / dt - after) * d_tau - own[1]
+        return tuple(jnp.where(jnp.any(crossing & goes_on), x, 0) for x in change)
+
+
+def closed_fast(gap, rate, slow, dt):
+    """Which contacts, with this gap and gap velocity at the end of a step of free motion, had an impact in it."""
+    # An impact of this step lies in this step, or next to it.
+    return (rate < -slow) & (jnp.abs(gap) <= 2 * dt * jnp.abs(rate))

@@ -30,12 +30,29 @@ def test_exact_in_value_and_derivative_where_flight_is(scheme):
 def test_moving_table_in_a_batch():
     """The time of impact is found by iteration; members side by side and in lockstep agree with single runs."""
     p = jnp.array([1.0, 1.0, 0.1, 0.6, 0.05])
-    reference, run = exact([0.4362, 0.8606, 1.2305], 1.3), thrown(LocatedImpacts(jaxnsd.MoreauJean()), 1.3, 1.3e-2)
+    reference, run = exact([0.4362, 0.8606, 1.2305], 1.3), thrown(LocatedImpacts(jaxnsd.MoreauJean()), 1.3, 1.3e-2, "discrete")
     batch = jnp.stack([p, p + 0.01])
-    values, jacobians = jax.jit(jax.vmap(lambda p: (run(p), jax.jacrev(run)(p))))(batch)
+    values, jacobians = jax.jit(jax.vmap(lambda p: (run(p), jax.jacfwd(run)(p))))(batch)
     np.testing.assert_allclose(values[0], reference(p), atol=1e-12)
     np.testing.assert_allclose(jacobians[0], jax.jacfwd(reference)(p), atol=1e-10)
     np.testing.assert_allclose(jacobians[1], jax.jit(jax.jacfwd(run))(p + 0.01), atol=1e-10)
+
+
+def test_second_derivatives():
+    """The located motion is a smooth function of its parameters: Hessians are exact as well, `jacfwd(jacrev)` included."""
+
+    def reference(p):
+        t = jnp.sqrt(2 * p[0] / G)
+        v, s = p[1] * G * t, 0.6 - t
+        return v * s - 0.5 * G * s**2
+
+    def final(p):
+        ball = BouncingBall(gravity=G, e_N=p[1])
+        scheme = LocatedImpacts(jaxnsd.MoreauJean())
+        return simulate(ball, scheme, p[:1], jnp.zeros(1), 0.6, 5e-2, sensitivity="discrete").q[-1, 0]
+
+    p = jnp.array([1.0, 0.7])
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(jax.jacrev(final)))(p), jax.hessian(reference)(p), atol=1e-12)
 
 
 @pytest.mark.parametrize("stages, order", [(2, 2), (3, 4)])

@@ -155,6 +155,41 @@ def test_past_an_accumulation_point_then_sliding_to_rest():
     assert errors[0] < 3e-2 and errors[1] < 3e-3
 
 
+@pytest.mark.parametrize("scheme", [jaxnsd.Moreau(), jaxnsd.Lobatto(2)], ids=lambda scheme: scheme.name)
+def test_sliding_that_reverses_without_a_rest(scheme):
+    """A block is pulled back by more than friction: its acceleration jumps where the slip passes through zero."""
+
+    @jaxnsd.system
+    class Block(Thrown):
+        pull: float = 5.0
+
+        def force(self, t, q, u):
+            return jnp.stack([-self.pull, jnp.zeros(())])
+
+    def reference(p):
+        speed, mu, pull = p
+        t = speed / (pull + mu * G)
+        s = 1.0 - t
+        return jnp.stack([0.5 * speed * t - 0.5 * (pull - mu * G) * s**2, -(pull - mu * G) * s])
+
+    def run(dt, sensitivity="saltation"):
+        def final(p):
+            q0, u0 = jnp.array([0.0, -1e-12]), jnp.stack([p[0], jnp.zeros(())])
+            sol = simulate(Block(mu=p[1], pull=p[2]), scheme, q0, u0, 1.0, dt, save_every=round(1 / dt), sensitivity=sensitivity)
+            return jnp.stack([sol.q[-1, 0], sol.u[-1, 0]])
+
+        return final
+
+    p = jnp.array([3.0, 0.3, 5.0])
+    for dt in (1e-2, 1e-3):
+        assert error(run(dt), reference, p) < 3 * dt
+    assert error(run(1e-3, "discrete"), reference, p) > 0.1
+    # Pulled by less than friction holds, it comes to rest: no reversal to account for.
+    at_rest = jax.jit(jax.jacfwd(run(1e-3)))(jnp.array([3.0, 0.6, 5.0]))
+    np.testing.assert_allclose(at_rest[1], 0, atol=1e-12)
+    np.testing.assert_allclose(at_rest[0, 0], 3.0 / (5.0 + 0.6 * G), rtol=3e-3)
+
+
 def test_two_balls_that_hit_within_one_step():
     @jaxnsd.system
     class Pair(System):

@@ -17,7 +17,9 @@ THRESHOLD = 1.5
 def gained(system, inertia, kin, t, dt, q, u):
     """Bound, `THRESHOLD` included, of what the forces make of every contact velocity in a step; ``inertia`` is of the mass matrix."""
     change, _ = inertia.free(jnp.zeros_like(u), -dt * system.h(t, q, u), jnp.zeros_like(kin.chi_b))
-    return THRESHOLD * jnp.sum(jnp.abs(kin.W * linalg.pack(change)[:, None]), axis=0)
+    # Nothing moves slower than the round-off of the coordinates.
+    round_off = base.ROUND_OFF * float(jnp.finfo(u.dtype).eps) * base.resolution(q, dt, u.shape[0])
+    return THRESHOLD * jnp.sum(jnp.abs(kin.W * (jnp.abs(linalg.pack(change)) + round_off)[:, None]), axis=0)
 
 
 class Flow:

@@ -10,6 +10,7 @@ is found from the cubic through gaps and gap velocities at both ends of the segm
 """
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -107,14 +108,16 @@ class LocatedImpacts(Scheme):
 
         @jax.custom_jvp
         def located(system, t, dt, state):
-            return segments.run(system, t, dt, state)[:2]
+            return segments.run(system, t, dt, state)
 
         @located.defjvp
         def rule(primals, tangents):
-            state, info, records = segments.run(*primals)
-            return (state, info), (segments.tangent(primals, tangents, records), jax.tree.map(_no_tangent, info))
+            # The step found is called again, so that second derivatives know what it depends on.
+            state, info, records = located(*primals)
+            d_state = jax.jvp(lambda *args: segments.replay(*args, records), primals, tangents)[1]
+            return (state, info, records), (d_state, *jax.tree.map(_no_tangent, (info, records)))
 
-        return located(system, t, dt, state)
+        return located(system, t, dt, state)[:2]
 
 
 class Veiled:
@@ -142,6 +145,7 @@ class Record(NamedTuple):
     state: Any  # at its start, the velocity being that of the same time as the coordinates
     s: Any  # time from the start of the step
     h: Any  # length
+    extra: Any  # what is added to it where it is too short to be stepped
     shift: Any  # (n_N,) shift of the gaps
     valid: Any  # whether there is such a segment
     last: Any  # whether it ends with the step; otherwise with an impact
@@ -231,7 +235,7 @@ class Segments:
         seen = (gap < -floor) | ((gap <= floor) & (state.P.P_N > 0))
         no, zero, count = jnp.zeros((), bool), jnp.zeros_like(dt), jnp.zeros((), jnp.int32)
         none = jnp.zeros(gap.shape, bool)
-        record = Record(start, zero, dt, gap, no, no, none, none)
+        record = Record(start, zero, dt, zero, gap, no, no, none, none)
         records = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.max_impacts + 1, *x.shape)), record)
         P = jax.tree.map(jnp.zeros_like, state.P)
         info = base.nothing_to_solve(dt.dtype)
@@ -251,11 +255,12 @@ class Segments:
         record = c.record._replace(shift=self.shift(dt, c))
         h = jnp.where(c.locating, c.h, dt - record.s)
         short = h <= SHORT * dt
-        regular = jnp.where(short, REGULAR * dt, h)
+        extra = jnp.where(short, REGULAR * dt, 0)
+        regular = h + extra
         after, info = self.stepped(system, t + record.s, regular, record.state, record.shift)
         after = jax.tree.map(lambda a, b: jnp.where(short, b + (a - b) * (h / regular), a), after, record.state)
         gap, rate = system.gap(t + record.s + h, after.q), system.gap_velocity(t + record.s + h, after.q, after.u)
-        c = c._replace(record=record._replace(h=h), info=_total(c.info, info))
+        c = c._replace(record=record._replace(h=h, extra=extra), info=_total(c.info, info))
         return lax.cond(
             c.locating, lambda c: self.locate(system, t, dt, c, after, gap, rate), lambda c: self.judge(dt, c, after, gap, rate), c
         )
@@ -346,7 +351,7 @@ class Segments:
             nothing = jnp.zeros_like(c.hit)
             return c._replace(
                 locating=jnp.zeros((), bool),
-                record=Record(state, s, dt, record.shift, jnp.zeros((), bool), jnp.zeros((), bool), nothing, nothing),
+                record=Record(state, s, dt, jnp.zeros_like(dt), record.shift, jnp.zeros((), bool), jnp.zeros((), bool), nothing, nothing),
                 gap=gap_after,
                 rate=rate_after,
                 directions=directions,
@@ -361,50 +366,75 @@ class Segments:
         return lax.cond(accepted, impact, improve, c)
 
     # -------------------------------------------------------------------------------------------------------- derivative
-    def tangent(self, primals, tangents, records):
-        """Tangent of the state at the end of a step: segment by segment, each with the shift of its end in time."""
-        system, t, dt, state = primals
-        d_system, d_t, d_dt, d_state = tangents
-        scheme = self.scheme
-
-        def node(part):
-            return lambda system, t, dt, state: self.ahead(scheme.prepare(system, dt), t, dt, state, part * scheme.lead)
-
-        def of_segment(carry, record):
-            d_state, d_s, d_P = carry
-            # The derivative of a segment of length zero is that of a very short one.
-            h = jnp.maximum(record.h, REGULAR * dt)
-            stepped = lambda system, t, h, state: self.stepped(system, t, h, state, record.shift)[0]  # noqa: E731
-            after, push = jax.linearize(stepped, system, t + record.s, h, record.state)
-            d_after = push(d_system, d_t + d_s, jnp.where(record.last, d_dt - d_s, 0), d_state)
-
-            def to_the_end(d_after):
-                return d_after, d_s, d_P
-
-            def through_impact(d_after):
-                end = t + record.s + h
-                gap = lambda system, t, q: jnp.sum(jnp.where(record.hit, system.gap(t, q), 0))  # noqa: E731
-                rate = jnp.sum(jnp.where(record.hit, system.gap_velocity(end, after.q, after.u), 0))
-                d_gap = jax.jvp(gap, (system, end, after.q), (d_system, d_t + d_s, d_after.q))[1]
-                d_tau = -d_gap / jnp.where(rate < 0, rate, -1.0)
-                zeros = jax.tree.map(jnp.zeros_like, (system, t, state))
-                later = push(*zeros[:2], d_tau, zeros[2])
-                d_after = jax.tree.map(jnp.add, d_after, later)
-                restarted = lambda system, t, state: self.restarted(system, t, dt, state, record.mask)[:2]  # noqa: E731
-                d_state, d_impact = jax.jvp(restarted, (system, end, after), (d_system, d_t + d_s + d_tau, d_after))[1]
-                return d_state, d_s + d_tau, Percussions(*map(sum, zip(d_P, d_after.P, d_impact, strict=True)))
-
-            return lax.cond(record.last, to_the_end, through_impact, d_after)
+    def replay(self, system, t, dt, state, records):
+        """The state at the end of the step that ``records`` tell of, as a function of the arguments."""
+        start = self.ahead(self.scheme.prepare(system, dt), t, dt, state, -self.scheme.lead)
 
         def segment(carry, record):
-            return lax.cond(record.valid, lambda carry: of_segment(carry, record), lambda carry: carry, carry), None
+            def stepped(carry):
+                state, s, P = carry
+                after, h = _segment(self, system, t + s, dt - s, state, record)
+                s, P = s + h, Percussions(*map(jnp.add, P, after.P))
 
-        d_start = jax.jvp(node(-1), primals, tangents)[1]
-        nothing = jnp.zeros_like(d_dt), jax.tree.map(jnp.zeros_like, d_state.P)
-        (d_after, _, d_P), _ = lax.scan(segment, (d_start, *nothing), records)
-        d_after = d_after._replace(P=Percussions(*map(jnp.add, d_after.P, d_P)))
-        after = jax.tree.map(lambda x: x[-1], records.state)
-        return d_after if not scheme.lead else jax.jvp(node(1), (system, t + dt, dt, after), (d_system, d_t + d_dt, d_dt, d_after))[1]
+                def impact(after):
+                    state, P_impact, _ = self.restarted(system, t + s, dt, after, record.mask)
+                    return state, Percussions(*map(jnp.add, P, P_impact))
+
+                state, P = lax.cond(record.last, lambda after: (after, P), impact, after)
+                return state, s, P
+
+            return lax.cond(record.valid, stepped, lambda carry: carry, carry), None
+
+        nothing = jnp.zeros_like(dt), jax.tree.map(jnp.zeros_like, state.P)
+        (after, _, P), _ = lax.scan(segment, (start, *nothing), records)
+        return self.ahead(self.scheme.prepare(system, dt), t + dt, dt, after._replace(P=P), self.scheme.lead)
+
+    def of_length(self, record, h, system, t, state):
+        """The state after a segment of length h."""
+        return self.stepped(system, t, h + record.extra, state, record.shift)[0]
+
+    def delay(self, record, system, t, h, after, tangents):
+        """``d tau = -d g_N / g_N_dot``: shift of a segment's end in time, from the tangents of (system, t, q) with its length fixed."""
+        end = t + h
+        gap = lambda system, t, q: jnp.sum(jnp.where(record.hit, system.gap(t, q), 0))  # noqa: E731
+        rate = jnp.sum(jnp.where(record.hit, system.gap_velocity(end, after.q, after.u), 0))
+        d_gap = jax.jvp(gap, (system, end, after.q), tangents)[1]
+        return -d_gap / jnp.where(rate < 0, rate, -1.0)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _segment(segments, system, t, rest, state, record):
+    """``(state, length)`` at the end of a segment, which is after ``rest``, or where the gap of its contact closes."""
+    h = jnp.where(record.last, rest, record.h)
+    return segments.of_length(record, h, system, t, state), h
+
+
+@_segment.defjvp
+def _segment_jvp(segments, primals, tangents):
+    (system, t, rest, state, record), (d_system, d_t, d_rest, d_state, _) = primals, tangents
+    h = jnp.where(record.last, rest, _duration(segments, system, t, state, record))
+    after, push = jax.linearize(lambda h, *args: segments.of_length(record, h, *args), h, system, t, state)
+    d_h = jnp.where(record.last, d_rest, 0)
+    d_after = push(d_h, d_system, d_t, d_state)
+    d_tau = jnp.where(record.last, 0, segments.delay(record, system, t, h, after, (d_system, d_t, d_after.q)))
+    d_after = jax.tree.map(jnp.add, d_after, push(d_tau, *jax.tree.map(jnp.zeros_like, (system, t, state))))
+    return (after, h), (d_after, d_h + d_tau)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _duration(segments, system, t, state, record):
+    """Length of a segment that ends with an impact."""
+    del segments, system, t, state
+    return record.h
+
+
+@_duration.defjvp
+def _duration_jvp(segments, primals, tangents):
+    # First derivatives need this in no place; second derivatives do.
+    (system, t, state, record), tangents = primals, tangents[:3]
+    h = _duration(segments, *primals)
+    after, d_after = jax.jvp(lambda *args: segments.of_length(record, h, *args), (system, t, state), tangents)
+    return h, segments.delay(record, system, t, h, after, (*tangents[:2], d_after.q))
 
 
 def _no_tangent(x):
