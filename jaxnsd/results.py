@@ -20,7 +20,7 @@ class Event(enum.IntFlag):
                    motion has no derivative with respect to its initial state, and next to it a large one
     SIMULTANEOUS:  two or more contacts had an impact that the mass matrix couples. Motions nearby take them one after the other, in either
                    order: derivatives are one-sided
-    ACCUMULATION:  an impact, with restitution, after which the contact closes again within a few steps: the step does not resolve what
+    ACCUMULATION:  an impact, with restitution, after which the contact closes again within a dozen steps: the step does not resolve what
                    is left of a sequence of impacts (Zeno), which is captured as a whole
     """
 

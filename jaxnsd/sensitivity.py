@@ -19,13 +19,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from . import contact, linalg
+from .newton import storing_solutions
 from .results import Event
 from .schemes import base
 from .schemes.flow import Flow, gained
 from .schemes.located import LocatedImpacts
 
 #: An impact that leaves the contact slower than this multiple of the threshold is one of the last of a sequence.
-LAST = 2
+LAST = 4
 
 #: A gap that was larger than this part of what the forces close in a step was open.
 TOUCH = 1e-6
@@ -54,7 +55,7 @@ def step(scheme, settings):
             d_state = _through_impacts(scheme, settings, primals, tangents, state, d_state)
         return (state, info), (d_state, d_info)
 
-    return saltating
+    return storing_solutions(saltating)
 
 
 def events(scheme, prepared, t, dt, before, after):
