@@ -179,20 +179,30 @@ def _model(name, settings):
 
 
 def _scheme(text):
-    """A scheme from its name, or from a call with numbers: ``MoreauJean(theta=0.6)``."""
+    """A scheme from its name, or from a call with numbers or a scheme: ``MoreauJean(theta=0.6)``, ``LocatedImpacts(Lobatto(2))``."""
     try:
-        node = ast.parse(text, mode="eval").body
-        call = isinstance(node, ast.Call)
+        return _called(ast.parse(text, mode="eval").body)
+    except SyntaxError:
+        raise _ArgumentError(f"--scheme takes a name or a call with numbers, such as MoreauJean(theta=0.6), got {text!r}") from None
+
+
+def _called(node):
+    text, call = ast.unparse(node), isinstance(node, ast.Call)
+    try:
         name = (node.func if call else node).id
-        values = [ast.literal_eval(value) for value in node.args] if call else []
-        keywords = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords} if call else {}
-    except (SyntaxError, ValueError, AttributeError):
+        values = [_argument(value) for value in node.args] if call else []
+        keywords = {keyword.arg: _argument(keyword.value) for keyword in node.keywords} if call else {}
+    except (ValueError, AttributeError):
         raise _ArgumentError(f"--scheme takes a name or a call with numbers, such as MoreauJean(theta=0.6), got {text!r}") from None
     make = _choose("scheme", name, SCHEMES)
     try:
         return make(*values, **keywords)
     except (TypeError, ValueError) as error:
         raise _ArgumentError(f"{text}: {error}") from error
+
+
+def _argument(node):
+    return _called(node) if isinstance(node, (ast.Call, ast.Name)) else ast.literal_eval(node)
 
 
 def _value(key, text, default):
@@ -285,7 +295,7 @@ def _timed(function):
 
 def arrays(sol):
     """The arrays of a `Solution` as a dict of NumPy arrays, for `numpy.savez`."""
-    names = ("t", "q", "u", "P_N", "P_F", "P_g", "P_gamma", "iterations", "residual", "outcome", "contact")
+    names = ("t", "q", "u", "P_N", "P_F", "P_g", "P_gamma", "iterations", "residual", "outcome", "contact", "events")
     return {name: np.asarray(getattr(sol, name)) for name in names}
 
 

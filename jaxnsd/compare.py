@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import energy, plotting
+from .schemes import Scheme
 from .simulate import checked, simulate
 
 
@@ -122,4 +123,5 @@ def _name(scheme):
     """The scheme as it is written in Python, without what is at its default."""
     default = type(scheme)()
     values = {key: value for key, value in vars(scheme).items() if value != getattr(default, key)}
-    return f"{scheme.name}({', '.join(f'{key}={value:g}' for key, value in values.items())})"
+    texts = {key: _name(value) if isinstance(value, Scheme) else f"{value:g}" for key, value in values.items()}
+    return f"{scheme.name}({', '.join(f'{key}={text}' for key, text in texts.items())})"

@@ -72,6 +72,13 @@ def test_a_failed_simulation_is_written_and_said(capsys, tmp_path):
     assert all(file.exists() for file in files)
 
 
+def test_a_scheme_may_be_made_of_a_scheme(capsys):
+    status, out, _ = call(
+        capsys, "run", "BouncingBall", "--scheme", "LocatedImpacts(MoreauJean(theta=0.55), 1)", "--t1", "1", "--dt", "1e-2"
+    )
+    assert status == 0 and "LocatedImpacts" in out
+
+
 def test_a_scheme_may_be_a_call_with_numbers(capsys):
     status, out, _ = call(capsys, "run", "elastic_bar", "--set", "n=5", "--scheme", "HHT(alpha=0.1)", "--t1", "1e-4", "--dt", "2e-6")
     assert status == 0
@@ -103,6 +110,8 @@ BAD = {
     "nothing like it": (["run", "xyz"], "unknown model 'xyz'; one of BouncingBall, "),
     "unknown scheme": (["run", "BouncingBall", "--scheme", "Moreu"], "unknown scheme 'Moreu'; did you mean Moreau?"),
     "no scheme": (["run", "BouncingBall", "--scheme", "HHT(alpha="], "a call with numbers, such as MoreauJean(theta=0.6)"),
+    "scheme of a number": (["run", "BouncingBall", "--scheme", "LocatedImpacts(3)"], "scheme must be a scheme"),
+    "scheme of what is none": (["run", "BouncingBall", "--scheme", "LocatedImpacts(Moreu)"], "unknown scheme 'Moreu'"),
     "scheme with wrong name": (["run", "BouncingBall", "--scheme", "HHT(beta_2=1)"], "unexpected keyword argument 'beta_2'"),
     "scheme with bad number": (["run", "BouncingBall", "--scheme", "MoreauJean(2)"], "theta must lie in [0, 1], got 2"),
     "compare unknown": (["compare", "Woodpeker"], "did you mean Woodpecker?"),

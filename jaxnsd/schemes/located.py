@@ -24,6 +24,7 @@ from . import base
 from .alpha import KrenkHogsberg
 from .base import Info, Percussions, Scheme
 from .flow import THRESHOLD, Flow
+from .theta import MoreauJean
 
 #: Points of a segment at which the cubics of the gaps are looked at.
 POINTS = 16
@@ -43,21 +44,23 @@ class LocatedImpacts(Scheme):
     """A scheme whose impacts are located inside of its step, up to ``max_impacts`` of them in each (see `jaxnsd.schemes.located`).
 
     The order of the scheme on smooth motion is kept across isolated impacts, where a scheme that captures events is of first order. The
-    derivative is that of the motion as computed, with the shift of every impact in time, and has the order of the scheme as well.
+    motion is then a smooth function of its parameters, and its derivatives, first and second, are those of the motion as computed, with
+    the shift of every impact in time.
 
     Impacts beyond ``max_impacts`` in a step are captured as the wrapped scheme does it, as are contacts that close slower than 1.5 times
-    the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. Its step
-    needs one evaluation of the gaps more; a step with an impact is repeated about four times.
+    the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. So is the
+    change from sliding to sticking, to first order. A step without an impact needs one look at the gaps more; a step with one is repeated
+    about four times.
 
-    scheme:       any scheme but `KrenkHogsberg`. `Lobatto` keeps its order of 2 to 8; `MoreauJean`, the alpha-schemes, `SymmetricMoreau`
-                  and `VariationalMoreau` are of second order across impacts, `Moreau` of first. Linear systems are stepped as
-                  nonlinear ones, without the factors of their matrices.
+    scheme:       any but `KrenkHogsberg`. `Lobatto` keeps its order of 2 to 8; `MoreauJean` with theta = 1/2 and the alpha-schemes are of
+                  second order where the mass matrix is constant, `SymmetricMoreau` and `VariationalMoreau` in their coordinates; `Moreau` of
+                  first. Linear systems are stepped as nonlinear ones, without the factors of their matrices.
     max_impacts:  impacts to locate in one step
 
     Percussions of a step are the sums over its segments; `Solution.auxiliary` holds what the last segment has.
     """
 
-    scheme: Any
+    scheme: Any = dataclasses.field(default_factory=MoreauJean)
     max_impacts: int = 2
 
     def __post_init__(self):
@@ -65,11 +68,6 @@ class LocatedImpacts(Scheme):
             raise TypeError(f"LocatedImpacts: scheme must be a scheme such as jaxnsd.Lobatto(3), got {self.scheme!r}")
         if isinstance(self.max_impacts, bool) or not isinstance(self.max_impacts, int) or self.max_impacts < 1:
             raise ValueError(f"LocatedImpacts: max_impacts must be a positive whole number, got {self.max_impacts!r}")
-
-    @property
-    def name(self):
-        """Its name with that of the scheme inside."""
-        return f"LocatedImpacts({self.scheme.name})"
 
     @property
     def order(self):
