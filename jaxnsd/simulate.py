@@ -164,11 +164,13 @@ def simulate(
     t1, dt, t0:   end, step and start in s; dt must divide t1 - t0. Under `jit` they must be numbers, not traced
     save_every:   store every so-many-th node; must divide the number of steps
     solver:       `SemismoothNewton` settings
-    sensitivity:  "saltation" differentiates the exact motion, up to O(dt): the shift of every impact in time is accounted for (see
-                  `jaxnsd.sensitivity`). "discrete" differentiates the discrete map; through an impact this derivative does *not* tend to
-                  that of the exact motion as dt -> 0. The motion is the same, bit for bit.
-                  Second derivatives are right for motions without impacts: `jacfwd(jacfwd)` everywhere, `jacfwd(jacrev)` where a batch
-                  runs member by member (on a CPU, arrays of the state up to `LANES` entries, progress=False)
+    sensitivity:  "saltation" differentiates the exact motion, up to O(dt): the shift in time of every impact, and of every reversal of
+                  slip, is accounted for (see `jaxnsd.sensitivity`). "discrete" differentiates the discrete map; through an impact this
+                  derivative does *not* tend to that of the exact motion as dt -> 0. The motion is the same, bit for bit.
+                  `Solution.events` tells where even the exact motion has no derivative, or a one-sided one.
+                  Second derivatives through impacts are right with `LocatedImpacts`, without impacts for every scheme: `jacfwd(jacfwd)`
+                  everywhere, `jacfwd(jacrev)` where a batch runs member by member (on a CPU, arrays of the state up to `LANES` entries,
+                  progress=False)
     checkpoint:   number of steps that reverse mode recomputes at a time, instead of storing what they computed; the square root of
                   the number of steps needs the least memory
     progress:     show a bar (needs tqdm, in the extra ``jaxnsd[progress]``)

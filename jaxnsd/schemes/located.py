@@ -52,9 +52,9 @@ class LocatedImpacts(Scheme):
     change from sliding to sticking, to first order. A step without an impact needs one look at the gaps more; a step with one is repeated
     about four times.
 
-    scheme:       any but `KrenkHogsberg`. `Lobatto` keeps its order of 2 to 8; `MoreauJean` with theta = 1/2 and the alpha-schemes are of
-                  second order where the mass matrix is constant, `SymmetricMoreau` and `VariationalMoreau` in their coordinates; `Moreau` of
-                  first. Linear systems are stepped as nonlinear ones, without the factors of their matrices.
+    scheme:       any but `KrenkHogsberg`. `Lobatto` keeps its order of 2 to 8; `MoreauJean` with theta = 1/2 and the alpha-schemes are
+                  of second order where the mass matrix is constant, `SymmetricMoreau` and `VariationalMoreau` in their coordinates;
+                  `Moreau` of first. Linear systems are stepped as nonlinear ones, without the factors of their matrices.
     max_impacts:  impacts to locate in one step
 
     Percussions of a step are the sums over its segments; `Solution.auxiliary` holds what the last segment has.
