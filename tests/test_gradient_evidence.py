@@ -13,6 +13,7 @@ from test_examples import load
 
 from jaxnsd import Event
 
+pytest.importorskip("scipy")
 example = load("gradient_evidence")
 
 LENGTH, PHASES = 3_000, 3
@@ -145,7 +146,7 @@ def test_where_no_derivative_is_to_be_had(name, event):
 def test_script(capsys):
     assert example.main(["--quick", "--cases", "moving table"]) == 0
     head, rule, row = capsys.readouterr().out.strip().splitlines()
-    assert head.count("|") == rule.count("|") == row.count("|") == 5
+    assert head.count("|") == rule.count("|") == row.count("|") == 6
     assert row.startswith("| moving table, 3 impacts with friction |") and "exact" in row
 
 
