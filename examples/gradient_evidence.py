@@ -109,7 +109,7 @@ KINDS = ("discrete", "saltation", "located")
 ROUND_OFF = 1e-11  # errors below it are those of many steps of arithmetic
 
 
-LENGTH = 15_000  # steps of every run, so that they share one compilation; what comes after t1 is cut off
+LENGTH = 25_000  # steps of every run, so that they share one compilation; what comes after t1 is cut off
 
 
 def simulated(case, kind, p, n, length=LENGTH):
@@ -575,11 +575,11 @@ def grazing(part):
 
 def cases():
     """All cases, those in which no derivative exists or none is to be had last."""
-    ends = {1: 0.4, 2: 0.75, 3: 1.0, 4: 1.2}
+    ends = {1: 0.8, 2: 1.45, 3: 2.0, 4: 2.4}
     names = {n: f"bouncing ball, {n} impact{'s' * (n > 1)}" for n in ends}
     oblique = {"height": 0.8, "vx": 1.1, "mu": 0.1, "e": 0.6}
     return [
-        *(bounces(names[n], t1, n, [1, 3], height=0.25, vy=0.0, e=0.8) for n, t1 in ends.items()),
+        *(bounces(names[n], t1, n, [1, 3], height=1.0, vy=0.0, e=0.8) for n, t1 in ends.items()),
         bounces("oblique impacts with friction: slip, slip, stick", 1.3, 3, **oblique),
         bounces("oblique impacts with friction, x(T) only", 1.3, 3, [0], height=0.5, vx=2.0, mu=0.1, e=0.8),
         bounces("moving table, 3 impacts with friction", 1.3, 3, **oblique | {"height": 1.0}, amplitude=0.05),
