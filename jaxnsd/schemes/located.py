@@ -258,12 +258,14 @@ class Segments:
         after, info = self.stepped(system, t + record.s, regular, record.state, record.shift)
         after = jax.tree.map(lambda a, b: jnp.where(short, b + (a - b) * (h / regular), a), after, record.state)
         gap, rate = system.gap(t + record.s + h, after.q), system.gap_velocity(t + record.s + h, after.q, after.u)
-        c = c._replace(record=record._replace(h=h, extra=extra), info=_total(c.info, info))
-        return lax.cond(
-            c.locating, lambda c: self.locate(system, t, dt, c, after, gap, rate), lambda c: self.judge(dt, c, after, gap, rate), c
-        )
+        # Only the iterations count of a step that is not kept.
+        kept = _total(c.info, info)
+        tried = _total(c.info, base.nothing_to_solve(dt.dtype)._replace(iterations=info.iterations))
+        c = c._replace(record=record._replace(h=h, extra=extra), info=tried)
+        locate = lambda c: self.locate(system, t, dt, c, after, kept, gap, rate)  # noqa: E731
+        return lax.cond(c.locating, locate, lambda c: self.judge(dt, c, after, kept, gap, rate), c)
 
-    def judge(self, dt, c, after, gap, rate):
+    def judge(self, dt, c, after, info, gap, rate):
         """After a trial step to the end: is it the last segment, is an impact to be located, or must a contact be seen?"""
         h = c.record.h
         crossing, time, closing, low, high = self.crossings(dt, c, gap, rate)
@@ -291,6 +293,7 @@ class Segments:
                 c.records,
                 c.record._replace(valid=done, last=done, h=h),
             ),
+            info=jax.tree.map(lambda kept, tried: jnp.where(done, kept, tried), info, c.info),
             after=after,
         )
 
@@ -321,14 +324,15 @@ class Segments:
         closing = jnp.where(at_once, c.rate, derivative(root) / h)
         return jnp.any(below, axis=0) & ~c.seen, root * h, closing, low * h, high * h * (1 + SHORT)
 
-    def locate(self, system, t, dt, c, after, gap, rate):
+    def locate(self, system, t, dt, c, after, info, gap, rate):
         """After a step to where an impact may be: accept its time and go on behind the impact, or improve it."""
         take = lambda x: jnp.sum(jnp.where(c.hit, x, 0))  # noqa: E731
         h, closing = c.record.h, take(rate)
         change = -take(gap) / jnp.where(closing < 0, closing, -1.0)
         exhausted = c.tries >= ITERATIONS
-        accurate = (jnp.abs(take(gap)) <= take(c.floor)) | (jnp.abs(change) <= SHORT * dt)
-        accepted = (closing < 0) & ((h == 0) | accurate)
+        # As good as it gets; where round-off is in the way, good enough.
+        accurate = jnp.abs(change) <= jnp.where(c.tries < ITERATIONS // 2, 1e-3, 1) * SHORT * dt
+        accepted = (closing < 0) & ((h == 0) | accurate | ((c.tries >= ITERATIONS // 2) & (jnp.abs(take(gap)) <= take(c.floor))))
 
         def improve(c):
             low, high = jnp.where(take(gap) > 0, h, c.low), jnp.where(take(gap) > 0, c.high, h)
@@ -343,7 +347,7 @@ class Segments:
             mask = hit | (c.seen & (gap <= c.floor))
             record = c.record._replace(hit=c.hit, mask=mask, valid=jnp.ones((), bool))
             s = record.s + h
-            state, P, info = self.restarted(system, t + s, dt - s, after, mask)
+            state, P, of_impact = self.restarted(system, t + s, dt - s, after, mask)
             gap_after, rate_after, directions, floor = self.contacts(system, t + s, dt, state)
             stays = rate_after <= STAYS * jnp.abs(closing)
             nothing = jnp.zeros_like(c.hit)
@@ -357,7 +361,7 @@ class Segments:
                 seen=jnp.where(hit, stays, c.seen),
                 count=c.count + 1,
                 P=Percussions(*(a + b + c for a, b, c in zip(c.P, after.P, P, strict=True))),
-                info=_total(c.info, info),
+                info=_total(info, of_impact),
                 records=jax.tree.map(lambda all, new: jnp.where(self.at(c.count, all), new, all), c.records, record),
             )
 
