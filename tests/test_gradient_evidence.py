@@ -77,7 +77,7 @@ def test_rolling_onset_needs_no_saltation():
 
 @pytest.mark.parametrize("name", [slow(name) if name.startswith("two") else name for name in EXACT])
 def test_located_impacts_are_exact(name):
-    """Value and Jacobian to round-off, whatever the step."""
+    """The Jacobian to round-off, whatever the step."""
     assert max(errors(name, "located")) < 1e-11
 
 
