@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from . import contact, linalg
-from .newton import storing_solutions
+from .newton import solution, storing_solutions
 from .results import Event
 from .schemes import base
 from .schemes.flow import Flow, gained
@@ -98,23 +98,19 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
     prepared, t, dt, before = primals
     args = (prepared, t, dt, before.q, before.u)
     d_args = (*tangents[:3], tangents[3].q, tangents[3].u)
-    event = _Event(scheme, prepared, t, dt, before, after, settings)
+    own = (d_after.q, d_after.u)
+    nothing = jnp.zeros_like(after.q), jnp.zeros_like(after.u)
 
-    def corrections(own):
-        """What is added to the tangents of q and u; a position-level scheme's own are replaced."""
-        added = tuple(new - old for new, old in zip(jax.jvp(event.captured, args, d_args)[1], own, strict=True)) if own else (0, 0)
-        d_tau = jnp.where(event.impacting, jax.jvp(event.time_to_impact, args, d_args)[1], 0)
-        jumps = lax.map(event.jump, jnp.arange(event.flow.n))
-        return tuple(a + jnp.sum(d_tau[:, None] * jump, axis=0) for a, jump in zip(added, jumps, strict=True))
+    def where_contacts_push(own):
+        event = _Event(scheme, prepared, t, dt, before, after, settings)
+        added = lax.cond(jnp.any(event.impacting), lambda own: event.through_impacts(args, d_args, own), lambda _: nothing, own)
+        if event.flow.d == 1:
+            turning = event.turning(before, after)
+            reversal = lambda own: event.through_reversal(turning, args, d_args, own)  # noqa: E731
+            added = tuple(map(jnp.add, added, lax.cond(jnp.any(turning), reversal, lambda _: nothing, own)))
+        return added
 
-    own = (d_after.q, d_after.u) if scheme.position_level else ()
-    zeros = jnp.zeros_like(after.q), jnp.zeros_like(after.u)
-    dq, du = lax.cond(jnp.any(event.impacting), corrections, lambda _: zeros, own)
-    if after.P.P_F.shape[1] == 1:
-        turning = event.turning(before, after)
-        own = (d_after.q, d_after.u)
-        change = lax.cond(jnp.any(turning), lambda own: event.through_reversal(turning, args, d_args, own), lambda _: zeros, own)
-        dq, du = dq + change[0], du + change[1]
+    dq, du = lax.cond(jnp.any(after.P.P_N > 0), where_contacts_push, lambda _: nothing, own)
     return scheme.shifted(prepared, t + dt, after, d_after, dq, du)
 
 
@@ -134,6 +130,16 @@ class _Event:
         self.impacting = self.pushed & closed_fast(self.system.gap(self.t, self.q), rate, self.slow[0], dt)
         self.persistent = (self.pushed | (before.P.P_N > 0)) & (jnp.abs(rate) <= self.slow[0])
 
+    def through_impacts(self, args, d_args, own):
+        """What is added to the tangents of q and u; a position-level scheme's own are replaced."""
+        added = (0, 0)
+        if self.scheme.position_level:
+            added = tuple(map(jnp.subtract, jax.jvp(self.captured, args, d_args)[1], own))
+        d_tau = jnp.where(self.impacting, jax.jvp(self.time_to_impact, args, d_args)[1], 0)
+        f_minus = self.acceleration(self.persistent, self.u)
+        jumps = solution(lax.map(lambda i: self.jump(i, f_minus), jnp.arange(self.flow.n)))
+        return tuple(a + jnp.sum(d_tau[:, None] * jump, axis=0) for a, jump in zip(added, jumps, strict=True))
+
     def time_to_impact(self, prepared, t, dt, q, u):
         """``tau = -g_N / g_N_dot`` of every contact, (n_N,), from the end of a step of free motion on."""
         system = self.scheme.system(prepared)
@@ -141,16 +147,15 @@ class _Event:
         rate = system.gap_velocity(t + dt, q, u)
         return -system.gap(t + dt, q) / jnp.where(rate < 0, rate, -1.0)
 
-    def jump(self, i):
+    def jump(self, i, f_minus):
         """``DR f_minus - f_plus`` of contact i, as parts (n_q,) and (n_u,); zero if it had no impact."""
 
         def of_impact(i):
             t, q, u = self.t, self.q, self.u
             mask = self.persistent | (jnp.arange(self.flow.n) == i)
             q_dot = self.system.q_dot(t, q, u)
-            before = self.acceleration(self.persistent, u)
             impact = lambda t, q, u: self.flow.impact(self.prepared, t, q, u, mask)[0]  # noqa: E731
-            after, turned = jax.jvp(impact, (t, q, u), (jnp.ones_like(t), q_dot, before))
+            after, turned = jax.jvp(impact, (t, q, u), (jnp.ones_like(t), q_dot, f_minus))
             return q_dot - self.system.q_dot(t, q, after), turned - self.acceleration(mask, after)
 
         zeros = jnp.zeros_like(self.q), jnp.zeros_like(self.u)
@@ -199,7 +204,7 @@ class _Event:
         first = jnp.arange(self.flow.n) == jnp.argmax(crossing)
         part = jnp.where(crossing, slip / jnp.where(crossing, slip - slip_on, 1), 0)[jnp.argmax(crossing)]
         turned = u + part * (u_on - u)
-        after = self.acceleration(self.pushed, turned)
+        after = solution(self.acceleration(self.pushed, turned))
         along = (jnp.ones_like(t), self.system.q_dot(t, q, turned), after)
         rate_after = jax.jvp(lambda t, q, u: self.slip(prepared, t, q, u), (t, q, turned), along)[1]
         # Where friction holds the contact, the own tangent has the rest in it.
