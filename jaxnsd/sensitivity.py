@@ -9,6 +9,8 @@ the one-sided flows,
 
 A scheme's own derivative is the first term, up to O(dt). Here the second is added to it, in the derivative only: the motion stays as it
 is, bit for bit. Impact map and one-sided flows are those of the system, not of the scheme, so that one mechanism serves all of them.
+Where slip along a line passes through zero without a rest the velocity does not jump, but friction does: there R is the identity, and
+tau = -gamma_F / gamma_F_dot.
 """
 
 import dataclasses
@@ -103,12 +105,8 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
 
     def where_contacts_push(own):
         event = _Event(scheme, prepared, t, dt, before, after, settings)
-        added = lax.cond(jnp.any(event.impacting), lambda own: event.through_impacts(args, d_args, own), lambda _: nothing, own)
-        if event.flow.d == 1:
-            turning = event.turning(before, after)
-            reversal = lambda own: event.through_reversal(turning, args, d_args, own)  # noqa: E731
-            added = tuple(map(jnp.add, added, lax.cond(jnp.any(turning), reversal, lambda _: nothing, own)))
-        return added
+        happens = jnp.any(event.impacting | event.turning)
+        return lax.cond(happens, lambda own: event.corrections(args, d_args, own), lambda _: nothing, own)
 
     dq, du = lax.cond(jnp.any(after.P.P_N > 0), where_contacts_push, lambda _: nothing, own)
     return scheme.shifted(prepared, t + dt, after, d_after, dq, du)
@@ -129,16 +127,41 @@ class _Event:
         self.pushed = after.P.P_N > 0
         self.impacting = self.pushed & closed_fast(self.system.gap(self.t, self.q), rate, self.slow[0], dt)
         self.persistent = (self.pushed | (before.P.P_N > 0)) & (jnp.abs(rate) <= self.slow[0])
+        self.along_a_line = self.flow.d == 1
+        self.turning = self.turned(before, after) if self.along_a_line else jnp.zeros_like(self.pushed)
 
-    def through_impacts(self, args, d_args, own):
-        """What is added to the tangents of q and u; a position-level scheme's own are replaced."""
-        added = (0, 0)
-        if self.scheme.position_level:
-            added = tuple(map(jnp.subtract, jax.jvp(self.captured, args, d_args)[1], own))
-        d_tau = jnp.where(self.impacting, jax.jvp(self.time_to_impact, args, d_args)[1], 0)
+    def turned(self, before, after):
+        """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""
+        slip, left = (self.slip(self.prepared, self.t, state.q, state.u) for state in (before, after))
+        small = TOUCH * self.slow[1][:, 0]
+        _, _, mu = self.system.contact_data(self.t, self.q)
+        turned = (jnp.abs(slip) > small) & (jnp.sign(slip) * left <= small)
+        return turned & (mu > 0) & self.pushed & self.persistent & ~jnp.any(self.impacting)
+
+    def slip(self, prepared, t, q, u):
+        """Tangential velocities (n,) of contacts with friction along a line."""
+        return self.scheme.system(prepared).tangential_velocity(t, q, u)[:, 0]
+
+    def corrections(self, args, d_args, own):
+        """What is added to the tangents of q and u, ``own``, of a step in which contacts have impacts or turn."""
         f_minus = self.acceleration(self.persistent, self.u)
+        d_tau = jnp.where(self.impacting, jax.jvp(self.time_to_impact, args, d_args)[1], 0)
         jumps = solution(lax.map(lambda i: self.jump(i, f_minus), jnp.arange(self.flow.n)))
-        return tuple(a + jnp.sum(d_tau[:, None] * jump, axis=0) for a, jump in zip(added, jumps, strict=True))
+        of_impacts = tuple(jnp.sum(d_tau[:, None] * jump, axis=0) for jump in jumps)
+        if not (self.along_a_line or self.scheme.position_level):
+            return of_impacts
+        # A position-level scheme's own tangent has forgotten the state before an impact, any scheme's the slip before a reversal.
+        slip = self.slip(args[0], args[1], args[3], args[4]) if self.along_a_line else None
+        primal, (dq, du, d_slip) = jax.jvp(lambda *args: self.captured(*args, slip), args, d_args)
+        replaced = dq - own[0], du - own[1]
+        if self.scheme.position_level:
+            of_impacts = tuple(map(jnp.add, of_impacts, replaced))
+        if not self.along_a_line:
+            return of_impacts
+        du_on, goes_on = self.reversal(args, slip, primal, d_slip)
+        of_reversal = replaced[0], replaced[1] + du_on
+        happens = jnp.any(self.impacting)
+        return tuple(jnp.where(happens, a, jnp.where(goes_on, b, 0)) for a, b in zip(of_impacts, of_reversal, strict=True))
 
     def time_to_impact(self, prepared, t, dt, q, u):
         """``tau = -g_N / g_N_dot`` of every contact, (n_N,), from the end of a step of free motion on."""
@@ -165,53 +188,36 @@ class _Event:
         """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed."""
         return self.flow.acceleration(self.prepared, self.t, self.dt, self.q, u, mask, self.slow)
 
-    def captured(self, prepared, t, dt, q, u, kept=None):
-        """``(q, u)`` after a step that captures the impacts on velocity level: what the tangent of a position-level scheme is made of."""
+    def captured(self, prepared, t, dt, q, u, slip=None):
+        """``(q, u, slip)`` after a step that captures the impacts on velocity level, in which contacts that turn go on sliding."""
         q = q + dt * self.scheme.system(prepared).q_dot(t, q, u)
-        return q, self.flow.solve(prepared, t + dt, dt, q, u, kept, self.pushed)[0]
+        if slip is None:
+            return q, self.flow.captured(prepared, t + dt, dt, q, u, None, self.pushed)[0], None
+        ahead = jnp.where(self.turning, jnp.sign(slip) * 10 * (jnp.abs(slip) + self.slow[1][:, 0]), 0)
+        kept = lax.stop_gradient(contact.join(jnp.zeros_like(slip), ahead[:, None]))
+        u = self.flow.captured(prepared, t + dt, dt, q, u, kept, self.pushed)[0]
+        return q, u, self.slip(prepared, t + dt, q, u)
 
-    def turning(self, before, after):
-        """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""
-        slip, left = (self.slip(self.prepared, self.t, state.q, state.u) for state in (before, after))
-        small = TOUCH * self.slow[1][:, 0]
-        _, _, mu = self.system.contact_data(self.t, self.q)
-        turned = (jnp.abs(slip) > small) & (jnp.sign(slip) * left <= small)
-        return turned & (mu > 0) & self.pushed & self.persistent & ~jnp.any(self.impacting)
-
-    def slip(self, prepared, t, q, u):
-        """Tangential velocities (n,) of contacts with friction along a line."""
-        return self.scheme.system(prepared).tangential_velocity(t, q, u)[:, 0]
-
-    def through_reversal(self, turning, args, d_args, own):
-        """What is added to the tangents of q and u where slip passes through zero without a rest: friction, and the acceleration, jump.
+    def reversal(self, args, slip, on, d_slip):
+        """``((f_minus - f_plus) d tau, whether there is one)`` where slip passes through zero without a rest, ``on`` sliding on.
 
         With f_minus of the slip before and f_plus of the slip after, ``d x_plus = d x_minus + (f_minus - f_plus) d tau`` and
-        ``tau = -gamma_F / gamma_F_dot`` from the end of a step that slides on: the tangent of that step takes the place of the own one.
+        ``tau = -gamma_F / gamma_F_dot`` from the end of a step that slides on: its tangent takes the place of the step's own.
         """
         prepared, t, dt, q, u = args
-        slip = self.slip(prepared, t, q, u)
-        ahead = jnp.where(turning, jnp.sign(slip) * 10 * (jnp.abs(slip) + self.slow[1][:, 0]), 0)
-        kept = lax.stop_gradient(contact.join(jnp.zeros_like(slip), ahead[:, None]))
-
-        def sliding_on(*args):
-            prepared, t, dt, *_ = args
-            q, u = self.captured(*args, kept)
-            return q, u, self.slip(prepared, t + dt, q, u)
-
-        (_, u_on, slip_on), (dq, du, d_slip) = jax.jvp(sliding_on, args, d_args)
+        _, u_on, slip_on = on
         rate = (slip_on - slip) / dt
-        crossing = turning & (jnp.sign(slip) * slip_on < 0)
-        first = jnp.arange(self.flow.n) == jnp.argmax(crossing)
-        part = jnp.where(crossing, slip / jnp.where(crossing, slip - slip_on, 1), 0)[jnp.argmax(crossing)]
+        crossing = self.turning & (jnp.sign(slip) * slip_on < 0)
+        first = jnp.argmax(crossing)
+        part = jnp.where(crossing, slip / jnp.where(crossing, slip - slip_on, 1), 0)[first]
         turned = u + part * (u_on - u)
-        after = solution(self.acceleration(self.pushed, turned))
-        along = (jnp.ones_like(t), self.system.q_dot(t, q, turned), after)
+        f_plus = solution(self.acceleration(self.pushed, turned))
+        along = (jnp.ones_like(t), self.system.q_dot(t, q, turned), f_plus)
         rate_after = jax.jvp(lambda t, q, u: self.slip(prepared, t, q, u), (t, q, turned), along)[1]
         # Where friction holds the contact, the own tangent has the rest in it.
-        goes_on = jnp.sign(slip) * rate_after < -TOUCH * jnp.abs(rate)
-        d_tau = jnp.sum(jnp.where(first & crossing & goes_on, -d_slip / jnp.where(crossing, rate, 1), 0))
-        change = dq - own[0], du + ((u_on - u) / dt - after) * d_tau - own[1]
-        return tuple(jnp.where(jnp.any(crossing & goes_on), x, 0) for x in change)
+        goes_on = crossing & (jnp.sign(slip) * rate_after < -TOUCH * jnp.abs(rate)) & (jnp.arange(self.flow.n) == first)
+        d_tau = jnp.sum(jnp.where(goes_on, -d_slip / jnp.where(crossing, rate, 1), 0))
+        return ((u_on - u) / dt - f_plus) * d_tau, jnp.any(goes_on)
 
 
 def closed_fast(gap, rate, slow, dt):

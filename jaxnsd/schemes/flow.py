@@ -42,7 +42,11 @@ class Flow:
 
     def impact(self, prepared, t, q, u, mask):
         """The impact map: velocity after the impact of the contacts in ``mask``, its percussions, and how it was solved."""
-        return self.solve(prepared, t, jnp.zeros_like(t), q, u, None, mask)
+        return self.captured(prepared, t, jnp.zeros_like(t), q, u, None, mask)
+
+    def captured(self, prepared, t, dt, q, u, kept, mask):
+        """Velocity after a step of the forces at (t, q) and the impact law there; ``kept`` (m,), or None, is added to its xi."""
+        return self.solve(prepared, t, dt, q, u, kept, mask, impact=True)
 
     def acceleration(self, prepared, t, dt, q, u, mask, slow):
         """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed; contact velocities below ``slow`` count as zero."""
@@ -53,12 +57,12 @@ class Flow:
         closed = jnp.abs(rate_N) <= slow_N
         sticks = jnp.sum(rate_F * rate_F, axis=1) <= jnp.sum(slow_F * slow_F, axis=1)
         kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.where((closed & sticks)[:, None], -rate_F, 0))
-        return (self.solve(prepared, t, dt, q, u, kept, mask)[0] - u) / dt
+        return (self.solve(prepared, t, dt, q, u, kept, mask, impact=False)[0] - u) / dt
 
-    def solve(self, prepared, t, dt, q, u, kept, mask):
+    def solve(self, prepared, t, dt, q, u, kept, mask, impact):
         """``(u, P, info)`` of ``M (u - u_minus) = dt h + W P`` from (t, q), with the contact law on those contacts that ``mask`` names.
 
-        Without ``kept`` it is the impact law at (t, q); with it, ``xi = W^T u + chi + kept`` at the configuration dt ahead.
+        It is the impact law at (t, q), or the law without restitution at the configuration dt ahead.
         """
         scheme, d = self.scheme, self.d
 
@@ -66,9 +70,10 @@ class Flow:
         def contacts(args):
             prepared, t, dt, q, u, kept, _ = args
             system = scheme.system(prepared)
-            if kept is None:
-                return base.impact_law(system, t, q, u, d)
-            return base.kinematics(system, t + dt, q + dt * system.q_dot(t, q, u), u), kept
+            if not impact:
+                return base.kinematics(system, t + dt, q + dt * system.q_dot(t, q, u), u), kept
+            kin, rebound = base.impact_law(system, t, q, u, d)
+            return kin, rebound if kept is None else rebound + kept
 
         def balance(args, u):
             prepared, t, dt, q, u_minus, *_ = args
