@@ -33,6 +33,9 @@ LAST = 4
 #: A gap that was larger than this part of what the forces close in a step was open.
 TOUCH = 1e-6
 
+#: Slip below this part of what is gained in a step is rest.
+REST = 1e-3
+
 #: Contacts are coupled where their entry of the Delassus operator is larger than this, relative to the diagonal.
 COUPLED = 1e-10
 
@@ -133,7 +136,8 @@ class _Event:
     def turned(self, before, after):
         """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""
         slip, left = (self.slip(self.prepared, self.t, state.q, state.u) for state in (before, after))
-        small = TOUCH * self.slow[1][:, 0]
+        # Friction makes of the normal speed what other forces need not.
+        small = REST * (self.slow[0] + self.slow[1][:, 0])
         _, _, mu = self.system.contact_data(self.t, self.q)
         turned = (jnp.abs(slip) > small) & (jnp.sign(slip) * left <= small)
         return turned & (mu > 0) & self.pushed & self.persistent & ~jnp.any(self.impacting)

@@ -75,7 +75,7 @@ def test_rolling_onset_needs_no_saltation():
     np.testing.assert_allclose(errors("rolling onset", "discrete"), errors("rolling onset", "saltation"), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", [slow(name) if name.startswith("two") else name for name in EXACT])
+@pytest.mark.parametrize("name", [slow(name) if name.startswith(("two", "moving")) else name for name in EXACT])
 def test_located_impacts_are_exact(name):
     """The Jacobian to round-off, whatever the step."""
     assert max(errors(name, "located")) < 1e-11

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scheme_table import over
 from test_sensitivity import FALL, G, Thrown, error, exact, thrown
 
 import jaxnsd
@@ -14,7 +15,7 @@ from jaxnsd.schemes.located import Veiled
 EXACT_IN_FLIGHT = [jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.8), jaxnsd.SymmetricMoreau(), jaxnsd.Lobatto(2)]
 
 
-@pytest.mark.parametrize("scheme", EXACT_IN_FLIGHT, ids=lambda scheme: scheme.name)
+@over(EXACT_IN_FLIGHT, fast=[jaxnsd.MoreauJean(), jaxnsd.SymmetricMoreau()])
 def test_exact_in_value_and_derivative_where_flight_is(scheme):
     """Two frictional impacts with a coarse step; velocities of SymmetricMoreau are at mid-interval, so only its coordinates compare."""
     p, reference = jnp.array([1.0, 1.0, 0.1, 0.6, 0.0]), exact([FALL, FALL * 2.2], 1.3)
@@ -55,7 +56,7 @@ def test_second_derivatives():
     np.testing.assert_allclose(jax.jit(jax.jacfwd(jax.jacrev(final)))(p), jax.hessian(reference)(p), atol=1e-12)
 
 
-@pytest.mark.parametrize("stages, order", [(2, 2), (3, 4)])
+@pytest.mark.parametrize("stages, order", [pytest.param(2, 2, marks=pytest.mark.slow), (3, 4)])
 def test_order_across_an_impact_is_that_of_the_scheme(stages, order):
     """Fall on the slope, plastic impact with friction, sliding: a scheme that captures the impact is of first order."""
     model, t1 = PointMassOnSlope(), 1.0
