@@ -181,13 +181,14 @@ def _model(name, settings):
 def _scheme(text):
     """A scheme from its name, or from a call with numbers or a scheme: ``MoreauJean(theta=0.6)``, ``LocatedImpacts(Lobatto(2))``."""
     try:
-        return _called(ast.parse(text, mode="eval").body)
+        node = ast.parse(text, mode="eval").body
     except SyntaxError:
-        raise _ArgumentError(f"--scheme takes a name or a call with numbers, such as MoreauJean(theta=0.6), got {text!r}") from None
+        node = None
+    return _called(node, text)
 
 
-def _called(node):
-    text, call = ast.unparse(node), isinstance(node, ast.Call)
+def _called(node, text):
+    call = isinstance(node, ast.Call)
     try:
         name = (node.func if call else node).id
         values = [_argument(value) for value in node.args] if call else []
@@ -202,7 +203,7 @@ def _called(node):
 
 
 def _argument(node):
-    return _called(node) if isinstance(node, (ast.Call, ast.Name)) else ast.literal_eval(node)
+    return _called(node, ast.unparse(node)) if isinstance(node, (ast.Call, ast.Name)) else ast.literal_eval(node)
 
 
 def _value(key, text, default):

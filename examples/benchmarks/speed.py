@@ -1,6 +1,6 @@
-"""Speed of the schemes on the benchmark systems: steps per second alone and in a batch, compile time, cost of a gradient.
+"""Speed of the schemes on the benchmark systems: steps per second alone and in a batch, compile time. Gradients: `gradients.py`.
 
-    python examples/benchmarks/speed.py [--models RotatingBall SliderCrank ...] [--repeat 5] [--gradients]
+    python examples/benchmarks/speed.py [--models RotatingBall SliderCrank ...] [--repeat 5]
 
 Medians of several runs after compilation, float64, with `block_until_ready`. Run it on an idle machine and compare ratios, not times.
 """
@@ -30,8 +30,6 @@ class Case:
     parameter: str
     limits: tuple[float, float]
     tolerance: float | None = None
-    gradient_batch: int = 1024
-    gradient_steps: int = 500
 
 
 MOREAU = jaxnsd.Moreau()
@@ -39,8 +37,8 @@ CASES = {
     "RotatingBall": Case(MOREAU, 1e-3, 50_000, 8192, 1000, "mu", (0.05, 0.4)),
     "Woodpecker": Case(MOREAU, 1e-4, 20_000, 4096, 500, "mu", (0.25, 0.35)),
     "BeadColumn": Case(MOREAU, 1e-3, 10_000, 1024, 500, "e_N", (0.5, 0.95)),
-    "SliderCrank": Case(jaxnsd.Lobatto(stages=2), 1e-4, 2000, 1024, 200, "mu", (0.005, 0.02), 1e-10, 64, 200),
-    "PointMassOnSlope": Case(jaxnsd.Lobatto(stages=3), 1e-3, 2000, 4096, 500, "mu", (0.2, 0.4), gradient_batch=256),
+    "SliderCrank": Case(jaxnsd.Lobatto(stages=2), 1e-4, 2000, 1024, 200, "mu", (0.005, 0.02), 1e-10),
+    "PointMassOnSlope": Case(jaxnsd.Lobatto(stages=3), 1e-3, 2000, 4096, 500, "mu", (0.2, 0.4)),
 }
 
 
@@ -95,26 +93,11 @@ def measure(name, repeat):
     return row, float(jnp.mean(solution.success)), float(jnp.mean(solution.iterations)) / 100
 
 
-def gradient(name, repeat):
-    """Cost of a reverse-mode gradient of a batch of runs, beside the runs themselves."""
-    case = CASES[name]
-    values = jnp.asarray(np.random.default_rng(0).uniform(*case.limits, case.gradient_batch))
-
-    def loss(value):
-        solution = run(case, MODELS[name](**{case.parameter: value}), case.gradient_steps, save_every=case.gradient_steps)
-        return jnp.sum(solution.u[-1] ** 2) + jnp.sum(solution.q[-1])
-
-    forward_first, forward = timed(jax.jit(jax.vmap(loss)), values, repeat=repeat)
-    reverse_first, reverse = timed(jax.jit(jax.vmap(jax.grad(loss))), values, repeat=repeat)
-    return forward_first - forward, reverse_first - reverse, reverse / forward
-
-
 def main():
-    """Print the tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--gradients", action="store_true", help="also measure reverse-mode gradients")
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     print(
@@ -127,11 +110,6 @@ def main():
             f"{alone[1]:>12.1f}{together[1]:>8.1f}{success:>9.3f}{newton:>8.2f}",
             flush=True,
         )
-    if args.gradients:
-        print(f"\n{'model':<18}{'compile forward s':>19}{'reverse s':>11}{'reverse / forward':>19}")
-        for name in args.models:
-            forward, reverse, ratio = gradient(name, args.repeat)
-            print(f"{name:<18}{forward:>19.1f}{reverse:>11.1f}{ratio:>19.1f}", flush=True)
 
 
 if __name__ == "__main__":

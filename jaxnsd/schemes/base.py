@@ -51,6 +51,16 @@ def nothing_to_solve(dtype):
     return Info(zero, jnp.zeros((), dtype), jnp.ones((), bool), zero - 1)
 
 
+def total(info, more):
+    """`Info` of a step that was solved in two parts."""
+    return Info(
+        info.iterations + more.iterations,
+        jnp.maximum(info.residual, more.residual),
+        info.converged & more.converged,
+        jnp.maximum(info.contact, more.contact),
+    )
+
+
 @dataclass(frozen=True)
 class Scheme:
     """A time-stepping scheme: a frozen value with `init` and `step`; `step` is the body of `jax.lax.scan`.

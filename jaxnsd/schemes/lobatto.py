@@ -98,13 +98,7 @@ class Lobatto(Scheme):
         stages = Stages(self.stages, self.r, state.P.P_F.shape, n_g, n_gamma, system.defines("q_dot"))
         x, slack, info = stages.solve(args, stages.guess(args, state), settings)
         q, u, P, R, end = stages.finish(args, x, slack, settings)
-        info = Info(
-            info.iterations + end.iterations,
-            jnp.maximum(info.residual, end.residual),
-            info.converged & end.converged,
-            jnp.maximum(info.contact, end.contact),
-        )
-        return LobattoState(q, u, P, x.V, *R), info
+        return LobattoState(q, u, P, x.V, *R), base.total(info, end)
 
 
 class Arguments(NamedTuple):

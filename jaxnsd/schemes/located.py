@@ -102,7 +102,7 @@ class LocatedImpacts(Scheme):
         advance = advance or (lambda *args: self.scheme.step(*args, settings))
         if not state.P.P_N.shape[0]:
             return advance(self.scheme.prepare(system, dt), t, dt, state)
-        segments = Segments(self.scheme, self.max_impacts, settings, state.P.P_F.shape, advance)
+        segments = Segments(self.scheme, self.max_impacts, settings, advance)
 
         @jax.custom_jvp
         def located(system, t, dt, state):
@@ -181,7 +181,6 @@ class Segments:
     scheme: Any
     max_impacts: int
     settings: Any
-    shape: tuple  # (n_N, d)
     advance: Any  # (prepared, t, dt, state) -> (state, info)
 
     def stepped(self, system, t, h, state, shift):
@@ -259,8 +258,8 @@ class Segments:
         after = jax.tree.map(lambda a, b: jnp.where(short, b + (a - b) * (h / regular), a), after, record.state)
         gap, rate = system.gap(t + record.s + h, after.q), system.gap_velocity(t + record.s + h, after.q, after.u)
         # Only the iterations count of a step that is not kept.
-        kept = _total(c.info, info)
-        tried = _total(c.info, base.nothing_to_solve(dt.dtype)._replace(iterations=info.iterations))
+        kept = base.total(c.info, info)
+        tried = base.total(c.info, base.nothing_to_solve(dt.dtype)._replace(iterations=info.iterations))
         c = c._replace(record=record._replace(h=h, extra=extra), info=tried)
         locate = lambda c: self.locate(system, t, dt, c, after, kept, gap, rate)  # noqa: E731
         return lax.cond(c.locating, locate, lambda c: self.judge(dt, c, after, kept, gap, rate), c)
@@ -361,7 +360,7 @@ class Segments:
                 seen=jnp.where(hit, stays, c.seen),
                 count=c.count + 1,
                 P=Percussions(*(a + b + c for a, b, c in zip(c.P, after.P, P, strict=True))),
-                info=_total(info, of_impact),
+                info=base.total(info, of_impact),
                 records=jax.tree.map(lambda all, new: jnp.where(self.at(c.count, all), new, all), c.records, record),
             )
 
@@ -441,12 +440,3 @@ def _duration_jvp(segments, primals, tangents):
 
 def _no_tangent(x):
     return jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
-
-
-def _total(info, more):
-    return Info(
-        info.iterations + more.iterations,
-        jnp.maximum(info.residual, more.residual),
-        info.converged & more.converged,
-        jnp.maximum(info.contact, more.contact),
-    )
