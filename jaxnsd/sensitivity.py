@@ -106,12 +106,14 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
     own = (d_after.q, d_after.u)
     nothing = jnp.zeros_like(after.q), jnp.zeros_like(after.u)
 
-    def where_contacts_push(own):
+    # What a branch stores for the way back, every step would have to copy, the one without an event too: it is computed again.
+    @storing_solutions
+    def where_contacts_push(d_args, own):
         event = _Event(scheme, prepared, t, dt, before, after, settings)
-        happens = jnp.any(event.impacting | event.turning)
-        return lax.cond(happens, lambda own: event.corrections(args, d_args, own), lambda _: nothing, own)
+        corrections = storing_solutions(lambda d_args, own: event.corrections(args, d_args, own))
+        return lax.cond(jnp.any(event.impacting | event.turning), corrections, lambda *_: nothing, d_args, own)
 
-    dq, du = lax.cond(jnp.any(after.P.P_N > 0), where_contacts_push, lambda _: nothing, own)
+    dq, du = lax.cond(jnp.any(after.P.P_N > 0), where_contacts_push, lambda *_: nothing, d_args, own)
     return scheme.shifted(prepared, t + dt, after, d_after, dq, du)
 
 

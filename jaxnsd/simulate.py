@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import jaxpr_as_fun
 
 from . import checks, linalg
 from . import progress as progress_bar
@@ -218,7 +219,7 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     start, shapes = jax.eval_shape(history.initial, system, times, q0, u0), jax.eval_shape(history.record, system, times, q0, u0)
     # On a CPU a batch runs member by member; a bar counts the steps of all members at once, which only lockstep has.
     lanes = jax.default_backend() == "cpu" and not progress and max(q0.size, u0.size, *(P.size for P in start[0].P)) <= LANES
-    run = functools.partial(_rows, history)
+    run = _traced(history.run, (system, times, q0, u0))
     rows, initial, code = (differentiable(run) if lanes else run)((system, times, q0, u0))
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(start[0]), shapes))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
@@ -226,10 +227,11 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), events, auxiliary, save_every)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _rows(history, args):
-    """A history, traced once for all that differentiation and batching make of it."""
-    return history.run(args)
+def _traced(function, args):
+    """``function(args)``, traced once for all that differentiation and batching make of it."""
+    jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(args)
+    call = jaxpr_as_fun(jaxpr)
+    return lambda args: jax.tree.unflatten(jax.tree.structure(shapes), call(*jax.tree.leaves(args)))
 
 
 class Record(NamedTuple):
