@@ -291,7 +291,7 @@ def solve(problem, z0, settings, dtype, *, refine=False):
     if not settings.max_rescues:
         contact = equations.worst(newton, error)
     else:
-        arrays = *(linalg.pack(part) for part in problem[:4]), problem.r
+        arrays = *(linalg.pack(part) for part in problem[:4]), jax.tree.map(linalg.pack, problem.r)
         z, error, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(z), error, iterations)
         if linalg.is_unpacked(z0):
             z = linalg.unpack(z)

@@ -168,6 +168,8 @@ def _invert_pivot(pivot, guard):
 def _inverse(a, guard):
     """Inverse by Gauss-Jordan elimination in place: n rank-one updates of the whole matrix, each one fused operation."""
     n = a.shape[0]
+    if n <= UNROLL:
+        return pack(_lu_unpacked(unpack(a), guard)(unpack(jnp.eye(n, dtype=a.dtype))))
 
     def pivot(k, a):
         unit = jnp.arange(n) == k

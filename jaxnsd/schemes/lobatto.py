@@ -227,14 +227,17 @@ class Stages:
     @traced_once
     def values(self, args, x):
         """The equations at the unknowns ``x``."""
-        system, dt = args.system, args.dt
-        _, _, a, a_hat = self.tableau(args.q.dtype)
         t, Q = self.times(args), self.positions(args, x)
-        p, rows, q_dot = jax.vmap(lambda t, Q, V: self.law(system, dt, t, Q, V))(t, Q, x.V)
-        F, start = self.impulses(args, x)
-        drift = Q[1:] - args.q[None, :] - dt * combine(a[1:], q_dot) if self.quasi else jnp.zeros_like(Q[1:])
-        mu = jax.vmap(lambda t, Q: system.contact_data(t, Q)[2])(t[1:], Q[1:])
-        return Values(p - start[None, :] - combine(a_hat[:, :-1], F), drift, rows[1:], mu, F, start)
+        p, rows, q_dot = jax.vmap(lambda t, Q, V: self.law(args.system, args.dt, t, Q, V))(t, Q, x.V)
+        return self.assembled(args, x, p, rows[1:], q_dot, *self.impulses(args, x))
+
+    def assembled(self, args, x, p, rows, q_dot, F, start):
+        """`Values` from what the stages contribute: momenta (s, n_u), rows, q_dot (s, n_q), impulses and the momentum at the start."""
+        _, _, a, a_hat = self.tableau(args.q.dtype)
+        t, Q = self.times(args)[1:], self.positions(args, x)[1:]
+        drift = Q - args.q[None, :] - args.dt * combine(a[1:], q_dot) if self.quasi else jnp.zeros_like(Q)
+        mu = jax.vmap(lambda t, Q: args.system.contact_data(t, Q)[2])(t, Q)
+        return Values(p - start[None, :] - combine(a_hat[:, :-1], F), drift, rows, mu, F, start)
 
     @traced_once
     def impulses(self, args, x):
@@ -243,12 +246,17 @@ class Stages:
         F = jax.vmap(lambda *stage: self.force(args.system, args.dt, *stage))(*stages)
         return F, args.system.momentum(args.t, args.q, args.u)
 
+    def convert(self, x):
+        """A JAX array in the kind the contact problem is written in."""
+        return linalg.unpack(x) if (self.s - 1) * self.m <= linalg.UNROLL else x
+
     def contact_problem(self, linear, values, c):
         """The contacts of all stages; what is open now may close, so none is taken out."""
         mu = values.mu.reshape(-1)
         # The normal rows are gaps over dt.
         r = None if self.r is None else (self.r * linear.args.dt * jnp.ones_like(mu), self.r * jnp.ones_like(mu))
-        return contact.Problem(linear.G, c, mu, jnp.ones(mu.shape, bool), self.shape[1], r)
+        G, c, mu, active = map(self.convert, (linear.G, c, mu, jnp.ones(mu.shape, bool)))
+        return contact.Problem(G, c, mu, active, self.shape[1], r and tuple(map(self.convert, r)))
 
     # ------------------------------------------------------------------------------------------------------- solution
     def guess(self, args, state):
@@ -269,15 +277,16 @@ class Stages:
 
         def iteration(carry):
             x, info, _ = carry
-            linear, values = Linearized(self, frozen, x), self.values(frozen, x)
-            dV, dQ, dR_b, xi = linear.free(values)
+            linear = Linearized(self, frozen, x)
+            dV, dQ, dR_b, xi = linear.free(linear.values)
             R = x.R[:, self.m :] if dR_b is None else x.R[:, self.m :] + dR_b.reshape(self.s - 1, -1)
             iterations, worst = info.iterations + 1, info.contact
             if n:
                 z = self.join(x.R)
-                problem = self.contact_problem(linear, values, xi - linalg.matmul(linear.G, z))
+                problem = self.contact_problem(linear, linear.values, xi - linalg.matmul(linear.G, z))
                 # Far contacts that are open loosen the solver's tolerance: refined, what is closed is exact all the same.
-                result = contact.solve(problem, z, settings, dtype, refine=True)
+                result = contact.solve(problem, self.convert(z), settings, dtype, refine=True)
+                result = result._replace(z=linalg.pack(result.z))
                 dV, dQ, dR_b = linear.add(dV, dQ, dR_b, result.z - z)
                 R = x.R[:, self.m :] if dR_b is None else x.R[:, self.m :] + dR_b.reshape(self.s - 1, -1)
                 R = jnp.concatenate([self.split(result.z), R], axis=1)
@@ -322,10 +331,12 @@ class Stages:
             return error, jnp.zeros((), dtype), jnp.zeros((0,), dtype)
         (n, d), k = self.shape, self.s - 1
         xi, z = self.join(values.rows), self.join(x.R)
-        problem = self.contact_problem(linear, values, None)
-        r_N, r_F = r = problem.scale()
+        problem = self.contact_problem(linear, values, xi)
+        r = problem.scale()
+        modes = contact.modes_at(problem, r, self.convert(z), problem.c)
+        F = jnp.abs(linalg.pack(contact.natural_map(problem, r, self.convert(z), problem.c, modes)))
+        r_N, r_F = map(linalg.pack, r)
         r_rows = contact.join(r_N, jnp.tile(r_F[:, None], (1, d)))
-        F = jnp.abs(contact.natural_map(problem, r, z, xi, contact.modes_at(problem, r, z, xi)))
         rounding_N, rounding_F = contact.split(r_rows * self.join(rounding), k * n, d)
         # The radius of a disc is made of the normal row.
         rounding = contact.join(rounding_N, rounding_F + (values.mu.reshape(-1) * rounding_N)[:, None])
@@ -364,6 +375,11 @@ def combine(coefficients, x):
     return jnp.sum(coefficients.reshape(coefficients.shape + (1,) * (x.ndim - 1)) * x[None], axis=1)
 
 
+def with_value(function):
+    """The Jacobian of a function, and its value."""
+    return jax.jacfwd(lambda y: 2 * (function(y),), has_aux=True)
+
+
 def _apply(X, y):
     """Products of a stack of matrices with a stack of vectors or of columns."""
     if y.ndim == 2:
@@ -393,31 +409,35 @@ class Linearized:
 
     def differentiate(self, x):
         """Derivatives stage by stage: of momenta, rows and impulses."""
-        stages, (system, t, dt, q, _) = self.stages, self.args
+        stages, (system, _, dt, q, _) = self.stages, self.args
         t, Q = stages.times(self.args), stages.positions(self.args, x)
         n_q = q.shape[0]
 
         def both(function):
-            """Derivatives of a function of one stage with respect to Q and V."""
+            """A function of one stage, and its derivatives with respect to Q and V."""
 
             def derivatives(t, Q, V, *rest):
-                J = jax.jacfwd(lambda y: function(system, dt, t, y[:n_q], y[n_q:], *rest))(jnp.concatenate([Q, V]))
-                return jax.tree.map(lambda x: (x[:, :n_q], x[:, n_q:]), J)
+                J, value = with_value(lambda y: function(system, dt, t, y[:n_q], y[n_q:], *rest))(jnp.concatenate([Q, V]))
+                return value, jax.tree.map(lambda x: (x[:, :n_q], x[:, n_q:]), J)
 
             return jax.vmap(derivatives)
 
-        (self.p_Q, p_V), (self.rows_Q, self.rows_V), (v_Q, v_V) = both(stages.law)(t[1:], Q[1:], x.V[1:])
+        (p, rows, q_dot), ((self.p_Q, p_V), (self.rows_Q, self.rows_V), (v_Q, v_V)) = both(stages.law)(t[1:], Q[1:], x.V[1:])
         # The coordinates of the first stage are known.
-        M = jax.jacfwd(system.momentum, argnums=2)(t[0], q, x.V[0])
-        F_V = jax.jacfwd(lambda V: stages.force(system, dt, t[0], q, V, x.R[0]))(x.V[0])[None]
+        M, p_1 = with_value(lambda V: system.momentum(t[0], q, V))(x.V[0])
+        F_V, F = (y[None] for y in with_value(lambda V: stages.force(system, dt, t[0], q, V, x.R[0]))(x.V[0]))
         self.F_Q = jnp.zeros((0, *F_V.shape[1:2], n_q), q.dtype)
         if stages.s > 2:
-            self.F_Q, further = both(stages.force)(t[1:-1], Q[1:-1], x.V[1:-1], x.R[1:])
-            F_V = jnp.concatenate([F_V, further])
+            F_on, (self.F_Q, F_V_on) = both(stages.force)(t[1:-1], Q[1:-1], x.V[1:-1], x.R[1:])
+            F, F_V = jnp.concatenate([F, F_on]), jnp.concatenate([F_V, F_V_on])
         self.p_V, self.F_V = jnp.concatenate([M[None], p_V]), F_V
         self.W = jax.vmap(lambda t, Q, V: stages.directions(system, t, Q, V))(t[:-1], Q[:-1], x.V[:-1])
         if stages.quasi:
-            self.coordinates(v_Q, jnp.concatenate([jax.jacfwd(system.q_dot, argnums=2)(t[0], q, x.V[0])[None], v_V]))
+            V_1, q_dot_1 = with_value(lambda V: system.q_dot(t[0], q, V))(x.V[0])
+            q_dot = jnp.concatenate([q_dot_1[None], q_dot])
+            self.coordinates(v_Q, jnp.concatenate([V_1[None], v_V]))
+        p = jnp.concatenate([p_1[None], p])
+        self.values = stages.assembled(self.args, x, p, rows, q_dot, F, system.momentum(self.args.t, q, self.args.u))
 
     def coordinates(self, v_Q, v_V):
         """``T = dQ/dV`` (s - 1, s, n_q, n_u) from the implicit equations of the coordinates."""
@@ -554,13 +574,14 @@ class StageResponse:
         """Tangent of the unknowns for a tangent of the arguments."""
         stages = self.stages
         both = lambda args: (stages.values(args, x), stages.positions(args, x)[1:])  # noqa: E731
-        (values, _), (changes, dQ_fixed) = jax.jvp(both, (args,), (dargs,))
+        _, (changes, dQ_fixed) = jax.jvp(both, (args,), (dargs,))
         linear = Linearized(stages, args, x)
         dV, dQ, dR_b, xi = linear.free(changes)
         dR = jnp.zeros((stages.s - 1, 0), x.V.dtype) if dR_b is None else dR_b.reshape(stages.s - 1, -1)
         if stages.m:
-            problem = stages.contact_problem(linear, values, None)
-            dz = contact.response(problem, stages.join(x.R), stages.join(values.rows), xi, changes.mu.reshape(-1))
+            problem = stages.contact_problem(linear, linear.values, stages.join(linear.values.rows))
+            dz = contact.response(problem, stages.convert(stages.join(x.R)), problem.c, *map(stages.convert, (xi, changes.mu.reshape(-1))))
+            dz = linalg.pack(dz)
             dV, dQ, dR_b = linear.add(dV, dQ, dR_b, dz)
             dR = dR if dR_b is None else dR_b.reshape(stages.s - 1, -1)
             dR = jnp.concatenate([stages.split(dz), dR], axis=1)
