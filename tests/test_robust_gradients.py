@@ -245,15 +245,29 @@ def check(name, sensitivity, n, seed):
     draw = Draw(seed, n)
     p = parameters(name, draw)
     q0, u0 = CASES[name].states(draw, CASES[name].dt, p)
-    unique, single, forward, reverse, success = (np.asarray(x) for x in derivatives(name, sensitivity)(p, q0, u0))
+    run = derivatives(name, sensitivity)
+    unique, single, forward, reverse, success = (np.asarray(x) for x in run(p, q0, u0))
     assert np.mean(success) > 0.9
     assert all(np.all(np.isfinite(x)) for x in (unique, single, forward, reverse))
     # What is flagged as unsolved has no meaningful derivative.
     assert np.abs(unique[success]).max() < LARGEST
-    # On a kink to the last bit, the rounding of each program decides which of the one-sided derivatives it takes.
     size = 1 + np.maximum(np.abs(unique).max((1, 2)), np.abs(single).max((1, 2), initial=0))
-    differs = np.abs(forward - reverse).max(1) > 1e-9 * size
-    assert np.mean(differs[success]) < 0.05
+
+    def differs(a, b):
+        return np.abs(a - b).max(1) > 1e-9 * size
+
+    # Derivatives of single percussions that are nearly undetermined are round-off, magnified.
+    apart = differs(forward, reverse) & success & (size < LARGEST)
+    assert np.mean(apart) < 0.05
+    # On a kink to the last bit, the rounding of each program decides which of the one-sided derivatives it takes: where the modes
+    # differ, another last bit of the state changes the derivative in one mode just as well.
+    on_kink, tries = np.zeros(n, bool), 20
+    while np.any(apart & ~on_kink) and tries:
+        tries -= 1
+        q, u = (x * (1 + draw.rng.choice([-1, 0, 1], x.shape) * 2.2e-16) + draw.rng.choice([-1, 0, 1], x.shape) * 1e-17 for x in (q0, u0))
+        *_, moved_forward, moved_reverse, _ = (np.asarray(x) for x in run(p, q, u))
+        on_kink |= differs(moved_forward, forward) | differs(moved_reverse, reverse)
+    assert np.all(on_kink[apart])
 
 
 @pytest.mark.parametrize("name", QUICK)
