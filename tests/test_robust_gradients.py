@@ -124,6 +124,8 @@ def two_discs(draw, dt, p):
 
 
 def sphere(draw, dt, p):
+    # Between floor and wall friction of one jams: with 1 - mu^2 = 0 the percussions are not determined.
+    p["mu"] = np.where(p["mu"] == 1.0, 0.9, p["mu"])
     R = p["radius"]
     q0 = np.stack([p["wall"] - R - draw.gap(0.5, 1.0, dt), draw.normal(), R + draw.gap(0.5, 1.0, dt), *np.zeros((3, draw.n))], axis=1)
     spin = np.stack([draw.among(0.0, draw.normal(10.0)) for _ in range(3)])
