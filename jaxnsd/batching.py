@@ -182,7 +182,7 @@ def _batch(args, axes, n, k, back, shapes, transposed, **maps):
     if any(mapped[:n]):
         # `_stored` has stored nothing.
         bind = functools.partial(_linear.bind, n=n, k=0, back=None, shapes=shapes, transposed=transposed, **maps)
-        out = _map(lambda *args: bind(*args), args[:n] + args[n + k :], mapped[:n] + mapped[n + k :])
+        out = _map(bind, args[:n] + args[n + k :], mapped[:n] + mapped[n + k :])
     else:
         # Many directions at one point: lockstep does the work of the point once.
         point, x = args[: n + k], args[n + k :]

@@ -166,7 +166,7 @@ def _invert_pivot(pivot, guard):
 
 
 def _inverse(a, guard):
-    """Inverse by Gauss-Jordan elimination in place: n rank-one updates of the whole matrix, each one fused operation."""
+    """Inverse by Gauss-Jordan elimination in place: n rank-one updates of the whole matrix, each one fused; if small, in scalars."""
     n = a.shape[0]
     if n <= UNROLL:
         return pack(_lu_unpacked(unpack(a), guard)(unpack(jnp.eye(n, dtype=a.dtype))))

@@ -124,10 +124,11 @@ def two_discs(draw, dt, p):
 
 
 def sphere(draw, dt, p):
-    # Between floor and wall friction of one jams: with 1 - mu^2 = 0 the percussions are not determined.
-    p["mu"] = np.where(p["mu"] == 1.0, 0.9, p["mu"])
     R = p["radius"]
-    q0 = np.stack([p["wall"] - R - draw.gap(0.5, 1.0, dt), draw.normal(), R + draw.gap(0.5, 1.0, dt), *np.zeros((3, draw.n))], axis=1)
+    to_wall, along, to_floor = draw.gap(0.5, 1.0, dt), draw.normal(), draw.gap(0.5, 1.0, dt)
+    # Between floor and wall friction of one jams: with 1 - mu^2 = 0 the percussions are not determined.
+    p["mu"] = np.where((p["mu"] == 1.0) & (np.maximum(to_wall, to_floor) < 0.1), 0.9, p["mu"])
+    q0 = np.stack([p["wall"] - R - to_wall, along, R + to_floor, *np.zeros((3, draw.n))], axis=1)
     spin = np.stack([draw.among(0.0, draw.normal(10.0)) for _ in range(3)])
     # On the floor: at rest, rolling, sliding; towards the wall or not.
     vx = draw.among(0.0, R * spin[1], draw.normal(), -draw.normal())
@@ -260,7 +261,7 @@ def check(name, sensitivity, n, seed):
 
     # Derivatives of single percussions that are nearly undetermined are round-off, magnified.
     apart = differs(forward, reverse) & success & (size < LARGEST)
-    assert np.mean(apart) < 0.05
+    assert np.mean(differs(forward, reverse)[success]) < 0.05
     # On a kink to the last bit, the rounding of each program decides which of the one-sided derivatives it takes: where the modes
     # differ, another last bit of the state changes the derivative in one mode just as well.
     on_kink, tries = np.zeros(n, bool), 20

@@ -250,13 +250,13 @@ class Stages:
         """A JAX array in the kind the contact problem is written in."""
         return linalg.unpack(x) if (self.s - 1) * self.m <= linalg.UNROLL else x
 
-    def contact_problem(self, linear, values, c):
-        """The contacts of all stages; what is open now may close, so none is taken out."""
+    def contact_problem(self, linear, values, c=None):
+        """The contacts of all stages, or with c None their law alone; what is open now may close, so none is taken out."""
         mu = values.mu.reshape(-1)
         # The normal rows are gaps over dt.
         r = None if self.r is None else (self.r * linear.args.dt * jnp.ones_like(mu), self.r * jnp.ones_like(mu))
-        G, c, mu, active = map(self.convert, (linear.G, c, mu, jnp.ones(mu.shape, bool)))
-        return contact.Problem(G, c, mu, active, self.shape[1], r and tuple(map(self.convert, r)))
+        G, mu, active = map(self.convert, (linear.G, mu, jnp.ones(mu.shape, bool)))
+        return contact.Problem(G, c if c is None else self.convert(c), mu, active, self.shape[1], r and tuple(map(self.convert, r)))
 
     # ------------------------------------------------------------------------------------------------------- solution
     def guess(self, args, state):
@@ -331,10 +331,9 @@ class Stages:
             return error, jnp.zeros((), dtype), jnp.zeros((0,), dtype)
         (n, d), k = self.shape, self.s - 1
         xi, z = self.join(values.rows), self.join(x.R)
-        problem = self.contact_problem(linear, values, xi)
-        r = problem.scale()
-        modes = contact.modes_at(problem, r, self.convert(z), problem.c)
-        F = jnp.abs(linalg.pack(contact.natural_map(problem, r, self.convert(z), problem.c, modes)))
+        problem = self.contact_problem(linear, values)
+        at = r, _, _ = problem.scale(), self.convert(z), self.convert(xi)
+        F = jnp.abs(linalg.pack(contact.natural_map(problem, *at, contact.modes_at(problem, *at))))
         r_N, r_F = map(linalg.pack, r)
         r_rows = contact.join(r_N, jnp.tile(r_F[:, None], (1, d)))
         rounding_N, rounding_F = contact.split(r_rows * self.join(rounding), k * n, d)
@@ -579,9 +578,8 @@ class StageResponse:
         dV, dQ, dR_b, xi = linear.free(changes)
         dR = jnp.zeros((stages.s - 1, 0), x.V.dtype) if dR_b is None else dR_b.reshape(stages.s - 1, -1)
         if stages.m:
-            problem = stages.contact_problem(linear, linear.values, stages.join(linear.values.rows))
-            dz = contact.response(problem, stages.convert(stages.join(x.R)), problem.c, *map(stages.convert, (xi, changes.mu.reshape(-1))))
-            dz = linalg.pack(dz)
+            at = stages.join(x.R), stages.join(linear.values.rows), xi, changes.mu.reshape(-1)
+            dz = linalg.pack(contact.response(stages.contact_problem(linear, linear.values), *map(stages.convert, at)))
             dV, dQ, dR_b = linear.add(dV, dQ, dR_b, dz)
             dR = dR if dR_b is None else dR_b.reshape(stages.s - 1, -1)
             dR = jnp.concatenate([stages.split(dz), dR], axis=1)
