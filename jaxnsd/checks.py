@@ -179,6 +179,13 @@ def _signatures(structure, leaves, q, u):
     if not any(map(system.defines, ("kinetic_energy", "mass_matrix", "M"))):
         raise TypeError(f"{name} must have an inertia, got neither; write kinetic_energy(t, q, u) or mass_matrix(t, q)")
 
+    for field, n, letter in (("coordinate_names", n_q, "q"), ("velocity_names", n_u, "u")):
+        names = getattr(system, field)
+        if names is None:
+            continue
+        if not isinstance(names, (tuple, list)) or len(names) != n or not all(isinstance(text, str) for text in names):
+            raise ValueError(f"{name}.{field} must be a tuple of {n} strings, one for each entry of {letter}, got {names!r}")
+
     def shape(method, *args, wanted=None, meaning="", function=None):
         call = f"{name}.{method}"
         try:

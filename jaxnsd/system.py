@@ -8,19 +8,40 @@ equations of motion and of impact are
 """
 
 import dataclasses
+import difflib
+import inspect
+import typing
+import warnings
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+#: A physical parameter of a system, as its fields are annotated: a number, or an array of them.
+Parameter = jax.Array | float
 
 
-def static(**kwargs):
+def static(**kwargs: Any) -> Any:
     """Field of a system that is not a parameter (a number of elements, a flag): hashable, not differentiated, not batched."""
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
-def system(cls):
-    """Class decorator that makes a subclass of `System` a frozen dataclass and a JAX pytree whose leaves are its parameters."""
+S = typing.TypeVar("S", bound=type)
+
+
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def system(cls: S) -> S:
+    """Class decorator that makes a subclass of `System` a frozen dataclass and a JAX pytree whose leaves are its parameters.
+
+    Raises TypeError for a field that hides a method of a base class, and for a method that a field of a base class hides. Warns of a
+    method whose name looks like a misspelt one of `System`; a helper may start its name with an underscore to be left alone.
+    """
+    new = [part for part in cls.__mro__ if "__dataclass_fields__" not in vars(part) and part not in (System, object)]
+    inherited_fields = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
     cls = dataclasses.dataclass(frozen=True)(cls)
+    _refuse_hidden(cls, new, inherited_fields)
+    _warn_of_typos(cls, new)
     fields = dataclasses.fields(cls)
     leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))
@@ -43,6 +64,71 @@ def system(cls):
     return cls
 
 
+#: Names of contact data, which a user writes as a field or as a method.
+CONTACT_DATA = ("e_N", "e_F", "mu")
+
+#: What others call it, and what it is called here.
+SYNONYMS = {
+    "kinetic": "kinetic_energy",
+    "E_kin": "kinetic_energy",
+    "potential": "potential_energy",
+    "E_pot": "potential_energy",
+    "g_N": "gap",
+    "gap_function": "gap",
+    "gamma_F": "tangential_velocity",
+    "friction_coefficient": "mu",
+    "restitution": "e_N",
+    "restitution_coefficient": "e_N",
+}
+
+#: Likeness (`difflib`) from which a name counts as a misspelt one.
+LIKE = 0.83
+
+
+def _refuse_hidden(cls, new, inherited_fields):
+    """Raise TypeError where a field hides a method, or a method is hidden by a field."""
+    fields = {field.name for field in dataclasses.fields(cls)}
+    # `__init__` makes an attribute of a field, and that comes before a method of the class.
+    for base in (base for base in cls.__mro__ if base not in new):
+        for name in (name for name, value in vars(base).items() if callable(value) and not name.startswith("__")):
+            if name not in fields and callable(inspect.getattr_static(cls, name)):
+                continue
+            if name in CONTACT_DATA or isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
+                continue
+            what = (inspect.getdoc(vars(base)[name]) or "").split("\n")[0]
+            raise TypeError(
+                f"{cls.__name__}: the field {name} would hide the method {name} of {base.__name__}{what and f' ({what})'}; "
+                f"rename the field, for example {name}_0"
+            )
+    for name in inherited_fields:
+        if any(inspect.isfunction(vars(part).get(name)) for part in new):
+            raise TypeError(
+                f"{cls.__name__}: the field {name} of a base class hides the method {name}, which would never be called; rename the "
+                "method, or derive from a class without that field"
+            )
+
+
+def _warn_of_typos(cls, new):
+    """Warn of names that look like misspelt ones of `System`, where the right one is not written."""
+    hooks = [name for name in vars(System) if not name.startswith("_") and name not in ("defines", "contact_data")]
+    by_case = {hook.casefold(): hook for hook in hooks if len(hook) > 1}
+    fields = {field.name for field in dataclasses.fields(cls)}
+    methods = {name for part in new for name, value in vars(part).items() if inspect.isfunction(value)}
+    for name in sorted((fields | methods) - set(hooks)):
+        if name.startswith("_"):
+            continue
+        close = difflib.get_close_matches(name, [hook for hook in hooks if len(hook) > 2], n=1, cutoff=LIKE)
+        hook = SYNONYMS.get(name) or by_case.get(name.casefold()) or (close[0] if close else None)
+        if hook is None or (name in fields and hook not in CONTACT_DATA):
+            continue
+        if inspect.getattr_static(cls, hook) is inspect.getattr_static(System, hook) and hook not in fields:
+            warnings.warn(
+                f"{cls.__name__}.{name} is not called by jaxnsd, and {cls.__name__} has no {hook}: did you mean {hook}? "
+                f"A helper of your own may be called _{name}",
+                stacklevel=3,
+            )
+
+
 class System:
     """A mechanical system. Subclass it, decorate the subclass with `jaxnsd.system`, write its mechanics as methods.
 
@@ -63,62 +149,66 @@ class System:
     ``velocity_constraint(t, q, u)`` (n_gamma,) bilateral constraints on velocity level, affine in u; default none
     ``e_N, e_F, mu``                 restitution in normal and tangential direction, friction coefficient: fields or methods without
                                      arguments, scalar or (n_N,); default 0
+    ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("x [m]", "phi [rad]")``; default None
+    ``velocity_names``               tuple of n_u strings: ``("v [m/s]", ...)``; default None
     ===============================  ==========================================================================================
 
     Derived by autodiff, each may be overridden by a closed form: `M`, `momentum`, `b`, `h`, `gap_velocity`, `W_N`, `W_F`,
     `constraint_velocity`, `W_g`, `W_gamma`, `total_energy`.
     """
 
-    e_N = 0.0
-    e_F = 0.0
-    mu = 0.0
+    e_N: Any = 0.0
+    e_F: Any = 0.0
+    mu: Any = 0.0
+    coordinate_names: ClassVar[tuple[str, ...] | None] = None
+    velocity_names: ClassVar[tuple[str, ...] | None] = None
 
     # ------------------------------------------------------------------------------------------- what the user writes
-    def kinetic_energy(self, t, q, u):
+    def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T(t, q, u), scalar in J."""
         return 0.5 * u @ (self.M(t, q, u) @ u)
 
-    def mass_matrix(self, t, q):
+    def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """M(t, q) of shape (n_u, n_u): the Hessian of the kinetic energy in u, C18 (19)."""
         return self.M(t, q)
 
-    def potential_energy(self, t, q):
+    def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """V(t, q), scalar in J."""
         del t
         return jnp.zeros((), q.dtype)
 
-    def force(self, t, q, u):
+    def force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized forces without potential, (n_u,)."""
         del t, q
         return jnp.zeros_like(u)
 
-    def q_dot(self, t, q, u):
+    def q_dot(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Kinematic equation: (n_q,) time derivative of q, affine in u."""
         del t, q
         return u
 
-    def gap(self, t, q):
+    def gap(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Gap functions g_N(t, q) of shape (n_N,) in m: positive open, negative penetrating."""
         del t
         return jnp.zeros((0,), q.dtype)
 
-    def tangential_velocity(self, t, q, u):
+    def tangential_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Tangential contact velocities gamma_F(t, q, u) of shape (n_N, d) in m/s."""
         del u
         return jnp.zeros((*jax.eval_shape(self.gap, t, q).shape, 0), q.dtype)
 
-    def constraint(self, t, q):
+    def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Bilateral constraints on position level, g(t, q) = 0 of shape (n_g,)."""
         del t
         return jnp.zeros((0,), q.dtype)
 
-    def velocity_constraint(self, t, q, u):
+    def velocity_constraint(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Bilateral (nonholonomic) constraints on velocity level, gamma(t, q, u) = 0 of shape (n_gamma,)."""
         del t, q
         return jnp.zeros((0,), u.dtype)
 
     # ------------------------------------------------------------------------------------------------ what is derived
-    def defines(self, name):
+    def defines(self, name: str) -> bool:
         """Whether this system overrides the method ``name`` of `System`."""
         return getattr(type(self), name) is not getattr(System, name)
 
@@ -130,7 +220,7 @@ class System:
             raise TypeError(f"{type(self).__name__} defines q_dot, so the number of velocities cannot be seen from q: pass u as well")
         return jnp.zeros_like(q)
 
-    def M(self, t, q, u=None):
+    def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Mass matrix (n_u, n_u), whichever of `mass_matrix` and `kinetic_energy` is written; C18 (19)."""
         if self.defines("mass_matrix"):
             return jnp.asarray(self.mass_matrix(t, q))
@@ -138,13 +228,13 @@ class System:
             raise TypeError(f"{type(self).__name__} has no inertia: write kinetic_energy(t, q, u) or mass_matrix(t, q)")
         return jax.hessian(self.kinetic_energy, argnums=2)(t, q, self._velocity(q, u))
 
-    def momentum(self, t, q, u):
+    def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized momentum p = dT/du = M u + a of shape (n_u,), C18 (20)."""
         if self.defines("kinetic_energy"):
             return jax.grad(self.kinetic_energy, argnums=2)(t, q, u)
         return self.M(t, q, u) @ u
 
-    def b(self, t, q, u):
+    def b(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized forces b = dL/dq + f of shape (n_u,), C18 (23); with quasi-velocities B^T dL/dq + f + (Hamel's terms).
 
         For ``q_dot = B(t, q) u + beta(t, q)`` Lagrange's equations in quasi-velocities (Boltzmann-Hamel) hold a further term, linear in
@@ -165,7 +255,7 @@ class System:
         bracket = jnp.linalg.solve(B.T @ B, B.T @ (along_motion - along_columns))
         return B.T @ grad_q + force + bracket.T @ self.momentum(t, q, u)
 
-    def h(self, t, q, u):
+    def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """h = b - Mdot u - adot of shape (n_u,), C18 (22): the right-hand side of M du/dt = h + W lambda."""
         t = jnp.asarray(t, q.dtype)
         # p(t, q, u) along the motion at frozen u is exactly Mdot u + adot.
@@ -177,35 +267,35 @@ class System:
         t = jnp.asarray(t, q.dtype)
         return jax.jvp(function, (t, q), (jnp.ones_like(t), self.q_dot(t, q, u)))[1]
 
-    def gap_velocity(self, t, q, u):
+    def gap_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Normal contact velocities dg_N/dt of shape (n_N,), including the partial derivative in t."""
         return self._rate(self.gap, t, q, u)
 
-    def constraint_velocity(self, t, q, u):
+    def constraint_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Time derivative of the position-level constraints, (n_g,)."""
         return self._rate(self.constraint, t, q, u)
 
-    def W_N(self, t, q, u=None):
+    def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Normal force directions (d gap_velocity / du)^T of shape (n_u, n_N), C18 (7)."""
         return jax.jacfwd(self.gap_velocity, argnums=2)(t, q, self._velocity(q, u)).T
 
-    def W_F(self, t, q, u=None):
+    def W_F(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Tangential force directions (d gamma_F / du)^T of shape (n_u, n_N, d), C18 (7)."""
         return jnp.moveaxis(jax.jacfwd(self.tangential_velocity, argnums=2)(t, q, self._velocity(q, u)), -1, 0)
 
-    def W_g(self, t, q, u=None):
+    def W_g(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Force directions of the position-level constraints, (n_u, n_g), C24 (13)."""
         return jax.jacfwd(self.constraint_velocity, argnums=2)(t, q, self._velocity(q, u)).T
 
-    def W_gamma(self, t, q, u=None):
+    def W_gamma(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Force directions of the velocity-level constraints, (n_u, n_gamma), C24 (13)."""
         return jax.jacfwd(self.velocity_constraint, argnums=2)(t, q, self._velocity(q, u)).T
 
-    def total_energy(self, t, q, u):
+    def total_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T + V, scalar in J."""
         return self.kinetic_energy(t, q, u) + self.potential_energy(t, q)
 
-    def contact_data(self, t, q):
+    def contact_data(self, t: ArrayLike, q: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """``(e_N, e_F, mu)``, each broadcast to (n_N,)."""
         shape = jax.eval_shape(self.gap, t, q).shape
         values = []

@@ -216,6 +216,77 @@ def test_missing_inertia_says_what_to_write():
             call()
 
 
+# ------------------------------------------------------------------------------------------------------------ what is hidden
+def made(base=System, fields=(), **attributes):
+    return jaxnsd.system(type("Toss", (base,), {"__annotations__": dict.fromkeys(fields, float), **attributes}))
+
+
+@pytest.mark.parametrize("name", ["b", "h", "M", "W_N", "momentum", "gap", "total_energy", "defines"])
+def test_a_field_that_hides_a_method_is_refused(name):
+    with pytest.raises(TypeError, match=rf"Toss: the field {name} would hide the method {name} of System.*; rename the field"):
+        made(fields=[name])  # without a default
+    with pytest.raises(TypeError, match=rf"the field {name} would hide"):
+        made(**{name: 0.05})  # without an annotation: an attribute of the class
+    with pytest.raises(TypeError, match=r"the field directions would hide the method directions of LinearSystem \(G, "):
+        made(jaxnsd.LinearSystem, fields=["directions"], directions=1.0)
+
+
+def test_a_method_that_a_field_hides_is_refused():
+    with pytest.raises(TypeError, match="the field mu of a base class hides the method mu, which would never be called"):
+        made(jaxnsd.LinearSystem, mu=lambda self: 0.3)
+    made(fields=["mu"], mu=0.3)
+    made(mu=lambda self: 0.3)
+
+
+@pytest.mark.parametrize(
+    "name, right",
+    {
+        "gaps": "gap",
+        "tangential_velocities": "tangential_velocity",
+        "kinetic": "kinetic_energy",
+        "potential": "potential_energy",
+        "mass_matrices": "mass_matrix",
+        "forces": "force",
+        "constraints": "constraint",
+        "velocity_constraints": "velocity_constraint",
+        "qdot": "q_dot",
+        "w_n": "W_N",
+        "friction_coefficient": "mu",
+    }.items(),
+)
+def test_a_misspelt_method_is_warned_of(name, right):
+    def method(self, *args):
+        return 0.0
+
+    with pytest.warns(UserWarning, match=rf"Toss.{name} is not called by jaxnsd, .* has no {right}: did you mean {right}\?") as record:
+        made(**{name: method})
+    assert record[0].filename == __file__
+    # No warning, which would be an error here, where the right one is written too, or of a name of one's own.
+    made(**{name: method, right: method, f"_{name}": method})
+    made(base=made(**{right: method}), **{name: method})
+
+
+def test_helpers_and_fields_are_not_warned_of():
+    names = ("bodies", "corners", "positions", "feet", "velocity", "spring_force", "energy", "hinge", "rotation", "initial_state", "norm")
+    made(**{name: lambda self, *args: 0.0 for name in names})
+    made(fields=["mass", "length", "force_0", "gaps", "forces", "stiffness", "k", "c", "radius"])
+    with pytest.warns(UserWarning, match="did you mean e_N"):
+        made(fields=["e_n"])
+
+
+def test_names_of_coordinates():
+    @jaxnsd.system
+    class Named(Shaken):
+        coordinate_names = ("x [m]", "phi [rad]")
+
+    assert Shaken().coordinate_names is None and Named().velocity_names is None
+    start = np.array([1.0, 0.0]), np.array([0.0, 0.0])
+    simulate(made(Named, velocity_constraint=System.velocity_constraint, constraint=System.constraint)(), Moreau(), *start, 0.01, 0.01)
+    for wrong in (("x",), "xy", ("x", 1)):
+        with pytest.raises(ValueError, match=r"Toss.velocity_names must be a tuple of 2 strings, one for each entry of u, got"):
+            simulate(made(Named, velocity_names=wrong)(), Moreau(), *start, 0.01, 0.01)
+
+
 # ------------------------------------------------------------------------------------------------------------ contact data
 @pytest.mark.parametrize("value", [0.3, (0.3, 0.6), np.array([0.3, 0.6])])
 @pytest.mark.parametrize("as_method", [False, True])
