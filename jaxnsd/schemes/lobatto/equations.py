@@ -1,0 +1,181 @@
+"""The equations of the stages, C24 (47), (50)-(52), (57), as functions of their unknowns."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ... import butcher, contact, linalg
+from .. import base
+from ..base import Percussions
+
+
+class Arguments(NamedTuple):
+    """What the equations of a step depend on: the system, t_n, dt, q_n and u_n."""
+
+    system: Any
+    t: Any
+    dt: Any
+    q: Any
+    u: Any
+
+
+class Unknowns(NamedTuple):
+    """Unknowns of the stages."""
+
+    V: Any  # (s, n_u) velocities
+    Q: Any  # (s - 1, n_q) coordinates of the stages 2..s
+    R: Any  # (s - 1, n (d + 1) + n_g + n_gamma) percussions of the stages 1..s-1: tangential, normal, bilateral
+
+
+class Values(NamedTuple):
+    """What the equations of the stages are made of, at given unknowns."""
+
+    balance: Any  # (s, n_u) residual of (47)
+    drift: Any  # (s - 1, n_q) Q^i - q_n - dt sum_j a_ij q_dot^j
+    rows: Any  # (s - 1, n (d + 1) + n_g + n_gamma) at the stages 2..s: gamma_F, g_N / dt, g / dt, gamma
+    mu: Any  # (s - 1, n) friction coefficients
+    F: Any  # (s - 1, n_u) impulses of the stages 1..s-1
+    start: Any  # (n_u,) p(t_n, q_n, u_n)
+
+
+#: Decorator of methods that many transformations go through: they share one trace.
+traced_once = functools.partial(jax.jit, static_argnums=0)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The equations of the stages, and their solution.
+
+    To the contact solver the contacts at the stages 2..s are (s - 1) n contacts: the percussions R^{i-1} with ``gamma_F^i`` and
+    ``g_N^i / dt``, C24 (52), (57).
+    """
+
+    s: int
+    r: float | None
+    shape: tuple  # (n_N, d)
+    n_g: int
+    n_gamma: int
+    quasi: bool  # whether the system defines q_dot
+
+    @property
+    def m(self):
+        """Rows of the contacts at one stage."""
+        return self.shape[0] * (self.shape[1] + 1)
+
+    @property
+    def n_b(self):
+        """Bilateral rows at one stage."""
+        return self.n_g + self.n_gamma
+
+    def tableau(self, dtype):
+        """Coefficients in the dtype of the run."""
+        return butcher.Tableau(*(jnp.asarray(x, dtype) for x in butcher.lobatto(self.s)))
+
+    def join(self, x):
+        """Contact rows (s - 1, >= m) of the stages as one vector in the contact solver's order."""
+        (n, d), k = self.shape, self.s - 1
+        return contact.join(x[:, n * d : self.m].reshape(k * n), x[:, : n * d].reshape(k * n, d))
+
+    def split(self, z):
+        """Inverse of `join`, (s - 1, m)."""
+        (n, d), k = self.shape, self.s - 1
+        P_N, P_F = contact.split(z, k * n, d)
+        return jnp.concatenate([P_F.reshape(k, n * d), P_N.reshape(k, n)], axis=1)
+
+    def times(self, args):
+        """Times of the stages, (s,)."""
+        return args.t + self.tableau(args.q.dtype).c * args.dt
+
+    def positions(self, args, x):
+        """Q^1..Q^s, (s, n_q): they follow from V where q_dot = u; C24 (62)."""
+        if self.quasi:
+            return jnp.concatenate([args.q[None, :], x.Q])
+        return args.q[None, :] + args.dt * combine(self.tableau(args.q.dtype).a, x.V)
+
+    @traced_once
+    def law(self, system, dt, t, Q, V):
+        """Of one stage: momentum, rows of contacts and constraints, q_dot."""
+        rows = (
+            system.tangential_velocity(t, Q, V).reshape(-1),
+            system.gap(t, Q) / dt,
+            system.constraint(t, Q) / dt,
+            system.velocity_constraint(t, Q, V),
+        )
+        return system.momentum(t, Q, V), jnp.concatenate(rows), system.q_dot(t, Q, V)
+
+    @traced_once
+    def force(self, system, dt, t, Q, V, R):
+        """Impulse of one stage, F = dt b + W R; C24 (63)."""
+        F = dt * system.b(t, Q, V)
+        if not R.shape[0]:
+            return F
+
+        if any(map(system.defines, ("W_N", "W_F", "W_g", "W_gamma"))):
+            return F + linalg.matmul(self.directions(system, t, Q, V), R)
+
+        # W R as a cotangent of the velocities: cheaper to differentiate than W.
+        def velocities(u):
+            parts = (
+                system.tangential_velocity(t, Q, u).reshape(-1),
+                system.gap_velocity(t, Q, u),
+                system.constraint_velocity(t, Q, u),
+                system.velocity_constraint(t, Q, u),
+            )
+            return jnp.concatenate(parts)
+
+        return F + jax.vjp(velocities, jnp.zeros_like(V))[1](R)[0]
+
+    @traced_once
+    def directions(self, system, t, Q, V):
+        """Force directions of one stage, (n_u, n (d + 1) + n_g + n_gamma)."""
+        kin = base.kinematics(system, t, Q, V)
+        return jnp.concatenate([kin.W, kin.W_b], axis=1)
+
+    @traced_once
+    def values(self, args, x):
+        """The equations at the unknowns ``x``."""
+        t, Q = self.times(args), self.positions(args, x)
+        p, rows, q_dot = jax.vmap(lambda t, Q, V: self.law(args.system, args.dt, t, Q, V))(t, Q, x.V)
+        return self.assembled(args, x, p, rows[1:], q_dot, *self.impulses(args, x))
+
+    def assembled(self, args, x, p, rows, q_dot, F, start):
+        """`Values` from what the stages contribute: momenta (s, n_u), rows, q_dot (s, n_q), impulses and the momentum at the start."""
+        _, _, a, a_hat = self.tableau(args.q.dtype)
+        t, Q = self.times(args)[1:], self.positions(args, x)[1:]
+        drift = Q - args.q[None, :] - args.dt * combine(a[1:], q_dot) if self.quasi else jnp.zeros_like(Q)
+        mu = jax.vmap(lambda t, Q: args.system.contact_data(t, Q)[2])(t, Q)
+        return Values(p - start[None, :] - combine(a_hat[:, :-1], F), drift, rows, mu, F, start)
+
+    @traced_once
+    def impulses(self, args, x):
+        """``(F^1..F^{s-1}, p(t_n, q_n, u_n))``."""
+        stages = (self.times(args)[:-1], self.positions(args, x)[:-1], x.V[:-1], x.R)
+        F = jax.vmap(lambda *stage: self.force(args.system, args.dt, *stage))(*stages)
+        return F, args.system.momentum(args.t, args.q, args.u)
+
+    def convert(self, x):
+        """A JAX array in the kind the contact problem is written in."""
+        return linalg.unpack(x) if (self.s - 1) * self.m <= linalg.UNROLL else x
+
+    def contact_problem(self, linear, values, c=None):
+        """The contacts of all stages, or with c None their law alone; what is open now may close, so none is taken out."""
+        mu = values.mu.reshape(-1)
+        # The normal rows are gaps over dt.
+        r = None if self.r is None else (self.r * linear.args.dt * jnp.ones_like(mu), self.r * jnp.ones_like(mu))
+        G, mu, active = map(self.convert, (linear.G, mu, jnp.ones(mu.shape, bool)))
+        return contact.Problem(G, c if c is None else self.convert(c), mu, active, self.shape[1], r and tuple(map(self.convert, r)))
+
+    def percussions(self, R, lead):
+        """Rows of percussions as `Percussions`."""
+        (n, d), m, n_g = self.shape, self.m, self.n_g
+        parts = ((R[:, n * d : m], (n,)), (R[:, : n * d], (n, d)), (R[:, m : m + n_g], (n_g,)), (R[:, m + n_g :], (self.n_gamma,)))
+        lead = lead if lead and lead[0] else ()
+        return Percussions(*(part.reshape(*lead, *shape) for part, shape in parts))
+
+
+def combine(coefficients, x):
+    """``sum_j c_ij x_j`` over the first axis of ``x``."""
+    return jnp.sum(coefficients.reshape(coefficients.shape + (1,) * (x.ndim - 1)) * x[None], axis=1)

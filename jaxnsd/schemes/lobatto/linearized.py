@@ -1,0 +1,167 @@
+"""The equations of the stages, linearized: velocities and bilateral percussions are condensed away, the contacts are left."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ... import contact, linalg
+from .elimination import eliminate, structure
+from .equations import combine
+
+
+def with_value(function):
+    """The Jacobian of a function, and its value."""
+    return jax.jacfwd(lambda y: 2 * (function(y),), has_aux=True)
+
+
+def apply(X, y):
+    """Products of a stack of matrices with a stack of vectors or of columns."""
+    if y.ndim == 2:
+        return jnp.sum(X * y[:, None, :], axis=2)
+    # Behind a barrier: fused with what makes y, the sum would make y again for every row.
+    y = lax.optimization_barrier(y)
+    return jnp.stack([linalg.matmul(X[i], y[i]) for i in range(X.shape[0])])
+
+
+def first(x):
+    """``x`` of the stages from the second on, with zeros for the first."""
+    return jnp.concatenate([jnp.zeros_like(x[:1]), x]) if x.shape[0] else jnp.zeros((1, *x.shape[1:]), x.dtype)
+
+
+class Linearized:
+    """Derivatives of the equations of the stages, with velocities and bilateral percussions condensed away.
+
+    What is left are the contacts of all stages: ``xi = G z + c``.
+    """
+
+    def __init__(self, stages, args, x):
+        self.stages, self.args = stages, args
+        self.tableau = stages.tableau(x.V.dtype)
+        self.differentiate(x)
+        self.eliminate()
+        self.condense()
+
+    def differentiate(self, x):
+        """Derivatives stage by stage: of momenta, rows and impulses."""
+        stages, (system, _, dt, q, _) = self.stages, self.args
+        t, Q = stages.times(self.args), stages.positions(self.args, x)
+        n_q = q.shape[0]
+
+        def both(function):
+            """A function of one stage, and its derivatives with respect to Q and V."""
+
+            def derivatives(t, Q, V, *rest):
+                J, value = with_value(lambda y: function(system, dt, t, y[:n_q], y[n_q:], *rest))(jnp.concatenate([Q, V]))
+                return value, jax.tree.map(lambda x: (x[:, :n_q], x[:, n_q:]), J)
+
+            return jax.vmap(derivatives)
+
+        (p, rows, q_dot), ((self.p_Q, p_V), (self.rows_Q, self.rows_V), (v_Q, v_V)) = both(stages.law)(t[1:], Q[1:], x.V[1:])
+        # The coordinates of the first stage are known.
+        M, p_1 = with_value(lambda V: system.momentum(t[0], q, V))(x.V[0])
+        F_V, F = (y[None] for y in with_value(lambda V: stages.force(system, dt, t[0], q, V, x.R[0]))(x.V[0]))
+        self.F_Q = jnp.zeros((0, *F_V.shape[1:2], n_q), q.dtype)
+        if stages.s > 2:
+            F_on, (self.F_Q, F_V_on) = both(stages.force)(t[1:-1], Q[1:-1], x.V[1:-1], x.R[1:])
+            F, F_V = jnp.concatenate([F, F_on]), jnp.concatenate([F_V, F_V_on])
+        self.p_V, self.F_V = jnp.concatenate([M[None], p_V]), F_V
+        self.W = jax.vmap(lambda t, Q, V: stages.directions(system, t, Q, V))(t[:-1], Q[:-1], x.V[:-1])
+        if stages.quasi:
+            V_1, q_dot_1 = with_value(lambda V: system.q_dot(t[0], q, V))(x.V[0])
+            q_dot = jnp.concatenate([q_dot_1[None], q_dot])
+            self.coordinates(v_Q, jnp.concatenate([V_1[None], v_V]))
+        p = jnp.concatenate([p_1[None], p])
+        self.values = stages.assembled(self.args, x, p, rows, q_dot, F, system.momentum(self.args.t, q, self.args.u))
+
+    def coordinates(self, v_Q, v_V):
+        """``T = dQ/dV`` (s - 1, s, n_q, n_u) from the implicit equations of the coordinates."""
+        k, n_q, n_u = self.stages.s - 1, v_Q.shape[2], v_V.shape[2]
+        a = self.args.dt * self.tableau.a[1:]
+        own = jnp.eye(k * n_q, dtype=a.dtype) - (a[:, None, 1:, None] * v_Q.swapaxes(0, 1)[None]).reshape(k * n_q, k * n_q)
+        self.solve_Q = linalg.lu(own)
+        T = self.solve_Q((a[:, None, :, None] * v_V.swapaxes(0, 1)[None]).reshape(k * n_q, (k + 1) * n_u))
+        self.T = T.reshape(k, n_q, k + 1, n_u).swapaxes(1, 2)
+
+    def dQ(self, dV):
+        """Changes of Q^2..Q^s for changes of V, (s, n_u) or columns (s, n_u, m)."""
+        if not self.stages.quasi:
+            return self.args.dt * combine(self.tableau.a[1:], dV)
+        k, s, n_q, n_u = self.T.shape
+        return linalg.matmul(self.T.swapaxes(1, 2).reshape(k * n_q, s * n_u), dV.reshape(s * n_u, *dV.shape[2:])).reshape(
+            k, n_q, *dV.shape[2:]
+        )
+
+    def through_Q(self, X):
+        """``X^i dQ^i/dV^k`` for all k and matrices X of the stages from the second on: (stages, s, rows, n_u)."""
+        k = X.shape[0]
+        if not self.stages.quasi:
+            return (self.args.dt * self.tableau.a[1 : k + 1])[:, :, None, None] * X[:, None]
+        return jnp.sum(X[:, None, :, :, None] * self.T[:k, :, None, :, :], axis=3)
+
+    def eliminate(self):
+        """``A^-1`` for ``A = d balance / d V``."""
+        s, a_hat = self.stages.s, self.tableau.a_hat
+        eye = jnp.eye(s, dtype=a_hat.dtype)[:, :, None, None]
+        forces = eye[:-1] * self.F_V[:, None] + first(self.through_Q(self.F_Q))
+        A = eye * self.p_V[:, None] + first(self.through_Q(self.p_Q)) - combine(a_hat[:, :-1], forces)
+        depends = structure(s, self.stages.quasi)
+        self.solve = eliminate([[A[i, k] if depends[i, k] else None for k in range(s)] for i in range(s)])
+
+    def rows(self, dV, dQ):
+        """Changes of the bilateral rows, stage by stage, and of the contact rows in the contact solver's order."""
+        change = apply(self.rows_Q, dQ) + apply(self.rows_V, dV[1:])
+        (n, d), m = self.stages.shape, self.stages.m
+        bilateral, tangential, normal = (
+            part.reshape(part.shape[0] * part.shape[1], *part.shape[2:])
+            for part in (change[:, m:], change[:, : n * d], change[:, n * d : m])
+        )
+        return bilateral, jnp.concatenate([tangential, normal])
+
+    def condense(self):
+        """Effect of the percussions on velocities and rows, with the bilateral rows kept at zero."""
+        stages = self.stages
+        (n, d), s, m = stages.shape, stages.s, stages.m
+        self.m_b = m_b = (s - 1) * stages.n_b
+        # Column j of stage i: a_hat_ij W^j; bilateral ones first, then the contact solver's order.
+        columns = self.tableau.a_hat[:, None, :-1, None] * self.W.swapaxes(0, 1)[None]
+        parts = [columns[..., m:], columns[..., : n * d], columns[..., n * d : m]]
+        n_u = columns.shape[1]
+        Y = self.solve(jnp.concatenate([part.reshape(s, n_u, (s - 1) * part.shape[3]) for part in parts], axis=2))
+        Y = lax.optimization_barrier(Y)
+        rows_b, rows = self.rows(Y, self.dQ(Y))
+        self.Y_b, self.Y, self.G = Y[..., :m_b], Y[..., m_b:], rows[:, m_b:]
+        if m_b:
+            diagonal = contact.diagonal(rows_b[:, :m_b])
+            self.r_b = jnp.where(diagonal > 0, 1 / jnp.where(diagonal > 0, diagonal, 1), 1)
+            inverse = linalg.lu(self.r_b[:, None] * rows_b[:, :m_b], guard=True)
+            self.solve_b = lambda x: inverse(self.r_b.reshape(-1, *(1,) * (x.ndim - 1)) * x)
+            rows, rows_b = lax.optimization_barrier((rows, rows_b))
+            self.G_cb = rows[:, :m_b]
+            if m:
+                self.B = lax.optimization_barrier(self.solve_b(rows_b[:, m_b:]))  # bilateral percussion per contact percussion
+                self.Y = self.Y - linalg.matmul(self.Y_b.reshape(-1, m_b), self.B).reshape(self.Y.shape)
+                self.G = self.G - linalg.matmul(self.G_cb, self.B)
+
+    def free(self, values):
+        """``(dV, dQ, dR_b, xi)`` that make the equations' ``values`` vanish, without a change of the contact percussions."""
+        balance, offset = values.balance, 0
+        if self.stages.quasi:
+            offset = -self.solve_Q(values.drift.reshape(-1)).reshape(values.drift.shape)
+            balance = balance + first(apply(self.p_Q, offset))
+            balance = balance - combine(self.tableau.a_hat[:, :-1], first(apply(self.F_Q, offset[:-1])))
+        dV = self.solve(-balance)
+        dQ = self.dQ(dV) + offset
+        rows, xi = self.rows(dV, dQ)
+        xi, dR_b = self.stages.join(values.rows) + xi, None
+        if self.m_b:
+            dR_b = -self.solve_b(values.rows[:, self.stages.m :].reshape(-1) + rows)
+            change = jnp.sum(self.Y_b * dR_b[None, None], axis=2)
+            dV, dQ, xi = dV + change, dQ + self.dQ(change), xi + linalg.matmul(self.G_cb, dR_b)
+        return dV, dQ, dR_b, xi
+
+    def add(self, dV, dQ, dR_b, dz):
+        """``(dV, dQ, dR_b)`` with a change of the contact percussions."""
+        change = jnp.sum(self.Y * dz[None, None], axis=2)
+        if self.m_b:
+            dR_b = dR_b - linalg.matmul(self.B, dz)
+        return dV + change, dQ + self.dQ(change), dR_b

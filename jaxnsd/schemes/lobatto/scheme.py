@@ -1,0 +1,101 @@
+"""Lobatto IIIA-IIIB schemes with bilateral constraints, contact and friction (Capobianco et al. 2024, abbreviated C24).
+
+Invariant: the stage velocities V^i, the stage percussions R^i (i = 1..s) and the velocity at the end of a step obey
+
+    Q^i = q_n + dt sum_j a_ij q_dot(t^j, Q^j, V^j),   q_{n+1} = Q^s,   F^j = dt b(t^j, Q^j, V^j) + W(t^j, Q^j) R^j
+    p(t^i, Q^i, V^i) = p(t_n, q_n, u_n) + sum_j a_hat_ij F^j                                                          (47)
+    p(t_{n+1}, q_{n+1}, u_{n+1}) = p(t_n, q_n, u_n) + sum_j b_j F^j                                                   (47)
+    g(t^i, Q^i) = 0,   gamma(t^i, Q^i, V^i) = 0,   i = 2..s                                                           (50), (51)
+    0 <= R_N^{i-1}  _|_  g_N(t^i, Q^i) >= 0,   -gamma_F(t^i, Q^i, V^i) normal to the disc mu R_N^{i-1} at R_F^{i-1}      (52), (57)
+    dg/dt = 0,   gamma = 0,   and the impact law with Delta P = sum_j b_j R^j, all at (t_{n+1}, q_{n+1}, u_{n+1})     (50)-(59)
+
+Because of ``a_hat_is = 0`` the last percussion R^s does not enter the stages. So a step is solved in two parts, one after the other:
+the *stages* with R^1..R^{s-1}, by Newton's method; then the *end*, a linear problem on velocity level for u_{n+1} and Delta P.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ... import butcher
+from ...newton import storing_solutions
+from .. import base
+from ..base import Percussions, Scheme
+from .end import finish
+from .equations import Arguments, Stages
+from .solution import guess, solve
+
+
+class LobattoState(NamedTuple):
+    """State at a node, with what was found in the step that ended there: stage velocities and stage percussions."""
+
+    q: jax.Array
+    u: jax.Array
+    P: Percussions  # Delta P = sum_j b_j R^j
+    V: jax.Array  # (s, n_u)
+    R_N: jax.Array  # (s, n_N)
+    R_F: jax.Array  # (s, n_N, d)
+    R_g: jax.Array  # (s, n_g)
+    R_gamma: jax.Array  # (s, n_gamma)
+
+
+@dataclass(frozen=True)
+class Lobatto(Scheme):
+    """Lobatto IIIA-IIIB scheme with s = 2 to 5 stages (C24): order ``2 s - 2`` on smooth motion, persistent contact included.
+
+    Gaps and constraints hold on position level at all stages but the first, constraints and the impact law on velocity level at the
+    nodes: no penetration, no drift. Symplectic between impacts, the energy stays bounded. Two stages are the RATTLE scheme. Stable for
+    steps that resolve the fastest oscillation, frequency times dt below 2 with two stages: stiff systems want an implicit scheme.
+
+    The order is less than ``2 s - 2`` in three cases: one across impacts and stick-slip transitions, as of all schemes that capture
+    events; s - 1 with nonholonomic constraints, because (51) asks R^{i-1} for gamma^i; and one with spatial friction while the direction
+    of slip turns, because (58) gives the friction of a whole step the direction that slip has at its end. Friction along a line keeps the
+    order.
+
+    A contact that any stage has met takes part in the impact law. C24 (67) asks the last stage only: with four or five stages a contact
+    that closes between the nodes can then be missed, and the body hovers before the wall at its full speed.
+
+    r:  parameter of the proximal point equations (66), (67), (69) of the stages; None (recommended): for each contact the inverse diagonal
+        of the Delassus operator. C24 take constants near one, which suit masses near one. The motion does not depend on it.
+
+    ``Solution.auxiliary`` holds, of the step that ends at a node, the stage velocities ``V`` (N + 1, s, n_u) and the stage percussions
+    ``R_N, R_F, R_g, R_gamma`` (N + 1, s, ...), in N s; the percussions of the Solution are ``sum_j b_j R^j``.
+    """
+
+    stages: int = 3
+    r: float | None = None
+    auxiliary: ClassVar[tuple[str, ...]] = ("V", "R_N", "R_F", "R_g", "R_gamma")
+    position_level: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if isinstance(self.stages, bool) or self.stages not in butcher.STAGES:
+            raise ValueError(f"Lobatto: stages must be one of {butcher.STAGES}, got {self.stages!r}; the order is 2 stages - 2")
+        if self.r is not None and not (isinstance(self.r, (int, float)) and 0 < self.r < float("inf")):
+            raise ValueError(f"Lobatto: r must be a positive number, or None for one from the problem, got {self.r!r}")
+
+    @property
+    def order(self):
+        """Order of convergence on smooth motion."""
+        return 2 * self.stages - 2
+
+    def init(self, system, t, dt, q, u, settings):
+        """State at the first node: as given."""
+        del dt, settings
+        P = base.no_percussions(system, t, q, u)
+        R = [jnp.zeros((self.stages, *part.shape), q.dtype) for part in P]
+        return LobattoState(q, u, P, jnp.tile(u[None, :], (self.stages, 1)), *R), base.nothing_to_solve(q.dtype)
+
+    def step(self, system, t, dt, state, settings):
+        """From node n to node n + 1: the stages, then the end."""
+        return storing_solutions(lambda *args: self.advance(*args, settings))(system, t, dt, state)
+
+    def advance(self, system, t, dt, state, settings):
+        """`step`, of which reverse mode would store everything."""
+        args = Arguments(system, t, dt, state.q, state.u)
+        n_g, n_gamma = state.P.P_g.shape[0], state.P.P_gamma.shape[0]
+        stages = Stages(self.stages, self.r, state.P.P_F.shape, n_g, n_gamma, system.defines("q_dot"))
+        x, slack, info = solve(stages, args, guess(stages, args, state), settings)
+        q, u, P, R, end = finish(stages, args, x, slack, settings)
+        return LobattoState(q, u, P, x.V, *R), base.total(info, end)

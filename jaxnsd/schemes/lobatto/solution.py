@@ -1,0 +1,125 @@
+"""The solution of the stages by Newton's method, and its derivative by the implicit function theorem."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ... import contact, linalg
+from ...newton import implicit, iterate, solution
+from .. import base
+from ..base import Info
+from .equations import Unknowns, combine
+from .linearized import Linearized, apply, first
+
+
+def guess(stages, args, state):
+    """Unknowns extrapolated from the step before: velocities that go on changing as they did, from that of the node."""
+    c = stages.tableau(state.q.dtype).c
+    V = state.u[None, :] + c[:, None] * (state.V[-1] - state.V[0])[None, :]
+    Q = jnp.tile(state.q[None, :], (stages.s - 1, 1))
+    if stages.quasi:
+        Q = Q + args.dt * c[1:, None] * args.system.q_dot(args.t, args.q, args.u)[None, :]
+    parts = (state.R_F.reshape(stages.s, -1), state.R_N, state.R_g, state.R_gamma)
+    return Unknowns(V, Q, jnp.concatenate(parts, axis=1)[:-1])
+
+
+def solve(stages, args, x, settings):
+    """``(x, slack, info)``: unknowns, differentiable in ``args``; the largest ``R_N^{i-1} - r g_N^i`` of all stages, which is not."""
+    frozen, x = jax.tree.map(lax.stop_gradient, (args, x))
+    (n, _), dtype = stages.shape, x.V.dtype
+    tolerance = settings.tolerance_for(dtype)
+
+    def iteration(carry):
+        x, info, _ = carry
+        linear = Linearized(stages, frozen, x)
+        dV, dQ, dR_b, xi = linear.free(linear.values)
+        R = x.R[:, stages.m :] if dR_b is None else x.R[:, stages.m :] + dR_b.reshape(stages.s - 1, -1)
+        iterations, worst = info.iterations + 1, info.contact
+        if n:
+            z = stages.join(x.R)
+            problem = stages.contact_problem(linear, linear.values, xi - linalg.matmul(linear.G, z))
+            # Far contacts that are open loosen the solver's tolerance: refined, what is closed is exact all the same.
+            result = contact.solve(problem, stages.convert(z), settings, dtype, refine=True)
+            result = result._replace(z=linalg.pack(result.z))
+            dV, dQ, dR_b = linear.add(dV, dQ, dR_b, result.z - z)
+            R = x.R[:, stages.m :] if dR_b is None else x.R[:, stages.m :] + dR_b.reshape(stages.s - 1, -1)
+            R = jnp.concatenate([stages.split(result.z), R], axis=1)
+            iterations, worst = info.iterations + result.iterations, result.contact
+        x = Unknowns(x.V + dV, x.Q + dQ, R)
+        bound, residual, slack = error(stages, linear, frozen, x, tolerance)
+        return (x, Info(iterations, residual, bound <= 1, worst), slack), bound
+
+    start = (x, base.nothing_to_solve(dtype), jnp.zeros((n,), dtype))
+    (x, info, slack), _, _ = iterate(iteration, start, jnp.full((), jnp.inf, dtype), settings.max_outer)
+    info = info._replace(contact=jnp.where(info.converged | (info.contact < 0), -1, info.contact % max(n, 1)))
+    x = implicit(StageResponse(stages), jax.tree.map(lax.stop_gradient, x), args)
+    return x, solution(lax.stop_gradient(slack)), info
+
+
+def error(stages, linear, args, x, tolerance):
+    """``(error, residual, slack)``: the equations at ``x`` over their bounds, and the natural map of the contacts.
+
+    Every row is bounded relative to the terms it is made of, plus what the rounding of the coordinates makes of it.
+    """
+    dtype = x.V.dtype
+    eps, tiny = 8 * float(jnp.finfo(dtype).eps), float(jnp.finfo(dtype).tiny)
+    values = stages.values(args, x)
+    a_hat = jnp.abs(stages.tableau(dtype).a_hat)
+    Q, V, R = (jnp.abs(part) for part in (stages.positions(args, x)[1:], x.V, x.R))
+    moved = jnp.abs(stages.positions(args, x)[1:] - args.q[None, :])
+    F = jnp.abs(values.F) + apply(jnp.abs(linear.W), R)
+    terms = apply(jnp.abs(linear.p_V), V) + jnp.abs(values.start)[None, :] + combine(a_hat[:, :-1], F)
+    rounding = first(apply(jnp.abs(linear.p_Q), Q)) + combine(a_hat[:, :-1], first(apply(jnp.abs(linear.F_Q), Q[:-1])))
+    bound = tolerance * terms + eps * (rounding + jnp.max(terms)) + tiny
+    error = jnp.max(jnp.abs(values.balance) / bound)
+    terms = apply(jnp.abs(linear.rows_Q), moved) + apply(jnp.abs(linear.rows_V), V[1:])
+    rounding = eps * apply(jnp.abs(linear.rows_Q), Q)
+    if stages.quasi:
+        bound = tolerance * moved + eps * (Q + jnp.abs(args.q)[None, :]) + tiny
+        error = jnp.maximum(error, jnp.max(jnp.abs(values.drift) / bound))
+    if stages.n_b:
+        part = slice(stages.m, None)
+        size = jnp.max(R[:, part]) / linear.r_b.reshape(stages.s - 1, -1)
+        bound = tolerance * (terms[:, part] + size) + rounding[:, part] + tiny
+        error = jnp.maximum(error, jnp.max(jnp.abs(values.rows[:, part]) / bound))
+    if not stages.m:
+        return error, jnp.zeros((), dtype), jnp.zeros((0,), dtype)
+    (n, d), k = stages.shape, stages.s - 1
+    xi, z = stages.join(values.rows), stages.join(x.R)
+    problem = stages.contact_problem(linear, values)
+    at = r, _, _ = problem.scale(), stages.convert(z), stages.convert(xi)
+    F = jnp.abs(linalg.pack(contact.natural_map(problem, *at, contact.modes_at(problem, *at))))
+    r_N, r_F = map(linalg.pack, r)
+    r_rows = contact.join(r_N, jnp.tile(r_F[:, None], (1, d)))
+    rounding_N, rounding_F = contact.split(r_rows * stages.join(rounding), k * n, d)
+    # The radius of a disc is made of the normal row.
+    rounding = contact.join(rounding_N, rounding_F + (values.mu.reshape(-1) * rounding_N)[:, None])
+    bound = tolerance * (jnp.max(jnp.abs(z)) + jnp.max(r_rows * stages.join(terms))) + rounding + tiny
+    slack = contact.split(z, k * n, d)[0] - r_N * contact.split(xi, k * n, d)[0]
+    return jnp.maximum(error, jnp.max(F / bound)), jnp.max(F), jnp.max(slack.reshape(k, n), axis=0)
+
+
+@dataclass(frozen=True)
+class StageResponse:
+    """Derivative of the solution of the stages by the implicit function theorem: one linear solve, no iteration."""
+
+    stages: Any  # `Stages`
+
+    def __call__(self, x, args, dargs):
+        """Tangent of the unknowns for a tangent of the arguments."""
+        stages = self.stages
+        both = lambda args: (stages.values(args, x), stages.positions(args, x)[1:])  # noqa: E731
+        _, (changes, dQ_fixed) = jax.jvp(both, (args,), (dargs,))
+        linear = Linearized(stages, args, x)
+        dV, dQ, dR_b, xi = linear.free(changes)
+        dR = jnp.zeros((stages.s - 1, 0), x.V.dtype) if dR_b is None else dR_b.reshape(stages.s - 1, -1)
+        if stages.m:
+            at = stages.join(x.R), stages.join(linear.values.rows), xi, changes.mu.reshape(-1)
+            dz = linalg.pack(contact.response(stages.contact_problem(linear, linear.values), *map(stages.convert, at)))
+            dV, dQ, dR_b = linear.add(dV, dQ, dR_b, dz)
+            dR = dR if dR_b is None else dR_b.reshape(stages.s - 1, -1)
+            dR = jnp.concatenate([stages.split(dz), dR], axis=1)
+        return Unknowns(dV, dQ if stages.quasi else dQ + dQ_fixed, dR)
