@@ -693,21 +693,3 @@ def test_float32(monkeypatch):
     solution = simulate(RotatingBall(e_N=0.0), Lobatto(3), q0, u0, STEPS * 1e-2, 1e-2).raise_if_failed()
     assert solution.u.dtype == jnp.float32
     np.testing.assert_allclose(solution.u[-1, 0], -2 * 50 * 0.1 / 7, rtol=1e-4)
-
-
-# -------------------------------------------------------------------------------------------------------------------- bad input
-@pytest.mark.parametrize("stages", [1, 6, 2.5, True, "3", None])
-def test_stages(stages):
-    with pytest.raises(ValueError, match=r"stages must be one of \(2, 3, 4, 5\), got"):
-        Lobatto(stages)
-
-
-@pytest.mark.parametrize("r", [0, -1.0, float("nan"), float("inf"), "0.5"])
-def test_r(r):
-    with pytest.raises(ValueError, match="r must be a positive number, or None"):
-        Lobatto(3, r=r)
-
-
-def test_order_attribute():
-    assert [Lobatto(s).order for s in butcher.STAGES] == [2, 4, 6, 8]
-    assert Lobatto(3) == Lobatto(stages=3) and hash(Lobatto(3)) == hash(Lobatto(3)) and Lobatto(3) != Lobatto(4)

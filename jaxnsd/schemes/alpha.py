@@ -3,7 +3,7 @@
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -197,10 +197,10 @@ class _Optimal(AlphaScheme):
     """Schemes that are given their spectral radius at infinity, or all four parameters, or nothing."""
 
     rho_inf: float | None = None
-    alpha_m: Any = None
-    alpha_f: Any = None
-    beta: Any = None
-    gamma: Any = None
+    alpha_m: float | None = None
+    alpha_f: float | None = None
+    beta: float | None = None
+    gamma: float | None = None
 
     @property
     def coefficients(self):

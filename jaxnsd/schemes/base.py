@@ -17,6 +17,7 @@ from jax import lax
 
 from .. import contact, linalg
 from ..newton import implicit, iterate
+from . import parameters
 
 
 class Percussions(NamedTuple):
@@ -76,6 +77,9 @@ class Scheme:
     position_level: ClassVar[bool] = False
     #: By what part of a step the velocity of a state is ahead of its coordinates in time.
     lead: ClassVar[float] = 0.0
+
+    def __post_init__(self):
+        parameters.check(self)
 
     @property
     def name(self):

@@ -119,6 +119,7 @@ class ImplicitScheme(Scheme):
     require_closing: bool = field(default=True, kw_only=True)
 
     def __post_init__(self):
+        super().__post_init__()
         if not 0 <= self.prediction <= 1:
             raise ValueError(f"{self.name}: prediction must lie in [0, 1], got {self.prediction!r}; it is a fraction of the step")
 

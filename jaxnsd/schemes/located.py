@@ -66,7 +66,8 @@ class LocatedImpacts(Scheme):
     def __post_init__(self):
         if not isinstance(self.scheme, Scheme) or isinstance(self.scheme, LocatedImpacts):
             raise TypeError(f"LocatedImpacts: scheme must be a scheme such as jaxnsd.Lobatto(3), got {self.scheme!r}")
-        if isinstance(self.max_impacts, bool) or not isinstance(self.max_impacts, int) or self.max_impacts < 1:
+        super().__post_init__()
+        if self.max_impacts < 1:
             raise ValueError(f"LocatedImpacts: max_impacts must be a positive whole number, got {self.max_impacts!r}")
 
     @property

@@ -70,9 +70,10 @@ class Lobatto(Scheme):
     position_level: ClassVar[bool] = True
 
     def __post_init__(self):
-        if isinstance(self.stages, bool) or self.stages not in butcher.STAGES:
+        super().__post_init__()
+        if self.stages not in butcher.STAGES:
             raise ValueError(f"Lobatto: stages must be one of {butcher.STAGES}, got {self.stages!r}; the order is 2 stages - 2")
-        if self.r is not None and not (isinstance(self.r, (int, float)) and 0 < self.r < float("inf")):
+        if self.r is not None and not 0 < self.r < float("inf"):
             raise ValueError(f"Lobatto: r must be a positive number, or None for one from the problem, got {self.r!r}")
 
     @property
