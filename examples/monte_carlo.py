@@ -5,8 +5,6 @@
 Every member draws its friction coefficient from a lognormal and the restitution of its beak from a beta distribution. Memory holds one
 chunk of trajectories at a time, thinned out by `save_every`, and of those that are done a few numbers and a coarse history of the height.
 A member whose simulation fails is counted under its outcome and left out of the statistics.
-
-Needs tqdm: pip install "jaxnsd[progress]".
 """
 
 import resource
@@ -17,9 +15,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
-from jaxnsd import Moreau, Outcome, cli, demo, plotting, simulate
+from jaxnsd import Moreau, Outcome, cli, demo, plotting, progress, simulate
 from jaxnsd.models import Woodpecker
 
 SAVE_EVERY = 10  # steps between stored nodes, where knocks of the beak are looked for
@@ -74,7 +71,7 @@ def run_in_chunks(mu, e_N, args):
 
     chunk = min(args.chunk, len(mu))
     pieces, times = [], [time.perf_counter()]
-    with tqdm(total=len(mu), unit=" woodpeckers", unit_scale=True) as bar:
+    with progress.bar(total=len(mu), unit=" woodpeckers", unit_scale=True) as bar:
         for start in range(0, len(mu), chunk):
             # A last chunk that is not full is filled with the last member, so that all have one shape and one compilation.
             members = np.minimum(np.arange(start, start + chunk), len(mu) - 1)

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from . import __version__, schemes
+from . import __version__, interrupts, schemes
 from .models import MODELS
 from .simulate import SimulationError, simulate
 
@@ -29,11 +29,13 @@ def main(argv=None):
     """Run the command line with the arguments ``argv`` (default: those of the process) and return the exit status."""
     args = _parser().parse_args(argv)
     try:
-        return args.command(args)
+        with interrupts.raised():
+            _use_cache(args)
+            return args.command(args)
     except _ArgumentError as error:
         return _complain(f"jaxnsd {args.name}", error, 2)
-    except KeyboardInterrupt:
-        return _complain(f"jaxnsd {args.name}", "interrupted", 130)
+    except interrupts.Interrupted as interrupt:
+        return interrupts.leave(_complain(f"jaxnsd {args.name}", interrupt, interrupt.status))
 
 
 class _ArgumentError(Exception):
@@ -80,7 +82,8 @@ def _parser():
     run.add_argument("--out", type=Path, metavar="FILE.npz", help="write the arrays here")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the motion here (.png, .pdf or .svg)")
     run.add_argument("--float32", action="store_true", help="single precision (default: double)")
-    run.add_argument("--progress", action="store_true", help="show a bar (needs tqdm)")
+    run.add_argument("--progress", action="store_true", help="show a bar (with tqdm)")
+    _add_cache(run)
     run.set_defaults(command=_run)
 
     comparison = commands.add_parser("compare", help="one model, several schemes: the table to choose a scheme by", allow_abbrev=False)
@@ -94,6 +97,7 @@ def _parser():
         "--set", action="append", default=[], metavar="NAME=VALUE", help="parameter of the model or of its start; repeatable"
     )
     comparison.add_argument("--no-order", action="store_true", help="leave out the observed order: it takes two more runs of every scheme")
+    _add_cache(comparison)
     comparison.set_defaults(command=_compare)
 
     demo = commands.add_parser("demo", help="woodpecker toy, 4096 of them at once, two parameters from noisy data", allow_abbrev=False)
@@ -101,8 +105,27 @@ def _parser():
         "--out", type=Path, default=Path("out/demo"), metavar="DIR", help="directory for pictures and arrays (default: %(default)s)"
     )
     demo.add_argument("--quick", action="store_true", help="a smaller version, in a few seconds")
+    _add_cache(demo)
     demo.set_defaults(command=_demo)
     return parser
+
+
+def _add_cache(parser):
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="keep compiled programs here: the next process starts with them (default: $JAX_COMPILATION_CACHE_DIR, or nowhere)",
+    )
+
+
+def _use_cache(args):
+    """Keep compiled programs in the directory of ``--cache``, short compilations too."""
+    directory = getattr(args, "cache", None)
+    if directory is not None:
+        _make_directory("--cache", directory)
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def number(text):
@@ -232,6 +255,13 @@ def _check_file(option, path, endings):
         raise _ArgumentError(f"{option}: {str(path)!r} is a directory")
 
 
+def _make_directory(option, path):
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _ArgumentError(f"{option}: cannot make the directory {str(path)!r}: {error.strerror}") from error
+
+
 def _run(args):
     jax.config.update("jax_enable_x64", not args.float32)
     _check_file("--out", args.out, (".npz",))
@@ -247,9 +277,9 @@ def _run(args):
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="simulating in float32")
-            sol, first = _timed(go)
+            sol, first = interrupts.wait_for(lambda: _timed(go))
             # A second run tells the speed after compilation.
-            seconds = first if args.progress or first > 20 else _timed(go)[1]
+            seconds = first if args.progress or first > 20 else interrupts.wait_for(lambda: _timed(go))[1]
     except (TypeError, ValueError, ImportError) as error:
         raise _ArgumentError(error) from error
 
@@ -282,7 +312,7 @@ def _compare(args):
     chosen = [_scheme(text) for text in args.scheme] if args.scheme else [make() for make in SCHEMES.values()]
     try:
         system, q0, u0 = _model(args.model, args.set)
-        rows = compare.compare(system, chosen, q0, u0, args.t1, args.dt, order=not args.no_order)
+        rows = interrupts.wait_for(lambda: compare.compare(system, chosen, q0, u0, args.t1, args.dt, order=not args.no_order))
     except (TypeError, ValueError) as error:
         raise _ArgumentError(error) from error
     print(f"{args.model}, dt = {args.dt:g} s, to t = {args.t1:g} s\n\n{compare.table(rows)}")
@@ -320,14 +350,7 @@ def _summarize(args, system, sol, first, seconds):
 
 def _demo(args):
     jax.config.update("jax_enable_x64", True)
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _ArgumentError(f"--out: cannot make the directory {str(args.out)!r}: {error.strerror}") from error
-    try:
-        import tqdm  # noqa: F401
-    except ImportError as error:
-        raise _ArgumentError('the demo shows progress bars and needs tqdm: pip install "jaxnsd[progress]"') from error
+    _make_directory("--out", args.out)
     from . import demo
 
-    return demo.main(args.out, quick=args.quick)
+    return interrupts.wait_for(lambda: demo.main(args.out, quick=args.quick))

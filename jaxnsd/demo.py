@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from tqdm import tqdm
 
-from . import plotting
+from . import plotting, progress
 from .models import RotatingBall, Woodpecker
 from .plotting import COLOURS
 from .schemes import Moreau
@@ -129,7 +128,7 @@ def ensemble(quick=False):
     compiled = time.perf_counter()
     # One chunk a core: a chunk is small enough for a core's cache, and XLA leaves the interpreter free while it computes.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        pieces += tqdm(pool.map(work, starts[1:]), total=len(starts), initial=1, desc="woodpeckers", unit_scale=chunk, unit="")
+        pieces += progress.bar(pool.map(work, starts[1:]), total=len(starts), initial=1, desc="woodpeckers", unit_scale=chunk, unit="")
     seconds = time.perf_counter() - compiled
     t, y, speed, knocks, success = (np.concatenate(x) for x in zip(*pieces, strict=True))
 
@@ -266,7 +265,7 @@ def fit(residual, first, iterations):
 
     z = jnp.asarray(np.log(first / (UPPER - first)))
     state, history = optimizer.init(z), []
-    for _ in tqdm(range(iterations), desc="identification", unit="iteration"):
+    for _ in progress.bar(range(iterations), desc="identification", unit="iteration"):
         z, state, here, (r, J) = iterate(z, state)
         history.append(jax.device_get(here))
     paths, loss = (np.stack(x) for x in zip(*history, strict=True))

@@ -1,4 +1,7 @@
-"""The progress bar of long runs: tqdm, fed from inside the compiled loop."""
+"""The progress bar of long runs: tqdm, fed from inside the compiled loop. Where tqdm is missing, runs go without a bar."""
+
+import functools
+import sys
 
 import jax
 
@@ -6,12 +9,43 @@ import jax
 UPDATES = 100
 
 
-def require():
-    """Raise ImportError, with the cure, where tqdm is missing."""
+class _NoBar:
+    """Takes what a bar takes, and shows nothing."""
+
+    def __init__(self, iterable=(), *, initial=0, **_):
+        self.iterable, self.n = iterable, initial
+
+    def __iter__(self):
+        return iter(self.iterable)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def update(self, n=1):
+        """Count on."""
+        self.n += n
+
+    def close(self):
+        """Nothing is open."""
+
+
+@functools.cache
+def _kind():
+    """tqdm, or what stands in for it, said once in a process."""
     try:
-        import tqdm  # noqa: F401
-    except ImportError as error:
-        raise ImportError('progress=True needs tqdm: pip install "jaxnsd[progress]", or leave progress=False') from error
+        from tqdm.auto import tqdm
+    except ImportError:
+        print("no progress bar: it needs tqdm (pip install tqdm)", file=sys.stderr)
+        return _NoBar
+    return tqdm
+
+
+def bar(iterable=None, **options):
+    """A bar, with the arguments and methods of `tqdm.tqdm`: around an iterable, or moved by ``update``; nothing is shown without tqdm."""
+    return _kind()(*(() if iterable is None else (iterable,)), **{"dynamic_ncols": True} | options)
 
 
 def reporter(total):
@@ -23,13 +57,11 @@ def reporter(total):
     bars = []
 
     def show(done):
-        from tqdm.auto import tqdm
-
         done = int(done)
         if not bars or done <= bars[0].n:
             if bars:
                 bars.pop().close()
-            bars.append(tqdm(total=total, unit="steps", unit_scale=True, dynamic_ncols=True))
+            bars.append(bar(total=total, unit="steps", unit_scale=True))
         bars[0].update(done - bars[0].n)
         if done >= total:
             bars.pop().close()

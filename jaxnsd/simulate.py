@@ -113,11 +113,11 @@ class Solution:
         raise SimulationError(f"{text}. What to try: {advice}.")
 
     def to_xarray(self):
-        """The stored arrays as an `xarray.Dataset` (needs the extra ``jaxnsd[xarray]``)."""
+        """The stored arrays as an `xarray.Dataset` (needs xarray)."""
         try:
             import xarray
         except ImportError as error:
-            raise ImportError('Solution.to_xarray() needs xarray: pip install "jaxnsd[xarray]"') from error
+            raise ImportError('Solution.to_xarray() needs xarray: pip install xarray') from error
         if np.ndim(self.t) != 1:
             raise ValueError(f"Solution.to_xarray() takes one motion, got a batch of shape {np.shape(self.t)[:-1]}: index it first")
         dims = {
@@ -174,7 +174,7 @@ def simulate(
                   progress=False)
     checkpoint:   number of steps that reverse mode recomputes at a time, instead of storing what they computed; the square root of
                   the number of steps needs the least memory
-    progress:     show a bar (needs tqdm, in the extra ``jaxnsd[progress]``)
+    progress:     show a bar (needs tqdm; without it the run goes on without a bar)
 
     Returns a `Solution`. Works under `jit`, `vmap`, `grad`, in forward and reverse mode, and never raises inside of them: read
     ``solution.success``, or call ``solution.raise_if_failed()``.
@@ -206,8 +206,6 @@ def checked(system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None
     n_steps = checks.steps(t0, t1, dt, save_every)
     q0, u0 = checks.state(system, q0, u0)
     checks.system(system, scheme, t0, dt, q0, u0)
-    if progress:
-        progress_bar.require()
     return functools.partial(_run, system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, bool(progress))
 
 
