@@ -637,7 +637,7 @@ def main(argv=None):
     parser.add_argument("--quick", action="store_true", help="two step sizes, in a fraction of the time")
     args = parser.parse_args(argv)
     if importlib.util.find_spec("scipy") is None:
-        parser.error('the references of the double pendulum and the woodpecker need SciPy: pip install scipy')
+        parser.error("the references of the double pendulum and the woodpecker need SciPy: pip install scipy")
     jax.config.update("jax_enable_x64", True)
     chosen = [case for case in cases() if not args.cases or any(words in case.name for words in args.cases)]
     if not chosen:

@@ -117,7 +117,7 @@ class Solution:
         try:
             import xarray
         except ImportError as error:
-            raise ImportError('Solution.to_xarray() needs xarray: pip install xarray') from error
+            raise ImportError("Solution.to_xarray() needs xarray: pip install xarray") from error
         if np.ndim(self.t) != 1:
             raise ValueError(f"Solution.to_xarray() takes one motion, got a batch of shape {np.shape(self.t)[:-1]}: index it first")
         dims = {
