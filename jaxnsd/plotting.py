@@ -22,7 +22,7 @@ STYLE = {
     "axes.titlelocation": "left",
     "font.size": 9,
     "lines.linewidth": 1.3,
-    "mathtext.fontset": "cm",
+    "mathtext.fontset": "dejavusans",  # as large as the text around it
     "savefig.dpi": 200,
 }
 
@@ -59,8 +59,11 @@ def impacts(sol):
     return closed & ~before
 
 
-def trajectory(sol, coordinates=None, *, labels=None, ax=None):
-    """Coordinates q (N + 1, n_q) against time; ``coordinates`` picks some by their indices, ``labels`` names those drawn."""
+def trajectory(sol, coordinates=None, *, system=None, labels=None, ax=None):
+    """Coordinates q (N + 1, n_q) against time; ``coordinates`` picks some by their indices.
+
+    They are named by ``labels``, one for each that is drawn, or by the `coordinate_names` of the ``system``.
+    """
     _single(sol, "trajectory")
     q = np.asarray(sol.q)
     chosen = list(range(q.shape[1])) if coordinates is None else [int(i) for i in np.atleast_1d(coordinates)]
@@ -68,7 +71,7 @@ def trajectory(sol, coordinates=None, *, labels=None, ax=None):
         if not -q.shape[1] <= i < q.shape[1]:
             raise ValueError(f"trajectory: coordinate {i} of a system with {q.shape[1]}")
     if labels is None:
-        labels = [f"$q_{{{i}}}$" for i in chosen]
+        labels = [_named(system, "coordinate_names", i, f"$q_{{{i}}}$") for i in chosen]
     if len(labels) != len(chosen):
         raise ValueError(f"trajectory: {len(labels)} labels for {len(chosen)} coordinates")
     ax = _axes(ax)
@@ -77,16 +80,19 @@ def trajectory(sol, coordinates=None, *, labels=None, ax=None):
     return _finish(ax, "coordinates", legend=len(chosen) > 1, single=labels)
 
 
-def phase_portrait(sol, coordinate=0, *, label=None, ax=None, **line):
-    """Velocity ``u[:, coordinate]`` against ``q[:, coordinate]``, both (N + 1,); for systems with q_dot = u."""
+def phase_portrait(sol, coordinate=0, *, system=None, label=None, ax=None, **line):
+    """Velocity ``u[:, coordinate]`` against ``q[:, coordinate]``, both (N + 1,); for systems with q_dot = u.
+
+    The axes are named by the `coordinate_names` and `velocity_names` of the ``system``, where it is given and has them.
+    """
     _single(sol, "phase_portrait")
     n = min(sol.q.shape[1], sol.u.shape[1])
     if not -n <= coordinate < n:
         raise ValueError(f"phase_portrait: coordinate {coordinate} of a system with {n}")
     ax = _axes(ax)
     ax.plot(np.asarray(sol.q)[:, coordinate], np.asarray(sol.u)[:, coordinate], label=label, **line)
-    ax.set_xlabel(f"$q_{{{coordinate}}}$")
-    ax.set_ylabel(f"$\\dot q_{{{coordinate}}}$")
+    ax.set_xlabel(_named(system, "coordinate_names", coordinate, f"$q_{{{coordinate}}}$"))
+    ax.set_ylabel(_named(system, "velocity_names", coordinate, f"$\\dot q_{{{coordinate}}}$"))
     return ax
 
 
@@ -182,19 +188,45 @@ def convergence(dts, errors, *, labels=None, orders=(), fitted=None, ax=None):
 
 @styled
 def overview(system, sol, title=None):
-    """One figure of a motion: coordinates, energy and, if the system has contacts, gaps and percussions; returns the figure."""
+    """One figure of a motion: coordinates, energy and, if the system has contacts, gaps and percussions; returns the figure.
+
+    Coordinates of different units, as their names say (`System.coordinate_names`), get axes of their own.
+    """
     _single(sol, "overview")
-    rows = 2 if sol.P_N.shape[1] else 1
+    groups = _by_unit(system, sol.q.shape[1])
+    contacts = sol.P_N.shape[1] > 0
+    n = len(groups) + (3 if contacts else 1)
+    rows = -(-n // 2)
     fig, axes = figure(rows, 2, width=10.0, height=2.9 * rows)
     axes = axes.ravel()
-    trajectory(sol, ax=axes[0])
-    energy(system, sol, ax=axes[1])
-    if rows == 2:
-        gaps(system, sol, ax=axes[2])
-        percussions(sol, ax=axes[3])
+    for ax in axes[n:]:
+        ax.remove()
+    for ax, (unit, chosen) in zip(axes, groups.items(), strict=False):
+        trajectory(sol, chosen, system=system, ax=ax)
+        if len(chosen) > 1 and unit:
+            ax.set_ylabel(f"coordinates in {unit}")
+    rest = axes[len(groups) :]
+    if contacts:
+        gaps(system, sol, ax=rest[0])
+        percussions(sol, ax=rest[1])
+    energy(system, sol, ax=rest[2 if contacts else 0])
     if title:
         fig.suptitle(title, x=0.01, horizontalalignment="left")
     return fig
+
+
+def _by_unit(system, n):
+    """``{unit: indices of the coordinates with it}``; the unit is what stands behind the last " in " of a name."""
+    groups = {}
+    for i in range(n):
+        groups.setdefault(_named(system, "coordinate_names", i, "").rpartition(" in ")[2], []).append(i)
+    return groups
+
+
+def _named(system, kind, i, otherwise):
+    """What a system calls its coordinate or velocity i."""
+    names = None if system is None else getattr(system, kind)
+    return otherwise if names is None else names[i]
 
 
 def _single(sol, name):
@@ -225,7 +257,10 @@ def _contacts(ax, t, values, sol, at_impact, labels, name):
     closing, times = impacts(sol), np.asarray(sol.t)[1:]
     for i, (label, colour) in enumerate(zip(labels, _colours(n), strict=True)):
         ax.plot(t, values[:, i], color=colour, linewidth=1.0, label=label)
-        ax.plot(times[closing[:, i]], at_impact[closing[:, i], i], ".", color=colour, markersize=4, label=f"_impacts {i}")
+        # Contacts that close together are rings around each other.
+        size = 2.0 + 1.4 * (n - 1 - i) if n <= len(COLOURS) else 2.0
+        dots = {"marker": "o", "markersize": size, "markeredgewidth": 0.8, "fillstyle": "full" if i == n - 1 else "none"}
+        ax.plot(times[closing[:, i]], at_impact[closing[:, i], i], color=colour, linestyle="none", label=f"_impacts {i}", **dots)
 
 
 def _colours(n):

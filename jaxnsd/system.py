@@ -149,8 +149,8 @@ class System:
     ``velocity_constraint(t, q, u)`` (n_gamma,) bilateral constraints on velocity level, affine in u; default none
     ``e_N, e_F, mu``                 restitution in normal and tangential direction, friction coefficient: fields or methods without
                                      arguments, scalar or (n_N,); default 0
-    ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("x [m]", "phi [rad]")``; default None
-    ``velocity_names``               tuple of n_u strings: ``("v [m/s]", ...)``; default None
+    ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("$x$ in m", "angle in rad")``; default None
+    ``velocity_names``               tuple of n_u strings: ``("$v$ in m/s", ...)``; default None
     ===============================  ==========================================================================================
 
     Derived by autodiff, each may be overridden by a closed form: `M`, `momentum`, `b`, `h`, `gap_velocity`, `W_N`, `W_F`,

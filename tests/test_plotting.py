@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxnsd
 from jaxnsd import plotting
-from jaxnsd.models import BeadColumn, BouncingBall, RotatingBall
+from jaxnsd.models import MODELS, BeadColumn, BouncingBall, RotatingBall
 
 
 def simulate(system, t1=1.0, dt=1e-2, **options):
@@ -59,6 +59,29 @@ def test_trajectory_of_chosen_coordinates():
         plotting.trajectory(sol, 3)
     with pytest.raises(ValueError, match="1 labels for 3 coordinates"):
         plotting.trajectory(sol, labels=["x"])
+
+
+def test_every_model_names_its_coordinates_and_velocities_with_units():
+    for name, make in MODELS.items():
+        system = make()
+        q0, u0 = system.initial_state()
+        assert (len(system.coordinate_names), len(system.velocity_names)) == (len(q0), len(u0)), name
+        assert all(text.rpartition(" in ")[2] in ("m", "rad") for text in system.coordinate_names), name
+        assert all(text.rpartition(" in ")[2] in ("m/s", "rad/s") for text in system.velocity_names), name
+
+
+def test_coordinates_are_named_by_the_system_and_drawn_by_unit(tmp_path):
+    system = RotatingBall()
+    sol = simulate(system, 0.1)
+    ax = plotting.trajectory(sol, [0, 2], system=system)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["$x$ in m", r"$\varphi$ in rad"]
+    ax = plotting.phase_portrait(sol, 2, system=system)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (r"$\varphi$ in rad", r"$\dot\varphi$ in rad/s")
+    fig = plotting.overview(system, sol)
+    assert [ax.get_ylabel() for ax in fig.axes[:2]] == ["coordinates in m", r"$\varphi$ in rad"]
+    assert [len(ax.lines) for ax in fig.axes[:2]] == [2, 1]
+    assert len(fig.axes) == 5
+    plotting.save(fig, tmp_path / "a.svg")  # the mathematics in the names can be read
 
 
 def test_phase_portrait(sol):

@@ -19,6 +19,16 @@ class BeadColumn(System):
     e_N: float = 0.9
     n: int = static(default=10)
 
+    @property
+    def coordinate_names(self):
+        """The heights, from below."""
+        return tuple(f"$y_{{{i}}}$ in m" for i in range(self.n))
+
+    @property
+    def velocity_names(self):
+        """Their rates."""
+        return tuple(rf"$\dot y_{{{i}}}$ in m/s" for i in range(self.n))
+
     def mass_matrix(self, t, q):
         """m times the identity."""
         return jnp.diag(jnp.broadcast_to(jnp.asarray(self.mass, q.dtype), (self.n,)))

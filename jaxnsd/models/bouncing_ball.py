@@ -16,6 +16,9 @@ class BouncingBall(System):
     gravity: float = 9.81  # m/s^2
     e_N: float = 0.75
 
+    coordinate_names = ("$q$ in m",)
+    velocity_names = (r"$\dot q$ in m/s",)
+
     def kinetic_energy(self, t, q, u):
         """T = m/2 u^2."""
         return 0.5 * self.mass * u @ u

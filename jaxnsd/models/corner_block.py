@@ -21,6 +21,9 @@ class CornerBlock(System):
     e_F: float = 0.0
     mu: float = 0.3
 
+    coordinate_names = ("$x$ in m", "$y$ in m", r"$\varphi$ in rad")
+    velocity_names = (r"$\dot x$ in m/s", r"$\dot y$ in m/s", r"$\dot\varphi$ in rad/s")
+
     def mass_matrix(self, t, q):
         """diag(m, m, J) with J = m/3 (a^2 + b^2), a and b half the width and the height."""
         inertia = self.mass * (self.half_width**2 + self.half_height**2) / 3

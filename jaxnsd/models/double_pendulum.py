@@ -20,6 +20,9 @@ class DoublePendulum(System):
     wall: float = 0.3  # m
     e_N: float = 0.6
 
+    coordinate_names = (r"$\varphi_1$ in rad", r"$\varphi_2$ in rad")
+    velocity_names = (r"$\dot\varphi_1$ in rad/s", r"$\dot\varphi_2$ in rad/s")
+
     def kinetic_energy(self, t, q, u):
         """T = m1/2 l1^2 u1^2 + m2/2 (l1^2 u1^2 + l2^2 u2^2 + 2 l1 l2 u1 u2 cos(q1 - q2))."""
         v_1, v_2 = self.length_1 * u[0], self.length_2 * u[1]

@@ -11,6 +11,16 @@ from ..tridiagonal import Tridiagonal
 class ElasticBar(LinearSystem):
     """A `LinearSystem` with the initial state of the benchmark; made by `elastic_bar`."""
 
+    @property
+    def coordinate_names(self):
+        """The displacements, from the wall."""
+        return tuple(f"$q_{{{i}}}$ in m" for i in range(self.mass.shape[0]))
+
+    @property
+    def velocity_names(self):
+        """Their rates."""
+        return tuple(rf"$\dot q_{{{i}}}$ in m/s" for i in range(self.mass.shape[0]))
+
     def initial_state(self, gap=5e-5, speed=0.1):
         """``(q0, u0)``: undeformed, ``gap`` (m) before the wall, moving towards it with ``speed`` (m/s)."""
         n, dtype = self.mass.shape[0], self.mass.dtype

@@ -19,6 +19,9 @@ class PointMassOnSlope(System):
     e_F: float = 0.0
     mu: float = 0.3
 
+    coordinate_names = ("$x$ in m", "$y$ in m")
+    velocity_names = (r"$\dot x$ in m/s", r"$\dot y$ in m/s")
+
     def kinetic_energy(self, t, q, u):
         """T = m/2 (x'^2 + y'^2)."""
         return 0.5 * self.mass * u @ u

@@ -19,6 +19,9 @@ class RotatingBall(System):
     e_F: float = 0.0
     mu: float = 0.2
 
+    coordinate_names = ("$x$ in m", "$y$ in m", r"$\varphi$ in rad")
+    velocity_names = (r"$\dot x$ in m/s", r"$\dot y$ in m/s", r"$\dot\varphi$ in rad/s")
+
     def kinetic_energy(self, t, q, u):
         """T = m/2 (x'^2 + y'^2) + J/2 phi'^2 with J = 2/5 m R^2."""
         inertia = 0.4 * self.mass * self.radius**2

@@ -69,6 +69,11 @@ class SliderCrank(_SliderCrank):
     mid-length. C24 takes ``Lobatto(stages=3)`` and dt = 1e-4.
     """
 
+    coordinate_names = tuple(name for i in (1, 2, 3) for name in (f"$x_{i}$ in m", f"$y_{i}$ in m", rf"$\varphi_{i}$ in rad"))
+    velocity_names = tuple(
+        name for i in (1, 2, 3) for name in (rf"$\dot x_{i}$ in m/s", rf"$\dot y_{i}$ in m/s", rf"$\dot\varphi_{i}$ in rad/s")
+    )
+
     def bodies(self, q):
         """The coordinates, a row for each body."""
         return q.reshape(3, 3)
@@ -91,6 +96,9 @@ class SliderCrank(_SliderCrank):
 @system
 class SliderCrankMinimal(_SliderCrank):
     """Slider-crank in minimal coordinates: q = (theta1, theta2, theta3), angles of crank, rod and slider. The motion is `SliderCrank`'s."""
+
+    coordinate_names = tuple(rf"$\theta_{i}$ in rad" for i in (1, 2, 3))
+    velocity_names = tuple(rf"$\dot\theta_{i}$ in rad/s" for i in (1, 2, 3))
 
     def bodies(self, q):
         """The joints hold by construction."""

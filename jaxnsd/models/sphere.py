@@ -25,6 +25,16 @@ class Sphere(System):
     e_F: float = 0.0
     mu: float = 0.3
 
+    coordinate_names = ("$x$ in m", "$y$ in m", "$z$ in m", r"$\theta_x$ in rad", r"$\theta_y$ in rad", r"$\theta_z$ in rad")
+    velocity_names = (
+        r"$\dot x$ in m/s",
+        r"$\dot y$ in m/s",
+        r"$\dot z$ in m/s",
+        r"$\omega_x$ in rad/s",
+        r"$\omega_y$ in rad/s",
+        r"$\omega_z$ in rad/s",
+    )
+
     def mass_matrix(self, t, q):
         """diag(m, m, m, J, J, J) with J = 2/5 m R^2."""
         inertia = 0.4 * self.mass * self.radius**2

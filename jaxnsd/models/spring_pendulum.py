@@ -22,6 +22,9 @@ class SpringPendulum(System):
     e_N: float = 1.0
     gap_is_distance: bool = static(default=False)
 
+    coordinate_names = ("$l$ in m", r"$\varphi$ in rad")
+    velocity_names = (r"$\dot l$ in m/s", r"$\dot\varphi$ in rad/s")
+
     def kinetic_energy(self, t, q, u):
         """T = m/2 (l'^2 + l^2 phi'^2); C18 (64), where a square is missing."""
         return 0.5 * self.mass * (u[0] ** 2 + (q[0] * u[1]) ** 2)

@@ -18,6 +18,9 @@ class TwoDiscs(System):
     radius: float = 0.1  # m, of each
     e_N: float = 0.8
 
+    coordinate_names = ("$x_1$ in m", "$y_1$ in m", "$x_2$ in m", "$y_2$ in m")
+    velocity_names = (r"$\dot x_1$ in m/s", r"$\dot y_1$ in m/s", r"$\dot x_2$ in m/s", r"$\dot y_2$ in m/s")
+
     def mass_matrix(self, t, q):
         """diag(m1, m1, m2, m2)."""
         return jnp.diag(jnp.stack([jnp.asarray(x, q.dtype) for x in (self.mass_1, self.mass_1, self.mass_2, self.mass_2)]))

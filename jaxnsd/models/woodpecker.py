@@ -30,6 +30,9 @@ class Woodpecker(System):
     e_N_sleeve: float = 0.0
     mu: float = 0.3
 
+    coordinate_names = ("$y$ in m", r"$\varphi_M$ in rad", r"$\varphi_S$ in rad")
+    velocity_names = (r"$\dot y$ in m/s", r"$\dot\varphi_M$ in rad/s", r"$\dot\varphi_S$ in rad/s")
+
     def e_N(self):
         """Restitution coefficients of the three contacts."""
         return jnp.stack([self.e_N_beak, self.e_N_sleeve, self.e_N_sleeve])
