@@ -23,11 +23,9 @@ def no_tqdm(monkeypatch):
 
 def test_a_run_without_tqdm(no_tqdm, capfd):
     ball = BouncingBall()
-    run = {
-        progress: jaxnsd.simulate(ball, jaxnsd.Moreau(), *ball.initial_state(), 1.0, 1e-2, progress=progress) for progress in (True, False)
-    }
+    run, plain = (jaxnsd.simulate(ball, jaxnsd.Moreau(), *ball.initial_state(), 1.0, 1e-2, progress=bar) for bar in (True, False))
     jax.effects_barrier()
-    np.testing.assert_allclose(run[True].q, run[False].q, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(run.q, plain.q, rtol=1e-12, atol=1e-13)
     importlib.reload(demo)
     assert list(progress.bar(iter("abc"), total=3, desc="letters")) == ["a", "b", "c"]
     with progress.bar(total=3, unit_scale=True) as bar:
