@@ -1,10 +1,13 @@
 # Every target works from a bare clone: it makes .venv from a Python >= 3.11 and installs what it needs, once per pyproject.toml.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo test test-slow test-oldest lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
+# The oldest JAX that pyproject.toml allows, in an environment of its own.
+OLDEST := .venv-oldest
+OLDEST_JAX := $(shell sed -nE 's/^dependencies = .*"jax>=([0-9.]+)".*/\1/p' pyproject.toml)
 # A Python that is new enough and can make virtual environments; override with `make PYTHON=...`.
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -19,8 +22,12 @@ demo: $(VENV)/.installed-demo ## the main job: woodpecker toy, 4096 of them, and
 test: $(VENV)/.installed-test ## lint, format check and the fast tests
 	$(BIN)/python -m pytest
 
-test-slow: $(VENV)/.installed-test ## all tests, the slow ones too
-	$(BIN)/python -m pytest -m "slow or not slow"
+test-slow: $(VENV)/.installed-test ## the other tests, compiled as users compile, then those of the oldest JAX
+	$(BIN)/python -m pytest -m slow
+	@$(MAKE) --no-print-directory test-oldest
+
+test-oldest: $(OLDEST)/.installed ## values and derivatives with the oldest JAX that is supported
+	$(OLDEST)/bin/python -m pytest -m oldest
 
 lint: $(VENV)/.installed-test ## ruff
 	$(BIN)/ruff check .
@@ -36,7 +43,7 @@ bench: $(VENV)/.installed-test ## the speed table
 		echo "$$script"; $(BIN)/python "$$script" || exit 1; done
 
 clean: ## remove what make and the tests produce
-	rm -rf $(VENV) build dist out .jax_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(OLDEST) build dist out .jax_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -46,6 +53,12 @@ $(BIN)/python:
 		exit 1; fi
 	@"$(PYTHON)" -c '$(SUITABLE)' || { echo "$(PYTHON) is older than 3.11 or lacks venv or ensurepip: name another with PYTHON=..." >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
+
+$(OLDEST)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+		'jax==$(OLDEST_JAX).*' 'jaxlib==$(OLDEST_JAX).*' pytest pytest-xdist filelock scipy
+	@touch $@
 
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[progress]'
