@@ -5,12 +5,13 @@ Jacobian at the solution, in forward and in reverse mode, whatever the number of
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+
+from .derivatives import with_rule
 
 
 @dataclass(frozen=True)
@@ -79,19 +80,16 @@ def storing_solutions(function):
     return jax.checkpoint(function, policy=jax.checkpoint_policies.save_only_these_names("solution"), prevent_cse=False)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def implicit(response, x, args):
     """The solution ``x`` of ``Phi(x, args) = 0``, with the derivative of the implicit function.
 
     ``response(x, args, dargs)`` solves ``dPhi/dx dx = -dPhi/dargs dargs``, linearly in ``dargs``. What made ``x`` is not differentiated.
     """
-    del response, args
-    return x
 
+    def rule(primals, tangents):
+        x, args = primals
+        # Second derivatives need a solution that still depends on the arguments.
+        x = solution(implicit(response, x, args))
+        return x, response(x, args, tangents[1])
 
-@implicit.defjvp
-def _implicit_jvp(response, primals, tangents):
-    x, args = primals
-    # Second derivatives need a solution that still depends on the arguments.
-    x = solution(implicit(response, x, args))
-    return x, response(x, args, tangents[1])
+    return with_rule(lambda x, args: x, rule)(x, args)

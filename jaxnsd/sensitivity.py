@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from . import contact, linalg
+from .derivatives import with_rule
 from .newton import solution, storing_solutions
 from .results import Event
 from .schemes import base
@@ -49,18 +50,20 @@ def step(scheme, settings):
         # Its own derivative is right where it locates; what it leaves to the wrapped scheme is that scheme's.
         return lambda *args: scheme.step(*args, settings, step(scheme.scheme, settings))
 
-    @jax.custom_jvp
-    def saltating(prepared, t, dt, state):
+    def moved(prepared, t, dt, state):
         return scheme.step(prepared, t, dt, state, settings)
 
-    @saltating.defjvp
     def rule(primals, tangents):
-        (state, info), (d_state, d_info) = jax.jvp(lambda *args: scheme.step(*args, settings), primals, tangents)
+        (state, info), (d_state, d_info) = jax.jvp(moved, primals, tangents)
         if state.P.P_N.shape[0]:
             d_state = _through_impacts(scheme, settings, primals, tangents, state, d_state)
-        return (state, info), (d_state, d_info)
+        return (known((state, info), primals)), (d_state, d_info)
 
-    return storing_solutions(saltating)
+    def known(after, args):
+        """What the step has led to, and its derivative: the rule's value, which must not be computed twice."""
+        return with_rule(lambda after, args: after, lambda primals, tangents: rule(primals[1], tangents[1]))(after, args)
+
+    return storing_solutions(with_rule(moved, rule))
 
 
 def events(scheme, prepared, t, dt, before, after):

@@ -22,29 +22,23 @@ class Factor(NamedTuple):
 
     def solve(self, b):
         """Solution x of ``matrix x = b``, b of shape (n,) or (n, k), differentiable in the matrix as well."""
-        return _solve(self, b)
 
+        def apply(b):
+            if isinstance(self.inverse, tridiagonal.Reduction):
+                return tridiagonal.solve(self.inverse, b)
+            return product(self.inverse, b)
 
-@jax.custom_jvp
-def _solve(factor, b):
-    """One step of iterative refinement brings the residual of an ill-conditioned matrix down to round-off."""
+        def refined(times, apply, b):
+            # One step of iterative refinement brings the residual of an ill-conditioned matrix down to round-off.
+            x = apply(b)
+            return x + apply(b - times(x))
 
-    def apply(b):
-        if isinstance(factor.inverse, tridiagonal.Reduction):
-            return tridiagonal.solve(factor.inverse, b)
-        return product(factor.inverse, b)
+        def transposed(times, b):
+            return refined(times, lambda x: jax.linear_transpose(apply, b)(x)[0], b)
 
-    x = apply(b)
-    return x + apply(b - product(factor.matrix, x))
-
-
-@_solve.defjvp
-def _solve_jvp(primals, tangents):
-    # The inverse is a constant of differentiation: dx = A^-1 (db - dA x).
-    factor, b = primals
-    d_factor, db = tangents
-    x = _solve(factor, b)
-    return x, _solve(factor, db - product(d_factor.matrix, x))
+        # The inverse is a constant of differentiation.
+        times = lambda x: product(self.matrix, x)  # noqa: E731
+        return lax.custom_linear_solve(times, b, lambda times, b: refined(times, apply, b), transposed)
 
 
 def factor(matrix):

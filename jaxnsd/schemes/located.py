@@ -10,7 +10,6 @@ is found from the cubic through gaps and gap velocities at both ends of the segm
 """
 
 import dataclasses
-import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from .. import linalg
+from ..derivatives import with_rule
 from . import base
 from .alpha import KrenkHogsberg
 from .base import Info, Percussions, Scheme
@@ -105,17 +105,13 @@ class LocatedImpacts(Scheme):
             return advance(self.scheme.prepare(system, dt), t, dt, state)
         segments = Segments(self.scheme, self.max_impacts, settings, advance)
 
-        @jax.custom_jvp
-        def located(system, t, dt, state):
-            return segments.run(system, t, dt, state)
-
-        @located.defjvp
         def rule(primals, tangents):
             # The step found is called again, so that second derivatives know what it depends on.
             state, info, records = located(*primals)
             d_state = jax.jvp(lambda *args: segments.replay(*args, records), primals, tangents)[1]
             return (state, info, records), (d_state, *jax.tree.map(_no_tangent, (info, records)))
 
+        located = with_rule(segments.run, rule)
         return located(system, t, dt, state)[:2]
 
 
@@ -375,7 +371,7 @@ class Segments:
         def segment(carry, record):
             def stepped(carry):
                 state, s, P = carry
-                after, h = _segment(self, system, t + s, dt - s, state, record)
+                after, h = self.segment(system, t + s, dt - s, state, record)
                 s, P = s + h, Percussions(*map(jnp.add, P, after.P))
 
                 def impact(after):
@@ -403,40 +399,36 @@ class Segments:
         d_gap = jax.jvp(gap, (system, end, after.q), tangents)[1]
         return -d_gap / jnp.where(rate < 0, rate, -1.0)
 
+    def segment(self, system, t, rest, state, record):
+        """``(state, length)`` at the end of a segment, which is after ``rest``, or where the gap of its contact closes."""
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _segment(segments, system, t, rest, state, record):
-    """``(state, length)`` at the end of a segment, which is after ``rest``, or where the gap of its contact closes."""
-    h = jnp.where(record.last, rest, record.h)
-    return segments.of_length(record, h, system, t, state), h
+        def stepped(system, t, rest, state, record):
+            h = jnp.where(record.last, rest, record.h)
+            return self.of_length(record, h, system, t, state), h
 
+        def rule(primals, tangents):
+            (system, t, rest, state, record), (d_system, d_t, d_rest, d_state, _) = primals, tangents
+            h = jnp.where(record.last, rest, self.duration(system, t, state, record))
+            after, push = jax.linearize(lambda h, *args: self.of_length(record, h, *args), h, system, t, state)
+            d_h = jnp.where(record.last, d_rest, 0)
+            d_after = push(d_h, d_system, d_t, d_state)
+            d_tau = jnp.where(record.last, 0, self.delay(record, system, t, h, after, (d_system, d_t, d_after.q)))
+            d_after = jax.tree.map(jnp.add, d_after, push(d_tau, *jax.tree.map(jnp.zeros_like, (system, t, state))))
+            return (after, h), (d_after, d_h + d_tau)
 
-@_segment.defjvp
-def _segment_jvp(segments, primals, tangents):
-    (system, t, rest, state, record), (d_system, d_t, d_rest, d_state, _) = primals, tangents
-    h = jnp.where(record.last, rest, _duration(segments, system, t, state, record))
-    after, push = jax.linearize(lambda h, *args: segments.of_length(record, h, *args), h, system, t, state)
-    d_h = jnp.where(record.last, d_rest, 0)
-    d_after = push(d_h, d_system, d_t, d_state)
-    d_tau = jnp.where(record.last, 0, segments.delay(record, system, t, h, after, (d_system, d_t, d_after.q)))
-    d_after = jax.tree.map(jnp.add, d_after, push(d_tau, *jax.tree.map(jnp.zeros_like, (system, t, state))))
-    return (after, h), (d_after, d_h + d_tau)
+        return with_rule(stepped, rule)(system, t, rest, state, record)
 
+    def duration(self, system, t, state, record):
+        """Length of a segment that ends with an impact."""
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _duration(segments, system, t, state, record):
-    """Length of a segment that ends with an impact."""
-    del segments, system, t, state
-    return record.h
+        def rule(primals, tangents):
+            # First derivatives need this in no place; second derivatives do.
+            (system, t, state, record), tangents = primals, tangents[:3]
+            h = self.duration(*primals)
+            after, d_after = jax.jvp(lambda *args: self.of_length(record, h, *args), (system, t, state), tangents)
+            return h, self.delay(record, system, t, h, after, (*tangents[:2], d_after.q))
 
-
-@_duration.defjvp
-def _duration_jvp(segments, primals, tangents):
-    # First derivatives need this in no place; second derivatives do.
-    (system, t, state, record), tangents = primals, tangents[:3]
-    h = _duration(segments, *primals)
-    after, d_after = jax.jvp(lambda *args: segments.of_length(record, h, *args), (system, t, state), tangents)
-    return h, segments.delay(record, system, t, h, after, (*tangents[:2], d_after.q))
+        return with_rule(lambda system, t, state, record: record.h, rule)(system, t, state, record)
 
 
 def _no_tangent(x):

@@ -1,0 +1,77 @@
+"""The one derivative rule of the house, which loops keep.
+
+Reverse mode takes a loop apart, and every `jax.custom_jvp` in its body with it: what is differentiated a second time is then the code
+behind the rule, iterations and all, in which nothing depends on anything. A primitive stays what it is. So `with_rule` is one, and
+derivatives of any order, in any mix of the modes, go by the rule.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import core
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+
+def with_rule(function, rule):
+    """``function(*args)``, with ``rule(primals, tangents) -> (out, d_out)`` in place of its derivative, as `jax.custom_jvp` has it.
+
+    For second derivatives ``out`` has to depend on the primals as the function does: by a call of what `with_rule` returned. Neither
+    function nor rule may close over values that are differentiated. Tangents of whole numbers are of dtype float0.
+    """
+
+    @functools.wraps(function)
+    def ruled(*args):
+        leaves, tree = jax.tree.flatten(args)
+        jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(*tree.unflatten(leaves)), return_shape=True)(*leaves)
+        out_tree, consts = jax.tree.structure(shapes), jaxpr.consts
+
+        def flat(*leaves):
+            return jaxpr_as_fun(jaxpr.replace(consts=leaves[: len(consts)]))(*leaves[len(consts) :])
+
+        def flat_rule(primals, tangents):
+            out, d_out = rule(tree.unflatten(primals[len(consts) :]), tree.unflatten(tangents[len(consts) :]))
+            return tuple(jax.tree.leaves(out)), tuple(jax.tree.leaves(d_out))
+
+        shapes = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
+        return out_tree.unflatten(_ruled.bind(*consts, *leaves, function=flat, rule=flat_rule, shapes=shapes))
+
+    return ruled
+
+
+_ruled = Primitive("jaxnsd_rule")
+_ruled.multiple_results = True
+
+
+def _value(*args, function, rule, shapes):
+    del rule, shapes
+    return list(function(*args))
+
+
+def _shapes(*args, function, rule, shapes):
+    del args, function, rule
+    return list(shapes)
+
+
+def _jvp(primals, tangents, *, function, rule, shapes):
+    del function, shapes
+    out, d_out = rule(primals, [ad.instantiate_zeros(t) for t in tangents])
+    whole = [jnp.result_type(d) == jax.dtypes.float0 for d in d_out]
+    return list(out), [ad.Zero(jax.typeof(o).to_tangent_aval()) if w else d for o, d, w in zip(out, d_out, whole, strict=True)]
+
+
+def _batch(args, axes, *, function, rule, shapes):
+    args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
+    size, axes = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None), [None if a is None else 0 for a in axes]
+    many, many_rule = jax.vmap(function, tuple(axes), axis_size=size), jax.vmap(rule, (axes, axes), axis_size=size)
+    shapes = tuple(core.ShapedArray((size, *s.shape), s.dtype) for s in shapes)
+    out = _ruled.bind(*args, function=many, rule=lambda primals, tangents: many_rule(list(primals), list(tangents)), shapes=shapes)
+    return out, [0] * len(out)
+
+
+_ruled.def_impl(_value)
+_ruled.def_abstract_eval(_shapes)
+mlir.register_lowering(_ruled, mlir.lower_fun(_value, multiple_results=True))
+ad.primitive_jvps[_ruled] = _jvp
+batching.primitive_batchers[_ruled] = _batch
