@@ -15,7 +15,7 @@ from jax import lax
 from . import contact
 from .linear_system import LinearSystem, product
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
-from .schemes.base import kinematics
+from .schemes.condensed import kinematics
 from .schemes.implicit import ImplicitScheme
 from .schemes.theta import ThetaScheme
 

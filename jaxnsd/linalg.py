@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from . import thresholds
+
 #: Largest matrix, in rows, that is unpacked into scalars, and largest one that is inverted by vectorized Gauss-Jordan elimination.
 UNROLL, GAUSS_JORDAN = 4, 32
 
@@ -131,11 +133,6 @@ def zeros_like(x):
     return elementwise(jnp.zeros_like)(x)
 
 
-def pivot_tolerance(dtype):
-    """Relative size under which a pivot counts as zero."""
-    return float(jnp.finfo(dtype).eps) ** 0.7
-
-
 def lu(a, *, guard=False):
     """Factor the square matrix ``a`` and return a function ``b -> solution of a x = b`` for ``b`` of shape ``(n,)`` or ``(n, k)``.
 
@@ -153,7 +150,7 @@ def lu(a, *, guard=False):
         return lambda b: matmul(inverse, b)
     if guard:
         # LAPACK has no such guard: a tiny shift bounds the components in the null space.
-        a = a + pivot_tolerance(a.dtype) * jnp.eye(n, dtype=a.dtype)
+        a = a + thresholds.pivot(a.dtype) * jnp.eye(n, dtype=a.dtype)
     factors = jax.scipy.linalg.lu_factor(a)
     return lambda b: jax.scipy.linalg.lu_solve(factors, b)
 
@@ -161,7 +158,7 @@ def lu(a, *, guard=False):
 def _invert_pivot(pivot, guard):
     if not guard:
         return 1 / pivot
-    regular = jnp.abs(pivot) > pivot_tolerance(jnp.result_type(pivot))
+    regular = jnp.abs(pivot) > thresholds.pivot(jnp.result_type(pivot))
     return jnp.where(regular, 1 / jnp.where(regular, pivot, 1), 0)
 
 

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from .schemes import base
+from .schemes.condensed import Condensed, kinematics
 
 
 def project_velocity(system, q, u, t=0.0):
@@ -13,8 +13,8 @@ def project_velocity(system, q, u, t=0.0):
     """
     q, u = jnp.asarray(q), jnp.asarray(u)
     t = jnp.asarray(t, q.dtype)
-    kin = base.kinematics(system, t, q, u)
+    kin = kinematics(system, t, q, u)
     if not kin.W_b.shape[1]:
         return u
-    condensed = base.Condensed(system.M(t, q, u), kin._replace(W=kin.W[:, :0], chi=kin.chi[:0]))
+    condensed = Condensed(system.M(t, q, u), kin._replace(W=kin.W[:, :0], chi=kin.chi[:0]))
     return condensed.free(u, jnp.zeros_like(u), kin.chi_b)[0]

@@ -24,7 +24,7 @@ from . import contact, linalg
 from .derivatives import with_rule
 from .newton import solution, storing_solutions
 from .results import Event
-from .schemes import base
+from .schemes.condensed import kinematics
 from .schemes.flow import Flow, gained
 from .schemes.located import LocatedImpacts
 
@@ -81,7 +81,7 @@ def _events(scheme, prepared, t, dt, before, after):
     n, d = after.P.P_F.shape
     system, end, q, u = scheme.system(prepared), t + dt, after.q, before.u
     # At the new configuration: what Moreau's scheme has computed there already is not computed twice.
-    kin = base.kinematics(system, end, q, u)
+    kin = kinematics(system, end, q, u)
     inertia = scheme.inertia(prepared, end, q, u, kin)
     slow, _ = contact.split(gained(system, inertia, kin, end, dt, q, u), n, d)
     rate = system.gap_velocity(end, q, u)

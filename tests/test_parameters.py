@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxnsd import HHT, GeneralizedAlpha, LocatedImpacts, Lobatto, MoreauJean, Newmark, butcher
+from jaxnsd import HHT, GeneralizedAlpha, Lobatto, LocatedImpacts, MoreauJean, Newmark, butcher
 
 
 def test_numbers_of_numpy_are_numbers():

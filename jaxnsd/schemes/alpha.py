@@ -3,14 +3,15 @@
 import math
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..linear_system import combine, product
-from . import base
-from .implicit import ImplicitScheme, is_linear
+from . import base, velocity
+from .implicit import ImplicitScheme, ImplicitStep, is_linear
+from .velocity import pytree
 
 
 class Coefficients(NamedTuple):
@@ -51,11 +52,84 @@ class KrenkState(NamedTuple):
     a: jax.Array
 
 
+@pytree
+class UpdateStep(ImplicitStep):
+    """The updates of A14 (27), written for the velocity at the end of the step as the unknown."""
+
+    a: Any  # algorithmic acceleration a_k
+
+    def smooth_jump(self, u):
+        """``v_{k+1} - v_k - dt (1 - gamma) a_k = dt gamma a_{k+1} + w``, A14 (27i), (27j)."""
+        return u - self.u_minus - self.dt * (1 - self.scheme.coefficients.gamma) * self.a
+
+    def jump(self, p):
+        """The velocity jump w that the impulse makes, where the position needs it; else None."""
+        if p is None or not self.scheme.position_jump:
+            return None
+        return self.prepared.mass_solve(*self.place(), self.u_minus, p)
+
+    def position(self, u, w):
+        """q_{k+1}, A14 (27h), (27k), with a_{k+1} expressed by the velocity."""
+        _, _, beta, gamma = self.scheme.coefficients
+        dt = self.dt
+        q = self.q + dt * self.u_minus + dt * dt * (0.5 - beta) * self.a + dt * beta / gamma * self.smooth_jump(u)
+        return q if w is None else q + dt * self.scheme.position_jump * w
+
+    def effect(self, u):
+        """The velocity jump w moves q_{k+1} beyond what the velocity tells, and with it the forces; see `AlphaScheme.position_jump`."""
+        if not self.scheme.position_jump:
+            return None
+        if self.linear:
+            return self.scheme.effect(self.prepared, self.dt)
+
+        def apply(x):
+            def change(column):
+                return jax.jvp(lambda p: self.balance(u, p), (jnp.zeros_like(u),), (column,))[1]
+
+            return x - (change(x) if x.ndim == 1 else jax.vmap(change, in_axes=1, out_axes=1)(x))
+
+        return apply
+
+
+@pytree
+class AlphaStep(UpdateStep):
+    """A14 (27)."""
+
+    a_tilde: Any  # acceleration of the equations of motion
+
+    def balance(self, u, p=None):
+        """A14 (27a), (27g) times s = dt gamma / (1 - alpha_m).
+
+        (1 - alpha_m) a_{k+1} + alpha_m a_k = (1 - alpha_f) M^-1 h_{k+1} + alpha_f a_tilde_k
+        """
+        alpha_m, alpha_f, _, gamma = self.scheme.coefficients
+        t, q = self.t + self.dt, self.position(u, self.jump(p))
+        s = self.dt * gamma / (1 - alpha_m)
+        gained = self.smooth_jump(u) + s * (alpha_m * self.a - alpha_f * self.a_tilde)
+        return self.prepared.mass_times(t, q, self.u_minus, gained) - s * (1 - alpha_f) * self.system.h(t, q, u)
+
+
+@pytree
+class KrenkStep(UpdateStep):
+    """A14 (32) with the updates of (27)."""
+
+    def balance(self, u, p=None):
+        """A14 (32) times s = dt gamma / (1 - alpha_m), with M a_{k+1} from the update of the velocity."""
+        alpha_m, alpha_f, _, gamma = self.scheme.coefficients
+        system, t, dt = self.system, self.t, self.dt
+        q = self.position(u, self.jump(p))
+        s = dt * gamma / (1 - alpha_m)
+        weighted = (1 - alpha_m) * system.force(t + dt, q, u) + alpha_m * system.force(t, self.q, self.u_minus)
+        elastic = product(system.K, (1 - alpha_f) * q + alpha_f * self.q)
+        return self.prepared.mass_times(t, q, u, self.smooth_jump(u) + s * alpha_m * self.a) - s * (weighted - elastic)
+
+
 @dataclass(frozen=True)
 class AlphaScheme(ImplicitScheme):
     """What the alpha-schemes share: A14 (27), written for the velocity at the end of the step as the unknown."""
 
     auxiliary: ClassVar[tuple[str, ...]] = ("a",)
+    _step: ClassVar[Any] = AlphaStep
 
     def __post_init__(self):
         super().__post_init__()
@@ -101,7 +175,7 @@ class AlphaScheme(ImplicitScheme):
         return combine((1.0, system.mass), (s, system.C), (s * dt * beta / gamma, system.K))
 
     @property
-    def _position_jump(self):
+    def position_jump(self):
         """dq_{k+1} / (dt dw) at a given velocity: zero for 2 beta = gamma."""
         _, _, beta, gamma = self.coefficients
         return 0.5 - beta / gamma
@@ -109,67 +183,36 @@ class AlphaScheme(ImplicitScheme):
     def effect(self, prepared, dt):
         """The velocity jump w moves q_{k+1} beyond what the velocity tells, and with it the elastic force."""
         alpha_m, alpha_f, _, gamma = self.coefficients
-        factor = dt * gamma * (1 - alpha_f) / (1 - alpha_m) * dt * self._position_jump
-        if self._position_jump == 0:
+        factor = dt * gamma * (1 - alpha_f) / (1 - alpha_m) * dt * self.position_jump
+        if self.position_jump == 0:
             return None
         return lambda W: W - factor * product(prepared.system.K, prepared.mass.solve(W))
-
-    def _smooth_jump(self, args, u):
-        """``v_{k+1} - v_k - dt (1 - gamma) a_k = dt gamma a_{k+1} + w``, A14 (27i), (27j)."""
-        _, _, dt, _, u_minus, a, *_ = args
-        return u - u_minus - dt * (1 - self.coefficients.gamma) * a
-
-    def _position(self, args, u, w):
-        """q_{k+1}, A14 (27h), (27k), with a_{k+1} expressed by the velocity."""
-        _, _, dt, q, u_minus, a, *_ = args
-        _, _, beta, gamma = self.coefficients
-        q = q + dt * u_minus + dt * dt * (0.5 - beta) * a + dt * beta / gamma * self._smooth_jump(args, u)
-        return q if w is None or self._position_jump == 0 else q + dt * self._position_jump * w
-
-    def _balance(self, args, u, p=None):
-        prepared, t, dt, _, _, a, a_tilde = args
-        alpha_m, alpha_f, _, gamma = self.coefficients
-        q = self._position(args, u, None if p is None else prepared.mass_solve(*self.predicted(args), p))
-        s = dt * gamma / (1 - alpha_m)
-        # A14 (27a), (27g) times s: (1 - alpha_m) a_{k+1} + alpha_m a_k = (1 - alpha_f) M^-1 h_{k+1} + alpha_f a_tilde_k
-        inertia = prepared.mass_times(t + dt, q, self._smooth_jump(args, u) + s * (alpha_m * a - alpha_f * a_tilde))
-        return inertia - s * (1 - alpha_f) * prepared.system.h(t + dt, q, u)
 
     # ------------------------------------------------------------------------------------------------------- init, step
     def init(self, prepared, t, dt, q, u, settings):
         """Both accelerations start as those of the equations of motion without contact."""
         del dt, settings
-        a = prepared.mass_solve(t, q, prepared.system.h(t, q, u))
+        a = prepared.mass_solve(t, q, u, prepared.system.h(t, q, u))
         return AlphaState(q, u, base.no_percussions(prepared.system, t, q, u), a, a), base.nothing_to_solve(q.dtype)
 
     def step(self, prepared, t, dt, state, settings):
         """From node k to node k + 1; the percussions act in between."""
-        args = (prepared, t, dt, state.q, state.u, *state[3:])
-        effect = self._general_effect if self._position_jump else None
-        u, P, info = self.velocity(self._balance, args, state.P, settings, effect)
-        kin = base.kinematics(prepared.system, *self.predicted(args), u)
-        q = self._position(args, u, prepared.velocity_jump(*self.predicted(args), kin, P) if self._position_jump else None)
-        a = (self._smooth_jump(args, u) - prepared.velocity_jump(t + dt, q, kin, P)) / (dt * self.coefficients.gamma)
+        step = self._step(prepared, t, dt, state.q, state.u, self, *state[3:])
+        u, P, info = velocity.solve(step, state.u, state.P, settings)
+        kin = step.kinematics()
+        q = step.position(u, prepared.velocity_jump(*step.place(), state.u, kin, P) if self.position_jump else None)
+        a = (step.smooth_jump(u) - prepared.velocity_jump(t + dt, q, u, kin, P)) / (dt * self.coefficients.gamma)
         return self._next(state, q, u, P, a), info
 
     def shifted(self, prepared, t, state, tangent, dq, du):
         """The accelerations move with the state they belong to."""
 
         def acceleration(q, u):
-            return prepared.mass_solve(t, q, prepared.system.h(t, q, u))
+            return prepared.mass_solve(t, q, u, prepared.system.h(t, q, u))
 
         change = jax.jvp(acceleration, (state.q, state.u), (dq, du))[1]
         accelerations = {name: getattr(tangent, name) + change for name in state._fields[3:]}
         return super().shifted(prepared, t, state, tangent, dq, du)._replace(**accelerations)
-
-    def _general_effect(self, args, u):
-        def apply(x):
-            def change(column):
-                return jax.jvp(lambda p: self._balance(args, u, p), (jnp.zeros_like(u),), (column,))[1]
-
-            return x - (change(x) if x.ndim == 1 else jax.vmap(change, in_axes=1, out_axes=1)(x))
-
-        return apply
 
     def _next(self, state, q, u, P, a):
         alpha_m, alpha_f, _, _ = self.coefficients
@@ -313,6 +356,8 @@ class KrenkHogsberg(_Optimal):
     It needs the split into K q and the rest: linear systems only. Raises ValueError as `GeneralizedAlpha` does.
     """
 
+    _step: ClassVar[Any] = KrenkStep
+
     @property
     def order(self):
         """2 if alpha_f = alpha_m and gamma = 1/2, else 1 (2 where nothing is damped and F is constant)."""
@@ -344,17 +389,6 @@ class KrenkHogsberg(_Optimal):
         """The acceleration starts as that of the equations of motion without contact."""
         state, info = super().init(prepared, t, dt, q, u, settings)
         return KrenkState(*state[:4]), info
-
-    def _balance(self, args, u, p=None):
-        prepared, t, dt, q, u_minus, a = args
-        system = prepared.system
-        alpha_m, alpha_f, _, gamma = self.coefficients
-        q_plus = self._position(args, u, None if p is None else prepared.mass_solve(*self.predicted(args), p))
-        s = dt * gamma / (1 - alpha_m)
-        # A14 (32) times s, with M a_{k+1} from the update of the velocity.
-        weighted = (1 - alpha_m) * system.force(t + dt, q_plus, u) + alpha_m * system.force(t, q, u_minus)
-        elastic = product(system.K, (1 - alpha_f) * q_plus + alpha_f * q)
-        return prepared.mass_times(t, q, self._smooth_jump(args, u) + s * alpha_m * a) - s * (weighted - elastic)
 
     def _next(self, state, q, u, P, a):
         return KrenkState(q, u, P, a)

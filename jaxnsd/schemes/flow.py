@@ -3,12 +3,16 @@
 They come from the system, not from the scheme that steps it; a scheme lends its factors of the mass matrix where it has some.
 """
 
+from typing import Any, ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import contact, linalg
-from . import base
+from .. import contact, linalg, thresholds
+from . import velocity
+from .condensed import kinematics
+from .velocity import Law, Step, pytree, static
 
 #: A contact that closes faster than this multiple of the speed that the forces make in a step has an impact; a slower one persists.
 THRESHOLD = 1.5
@@ -18,7 +22,7 @@ def gained(system, inertia, kin, t, dt, q, u):
     """Bound, `THRESHOLD` included, of what the forces make of every contact velocity in a step; ``inertia`` is of the mass matrix."""
     change, _ = inertia.free(jnp.zeros_like(u), -dt * system.h(t, q, u), jnp.zeros_like(kin.chi_b))
     # Nothing moves slower than the round-off of the coordinates.
-    round_off = base.ROUND_OFF * float(jnp.finfo(u.dtype).eps) * base.resolution(q, dt, u.shape[0])
+    round_off = thresholds.round_off(u.dtype) * velocity.resolution(q, dt, u.shape[0])
     return THRESHOLD * jnp.sum(jnp.abs(kin.W * (jnp.abs(linalg.pack(change)) + round_off)[:, None]), axis=0)
 
 
@@ -36,7 +40,7 @@ class Flow:
     def gained(self, prepared, t, dt, q, u):
         """Bounds of what the forces make of the contact velocities in a step: (n,) normal, (n, d) tangential; constants."""
         system = self.scheme.system(prepared)
-        kin = base.kinematics(system, t, q, u)
+        kin = kinematics(system, t, q, u)
         inertia = self.scheme.inertia(prepared, t, q, u, kin)
         return contact.split(lax.stop_gradient(gained(system, inertia, kin, t, dt, q, u)), self.n, self.d)
 
@@ -50,7 +54,7 @@ class Flow:
 
     def acceleration(self, prepared, t, dt, q, u, mask, slow):
         """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed; contact velocities below ``slow`` count as zero."""
-        kin = base.kinematics(self.scheme.system(prepared), t, q, u)
+        kin = kinematics(self.scheme.system(prepared), t, q, u)
         rate_N, rate_F = contact.split(linalg.matmul(kin.W.T, u) + kin.chi, self.n, self.d)
         slow_N, slow_F = slow
         # What is left of the normal velocity of a closed contact, or of the tangential one of a contact that sticks, is no acceleration.
@@ -64,29 +68,54 @@ class Flow:
 
         It is the impact law at (t, q), or the law without restitution at the configuration dt ahead.
         """
-        scheme, d = self.scheme, self.d
+        step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), self.scheme, impact)
+        return velocity.solve(step, u, self.P, self.settings)
 
-        # Functions of their arguments alone: they are kept for the derivative.
-        def contacts(args):
-            prepared, t, dt, q, u, kept, _ = args
-            system = scheme.system(prepared)
-            if not impact:
-                return base.kinematics(system, t + dt, q + dt * system.q_dot(t, q, u), u), kept
-            kin, rebound = base.impact_law(system, t, q, u, d)
-            return kin, rebound if kept is None else rebound + kept
 
-        def balance(args, u):
-            prepared, t, dt, q, u_minus, *_ = args
-            system = scheme.system(prepared)
-            return system.momentum(t, q, u) - system.momentum(t, q, u_minus) - dt * system.h(t, q, u_minus)
+@pytree
+class FlowStep(Step):
+    """A step of the forces at (t, q) alone, of the contacts in a mask: by the impact law at (t, q), or without restitution dt ahead."""
 
-        def condense(args, u, kin):
-            prepared, t, _, q, *_ = args
-            return scheme.inertia(prepared, t, q, u, kin)
+    prepared: Any
+    t: Any
+    dt: Any
+    q: Any
+    u_minus: Any
+    kept: Any  # (n (d + 1),) added to xi, or None
+    mask: Any  # (n,) contacts that are closed: positive
+    scheme: Any = static()
+    impact: bool = static()
 
-        def friction(args):
-            prepared, t, _, q, *_ = args
-            return scheme.system(prepared).contact_data(t, q)[2]
+    linear: ClassVar[bool] = True
 
-        problem = base.VelocityProblem(balance, None, contacts, friction, lambda args: args[-1] > 0, True, condense=condense)
-        return base.solve_velocity(problem, (prepared, t, dt, q, u, kept, mask.astype(u.dtype)), u, self.P, self.settings)
+    @property
+    def system(self):
+        """The system."""
+        return self.scheme.system(self.prepared)
+
+    def balance(self, u, p=None):
+        """``M (u - u_minus) - dt h``."""
+        del p
+        momentum, t, q, u_minus = self.system.momentum, self.t, self.q, self.u_minus
+        return momentum(t, q, u) - momentum(t, q, u_minus) - self.dt * self.system.h(t, q, u_minus)
+
+    def place(self):
+        """(t, q), or the configuration dt ahead."""
+        if self.impact:
+            return self.t, self.q
+        return self.t + self.dt, self.q + self.dt * self.system.q_dot(self.t, self.q, self.u_minus)
+
+    def law(self, kin):
+        """The impact law, or that of contacts which stay closed."""
+        if not self.impact:
+            return Law(self.kept, self.system.contact_data(self.t, self.q)[2])
+        law = super().law(kin)
+        return law if self.kept is None else law._replace(rebound=law.rebound + self.kept)
+
+    def active(self):
+        """Those of the mask."""
+        return self.mask > 0
+
+    def condensed(self, u, kin):
+        """With the scheme's factors of the mass matrix."""
+        return self.balance(u), self.scheme.inertia(self.prepared, self.t, self.q, u, kin)

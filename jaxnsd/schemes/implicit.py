@@ -1,7 +1,7 @@
 """What the theta- and alpha-schemes share: which contacts are active and where they are evaluated, the factors of a linear system."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,9 @@ from jax import lax
 from .. import contact, linalg, tridiagonal
 from ..linear_system import LinearSystem, product, smallest_pivot
 from ..tridiagonal import Tridiagonal
-from . import base
 from .base import Scheme
+from .condensed import Condensed, Factored, impulse, kinematics
+from .velocity import Step, pytree, static
 
 
 class Factor(NamedTuple):
@@ -59,22 +60,25 @@ class Prepared(NamedTuple):
     G: object = None  # Delassus operator (m, m)
     V: object = None  # M^-1 W, (n_u, m)
 
-    def mass_times(self, t, q, x):
-        """``M(t, q) x``."""
-        return product(self.system.mass, x) if self.mass else self.system.M(t, q, x) @ x
+    @property
+    def linear(self):
+        """Whether the system is linear."""
+        return self.iteration is not None
 
-    def mass_solve(self, t, q, x):
-        """``M(t, q)^-1 x`` for a vector x, or for columns."""
-        if self.mass:
-            return self.mass.solve(x)
-        return linalg.lu(self.system.M(t, q, x if x.ndim == 1 else x[:, 0]))(x)
+    def mass_times(self, t, q, u, x):
+        """``M(t, q) x``; of ``u`` only the shape matters."""
+        return product(self.system.mass, x) if self.mass else self.system.M(t, q, u) @ x
 
-    def velocity_jump(self, t, q, kin, P):
+    def mass_solve(self, t, q, u, x):
+        """``M(t, q)^-1 x`` for a vector x, or for columns; of ``u`` only the shape matters."""
+        return self.mass.solve(x) if self.mass else linalg.lu(self.system.M(t, q, u))(x)
+
+    def velocity_jump(self, t, q, u, kin, P):
         """``w = M(t, q)^-1 (W P)`` of all percussions."""
         z = contact.join(P.P_N, P.P_F)
         if self.V is not None:
             return jnp.sum(self.V * z[None, :], axis=1)
-        return self.mass_solve(t, q, base.impulse(kin, z, jnp.concatenate([P.P_g, P.P_gamma])))
+        return self.mass_solve(t, q, u, impulse(kin, z, jnp.concatenate([P.P_g, P.P_gamma])))
 
     def mass_diagonal(self, t, q, u):
         """Diagonal of M(t, q)."""
@@ -146,7 +150,7 @@ class ImplicitScheme(Scheme):
         if not system.has_constant_directions():
             return prepared
         zero = jnp.zeros(system.mass.shape[:1], system.mass.dtype)
-        W = base.kinematics(system, jnp.zeros((), zero.dtype), zero, zero).W
+        W = kinematics(system, jnp.zeros((), zero.dtype), zero, zero).W
         effect = self.effect(prepared, dt)
         Y = prepared.iteration.solve(effect(W) if effect else W)
         return prepared._replace(Y=Y, G=W.T @ Y, V=prepared.mass.solve(W))
@@ -158,9 +162,9 @@ class ImplicitScheme(Scheme):
     def inertia(self, prepared, t, q, u, kin):
         """`Condensed` form of the mass matrix, by its factor where it is constant."""
         if prepared.V is not None:
-            return base.Factored(prepared.mass.solve, prepared.V, kin.W.T @ prepared.V, kin)
+            return Factored(prepared.mass.solve, prepared.V, kin.W.T @ prepared.V, kin)
         if prepared.mass is not None:
-            return base.Condensed(None, kin, invert=prepared.mass.solve)
+            return Condensed(None, kin, invert=prepared.mass.solve)
         return super().inertia(prepared, t, q, u, kin)
 
     def active(self, prepared, t, dt, q, u):
@@ -173,46 +177,41 @@ class ImplicitScheme(Scheme):
         near = gap + self.prediction * dt * rate <= dt * zero
         return near & (rate <= zero) if self.require_closing else near
 
-    def predicted(self, args):
-        """Time and configuration at which the contacts of a step are evaluated; ``args`` as in `velocity`."""
-        (system, *_), t, dt, q, u_minus = args[:5]
-        return t + dt, q + dt * system.q_dot(t, q, u_minus)
 
-    def velocity(self, balance, args, guess, settings, effect=None):
-        """Velocity and percussions at the end of a step: ``(u, P, info)``.
+@pytree
+class ImplicitStep(Step):
+    """A step of a theta- or alpha-scheme: u is the velocity at t + dt, percussions act at the predicted configuration."""
 
-        ``args`` starts with the prepared system, t_k, dt, q_k and u_k; ``balance(args, u)`` or ``balance(args, u, p)`` is the residual of
-        the momentum balance, ``effect(args, u)`` as in `base.VelocityProblem`.
-        """
-        prepared = args[0]
-        d = guess.P_F.shape[1]
-        linear = prepared.iteration is not None
+    prepared: Any  # `Prepared`
+    t: Any
+    dt: Any
+    q: Any
+    u_minus: Any
+    scheme: Any = static()
 
-        def contacts(args):
-            return base.impact_law(args[0].system, *self.predicted(args), args[4], d)
+    @property
+    def system(self):
+        """The system."""
+        return self.prepared.system
 
-        def friction(args):
-            return args[0].system.contact_data(*self.predicted(args))[2]
+    @property
+    def linear(self):
+        """One iteration is enough for a linear system."""
+        return self.prepared.linear
 
-        def active(args):
-            return self.active(*args[:5])
+    def place(self):
+        """``(t_{k+1}, q_k + dt q_dot(t_k, q_k, u_k))``."""
+        return self.t + self.dt, self.q + self.dt * self.system.q_dot(self.t, self.q, self.u_minus)
 
-        def condense(args, u, kin):
-            prepared = args[0]
-            if prepared.Y is not None:
-                return base.Factored(prepared.iteration.solve, prepared.Y, prepared.G, kin)
-            return base.Condensed(None, kin, effect and effect(args, u), prepared.iteration.solve)
+    def active(self):
+        """The scheme's activity rule, at the start of the step."""
+        return self.scheme.active(self.prepared, self.t, self.dt, self.q, self.u_minus)
 
-        jacobian = jax.jacfwd(balance, argnums=1)
-        problem = base.VelocityProblem(
-            balance,
-            jacobian,
-            contacts,
-            friction,
-            active,
-            linear,
-            effect,
-            condense if linear else None,
-            lambda args: base.resolution(args[3], args[2], args[4].shape[0]),
-        )
-        return base.solve_velocity(problem, args, args[4], guess, settings)
+    def condensed(self, u, kin):
+        """With the factors of a linear system."""
+        prepared = self.prepared
+        if not prepared.linear:
+            return super().condensed(u, kin)
+        if prepared.Y is not None:
+            return self.balance(u), Factored(prepared.iteration.solve, prepared.Y, prepared.G, kin)
+        return self.balance(u), Condensed(None, kin, self.effect(u), prepared.iteration.solve)

@@ -20,7 +20,7 @@ from jax import lax
 
 from .. import linalg
 from ..derivatives import with_rule
-from . import base
+from . import base, velocity
 from .alpha import KrenkHogsberg
 from .base import Info, Percussions, Scheme
 from .flow import THRESHOLD, Flow
@@ -215,7 +215,7 @@ class Segments:
         """
         gap, rate = system.gap(t, state.q), system.gap_velocity(t, state.q, state.u)
         directions = jnp.abs(system.W_N(t, state.q, state.u))
-        size = dt * base.resolution(state.q, dt, state.u.shape[0])
+        size = dt * velocity.resolution(state.q, dt, state.u.shape[0])
         eps = 16 * float(jnp.finfo(dt.dtype).eps)
         return gap, rate, directions, eps * linalg.matmul(directions.T, size) + SHORT * dt * jnp.abs(rate)
 

@@ -10,58 +10,68 @@ that are right in the sum only. A start that touches is better a round-off insid
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import jax
-
-from . import base
+from . import base, velocity
 from .base import Scheme, State
+from .velocity import Step, pytree
+
+
+@pytree
+class NodeStep(Step):
+    """What happens at a node (t, q), where the velocity ``u_minus`` arrives and u leaves."""
+
+    system: Any
+    t: Any
+    dt: Any
+    q: Any
+    u_minus: Any
+
+    def place(self):
+        """The node."""
+        return self.t, self.q
+
+    def active(self):
+        """Contacts that are closed at the node."""
+        return self.system.gap(self.t, self.q) <= 0
+
+    def momentum_gained(self, u):
+        """``M_k (u_k - u_{k-1})``."""
+        return self.system.M(self.t, self.q, self.u_minus) @ (u - self.u_minus)
 
 
 @dataclass(frozen=True)
 class _MoreauType(Scheme):
-    def _velocity(self, first, system, t, dt, q, u_minus, guess, settings):
-        """Velocity leaving the node (t, q) and the percussions there, from the velocity that arrives."""
-        d = guess.P_F.shape[1]
-
-        def contacts(args):
-            system, t, _, q, u_minus = args
-            return base.impact_law(system, t, q, u_minus, d)
-
-        def friction(args):
-            system, t, _, q, _ = args
-            return system.contact_data(t, q)[2]
-
-        def active(args):
-            system, t, _, q, _ = args
-            return system.gap(t, q) <= 0
-
-        balance, jacobian = (self._first_balance, None) if first else (self._balance, self._jacobian)
-        problem = base.VelocityProblem(
-            balance,
-            jacobian or jax.jacfwd(balance, argnums=1),
-            contacts,
-            friction,
-            active,
-            self._linear,
-            resolution=lambda args: base.resolution(args[3], args[2], args[4].shape[0]),
-        )
-        return base.solve_velocity(problem, (system, t, dt, q, u_minus), u_minus, guess, settings)
-
-    _linear: ClassVar[bool] = False
-    _jacobian: ClassVar = None
+    _start: ClassVar[Any]  # `Step` at the first node
+    _step: ClassVar[Any]  # `Step` at the others
 
     def init(self, system, t, dt, q, u, settings):
         """First node: the initial velocity enters through its momentum, (60), (62); the percussion found here acts at ``t0``."""
         guess = base.no_percussions(system, t, q, u)
-        u, P, info = self._velocity(True, system, t, dt, q, u, guess, settings)
+        u, P, info = velocity.solve(self._start(system, t, dt, q, u), u, guess, settings)
         return State(q, u, P), info
 
     def step(self, system, t, dt, state, settings):
         """From node k to node k + 1: move with ``u_k``, then find ``u_{k+1}`` at the new node."""
         q = state.q + dt * system.q_dot(t, state.q, state.u)
-        u, P, info = self._velocity(False, system, t + dt, dt, q, state.u, state.P, settings)
+        u, P, info = velocity.solve(self._step(system, t + dt, dt, q, state.u), state.u, state.P, settings)
         return State(q, u, P), info
+
+
+@pytree
+class MoreauStep(NodeStep):
+    """C18 (59)."""
+
+    linear: ClassVar[bool] = True
+
+    def balance(self, u, p=None):
+        """C18 (59): M_k (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k."""
+        del p
+        return self.momentum_gained(u) - self.dt * self.system.h(self.t, self.q, self.u_minus)
+
+    def linearized(self, u):
+        """The matrix is that of the mass."""
+        return self.balance(u), self.system.M(self.t, self.q, self.u_minus)
 
 
 @dataclass(frozen=True)
@@ -74,22 +84,33 @@ class Moreau(_MoreauType):
     """
 
     order: ClassVar[int] = 1
-    _linear: ClassVar[bool] = True
+    _step: ClassVar[Any] = MoreauStep
 
     def init(self, system, t, dt, q, u, settings):
         """First node, (58): ``u_1 = u_s``, no percussion."""
         del dt, settings
         return State(q, u, base.no_percussions(system, t, q, u)), base.nothing_to_solve(q.dtype)
 
-    @staticmethod
-    def _balance(args, u):
-        system, t, dt, q, u_minus = args
-        return system.M(t, q, u) @ (u - u_minus) - dt * system.h(t, q, u_minus)  # C18 (59)
 
-    @staticmethod
-    def _jacobian(args, u):
-        system, t, _, q, _ = args
-        return system.M(t, q, u)
+@pytree
+class SymmetricStart(NodeStep):
+    """C18 (60), at the first node."""
+
+    def balance(self, u, p=None):
+        """C18 (60), twice: p(q_1, u_1) - p(q_1, u_s) - 1/2 h(q_1, u_1) dt = 1/2 W_1 P_1."""
+        del p
+        return 2 * self.momentum_gained(u) - self.dt * self.system.h(self.t, self.q, u)
+
+
+@pytree
+class SymmetricStep(NodeStep):
+    """C18 (61)."""
+
+    def balance(self, u, p=None):
+        """C18 (61): M_k (u_k - u_{k-1}) - 1/2 [h(t_k, q_k, u_{k-1}) + h(t_k, q_k, u_k)] dt = W_k P_k."""
+        del p
+        h = self.system.h
+        return self.momentum_gained(u) - 0.5 * self.dt * (h(self.t, self.q, self.u_minus) + h(self.t, self.q, u))
 
 
 @dataclass(frozen=True)
@@ -104,17 +125,33 @@ class SymmetricMoreau(_MoreauType):
 
     order: ClassVar[int] = 2
     lead: ClassVar[float] = 0.5
+    _start: ClassVar[Any] = SymmetricStart
+    _step: ClassVar[Any] = SymmetricStep
 
-    @staticmethod
-    def _first_balance(args, u):
-        system, t, dt, q, u_start = args
-        # C18 (60), twice: p(q_1, u_1) - p(q_1, u_s) - 1/2 h(q_1, u_1) dt = 1/2 W_1 P_1
-        return 2 * (system.M(t, q, u) @ (u - u_start)) - dt * system.h(t, q, u)
 
-    @staticmethod
-    def _balance(args, u):
-        system, t, dt, q, u_minus = args
-        return system.M(t, q, u) @ (u - u_minus) - 0.5 * dt * (system.h(t, q, u_minus) + system.h(t, q, u))  # C18 (61)
+@pytree
+class VariationalStart(NodeStep):
+    """C18 (62), at the first node."""
+
+    def balance(self, u, p=None):
+        """C18 (62), twice: 1/2 [p(q_1, u_1) + p(q_2, u_1)] - p(q_1, u_s) - 1/2 b(q_1, u_1) dt = 1/2 W_1 P_1."""
+        del p
+        t, dt, q, momentum = self.t, self.dt, self.q, self.system.momentum
+        after = momentum(t, q, u) + momentum(t + dt, q + dt * u, u)
+        return after - 2 * momentum(t, q, self.u_minus) - dt * self.system.b(t, q, u)
+
+
+@pytree
+class VariationalStep(NodeStep):
+    """C18 (63)."""
+
+    def balance(self, u, p=None):
+        """C18 (63), see `VariationalMoreau`."""
+        del p
+        t, dt, q, u_minus, momentum, b = self.t, self.dt, self.q, self.u_minus, self.system.momentum, self.system.b
+        after = momentum(t, q, u) + momentum(t + dt, q + dt * u, u)
+        before = momentum(t - dt, q - dt * u_minus, u_minus) + momentum(t, q, u_minus)
+        return 0.5 * (after - before) - 0.5 * dt * (b(t, q, u_minus) + b(t, q, u))
 
 
 @dataclass(frozen=True)
@@ -130,6 +167,8 @@ class VariationalMoreau(_MoreauType):
 
     order: ClassVar[int] = 2
     lead: ClassVar[float] = 0.5
+    _start: ClassVar[Any] = VariationalStart
+    _step: ClassVar[Any] = VariationalStep
 
     def refuse(self, system, t, q, u):
         """Quasi-velocities have no place in the weak form."""
@@ -137,17 +176,3 @@ class VariationalMoreau(_MoreauType):
         if system.defines("q_dot"):
             return "it is derived for q_dot = u, and this system defines its own q_dot; use SymmetricMoreau() or Moreau()"
         return None
-
-    @staticmethod
-    def _first_balance(args, u):
-        system, t, dt, q, u_start = args
-        # C18 (62), twice
-        left = system.momentum(t, q, u) + system.momentum(t + dt, q + dt * u, u)
-        return left - 2 * system.momentum(t, q, u_start) - dt * system.b(t, q, u)
-
-    @staticmethod
-    def _balance(args, u):
-        system, t, dt, q, u_minus = args
-        after = system.momentum(t, q, u) + system.momentum(t + dt, q + dt * u, u)
-        before = system.momentum(t - dt, q - dt * u_minus, u_minus) + system.momentum(t, q, u_minus)
-        return 0.5 * (after - before) - 0.5 * dt * (system.b(t, q, u_minus) + system.b(t, q, u))  # C18 (63)

@@ -7,9 +7,30 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from ..linear_system import combine
-from . import base
+from . import base, velocity
 from .base import State
-from .implicit import ImplicitScheme
+from .implicit import ImplicitScheme, ImplicitStep
+from .velocity import pytree
+
+
+@pytree
+class ThetaStep(ImplicitStep):
+    """A14 (23) or (31) for systems ``M(t, q) dv/dt = h(t, q, v)``, with h = F - K q - C v."""
+
+    def balance(self, u, p=None):
+        """A14 (23a): M (v_{k+1} - v_k) - dt [(1 - theta) h_k + theta h_{k+1}] = G P_{k+1}; M is that of the start of the step."""
+        del p
+        theta, h = self.scheme.theta, self.system.h
+        forces = (1 - theta) * h(self.t, self.q, self.u_minus) + theta * h(self.t + self.dt, self.position(u), u)
+        return self.prepared.mass_times(self.t, self.q, self.u_minus, u - self.u_minus) - self.dt * forces
+
+    def position(self, u):
+        """q_{k+1}, A14 (23b) or (31b)."""
+        system, t, dt, q, weight = self.system, self.t, self.dt, self.q, self.scheme.weight
+        if not system.defines("q_dot"):
+            return q + dt * ((1 - weight) * self.u_minus + weight * u)
+        before = system.q_dot(t, q, self.u_minus)
+        return q + dt * ((1 - weight) * before + weight * system.q_dot(t + dt, q + dt * before, u))
 
 
 @dataclass(frozen=True)
@@ -51,25 +72,9 @@ class ThetaScheme(ImplicitScheme):
 
     def step(self, prepared, t, dt, state, settings):
         """From node k to node k + 1; the percussions act in between."""
-        q, u_minus, guess = state
-        args = (prepared, t, dt, q, u_minus)
-        u, P, info = self.velocity(self._balance, args, guess, settings)
-        return State(self._position(args, u), u, P), info
-
-    def _position(self, args, u):
-        """q_{k+1}, A14 (23b) or (31b)."""
-        (system, *_), t, dt, q, u_minus = args
-        if not system.defines("q_dot"):
-            return q + dt * ((1 - self.weight) * u_minus + self.weight * u)
-        before = system.q_dot(t, q, u_minus)
-        return q + dt * ((1 - self.weight) * before + self.weight * system.q_dot(t + dt, q + dt * before, u))
-
-    def _balance(self, args, u):
-        prepared, t, dt, q, u_minus = args
-        h = prepared.system.h
-        # A14 (23a) with h = F - K q - C v; M is that of the start of the step.
-        forces = (1 - self.theta) * h(t, q, u_minus) + self.theta * h(t + dt, self._position(args, u), u)
-        return prepared.mass_times(t, q, u - u_minus) - dt * forces
+        step = ThetaStep(prepared, t, dt, state.q, state.u, self)
+        u, P, info = velocity.solve(step, state.u, state.P, settings)
+        return State(step.position(u), u, P), info
 
 
 @dataclass(frozen=True)

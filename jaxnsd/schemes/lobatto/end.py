@@ -1,9 +1,12 @@
 """The end of a step: one linear problem on velocity level for u_{n+1} and Delta P, C24 (47b), (50), (51), (53)-(59)."""
 
+from typing import Any, ClassVar
+
 import jax.numpy as jnp
 
 from ... import contact, linalg
-from .. import base
+from .. import velocity
+from ..velocity import Law, Step, pytree, restitution
 from .equations import combine
 
 
@@ -19,38 +22,50 @@ def finish(stages, args, x, slack, settings):
         # The unknown Delta P acts at the end as a whole: what the stages have of it is taken back there.
         target = target - linalg.matmul(stages.directions(system, t_end, q_end, x.V[-1]), total)
     guess = stages.percussions(total[None, :], (0,))
-    end = (system, t, q, u, t_end, q_end, target, slack)
-    u, P, info = base.solve_velocity(END, end, x.V[-1], guess, settings)
+    end = EndStep(system, t, q, u, t_end, q_end, target, slack)
+    u, P, info = velocity.solve(end, x.V[-1], guess, settings)
     R = stages.percussions(x.R, (stages.s - 1,))
     last = [(P_i - total_i.reshape(P_i.shape)) / b[-1] for P_i, total_i in zip(P, stages.percussions(total[None, :], ()), strict=True)]
     return q_end, u, P, [jnp.concatenate([R_i, last_i[None]]) for R_i, last_i in zip(R, last, strict=True)], info
 
 
-def _balance(end, u):
-    system, _, _, _, t, q, target, _ = end
-    return system.momentum(t, q, u) - target
+@pytree
+class EndStep(Step):
+    """Velocity-level problem at the end of a step; (47b) with R^s, (50), (51), (53)-(59)."""
 
+    system: Any
+    t_n: Any
+    q_n: Any
+    u_minus: Any
+    t: Any
+    q: Any
+    target: Any  # (n_u,) momentum at the end without Delta P
+    slack: Any  # (n,) largest R_N^{i-1} - r g_N^i of all stages
 
-def _mass(end, u):
-    system, _, _, _, t, q, _, _ = end
-    return system.M(t, q, u)
+    linear: ClassVar[bool] = True
 
+    def balance(self, u, p=None):
+        """(47b)."""
+        del p
+        return self.system.momentum(self.t, self.q, u) - self.target
 
-def _contacts(end):
-    system, t_n, q_n, u_n, t, q, _, _ = end
-    tangential = system.tangential_velocity(t_n, q_n, u_n)
-    before = contact.join(system.gap_velocity(t_n, q_n, u_n), tangential)
-    return base.kinematics(system, t, q, u_n), base.restitution(system, t, q, tangential.shape[1]) * before
+    def linearized(self, u):
+        """The matrix is that of the mass."""
+        return self.balance(u), self.system.M(self.t, self.q, u)
 
+    def place(self):
+        """The end of the step."""
+        return self.t, self.q
 
-def _friction(end):
-    system, _, _, _, t, q, _, _ = end
-    return system.contact_data(t, q)[2]
+    def law(self, kin):
+        """``xi = xi_{n+1} + e xi_n``, each at its own node."""
+        system, node = self.system, (self.t_n, self.q_n, self.u_minus)
+        e_N, e_F, mu = system.contact_data(self.t, self.q)
+        if not mu.shape[0]:
+            return Law(kin.chi, mu)
+        before = contact.join(system.gap_velocity(*node), system.tangential_velocity(*node))
+        return Law(restitution(e_N, e_F, kin) * before, mu)
 
-
-def _active(end):
-    return end[-1] >= 0
-
-
-#: Velocity-level problem at the end of a step; (47b) with R^s, (50), (51), (53)-(59).
-END = base.VelocityProblem(_balance, _mass, _contacts, _friction, _active, True)
+    def active(self):
+        """A contact that any stage has met."""
+        return self.slack >= 0

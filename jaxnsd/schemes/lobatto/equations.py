@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from ... import butcher, contact, linalg
-from .. import base
 from ..base import Percussions
+from ..condensed import kinematics
 
 
 class Arguments(NamedTuple):
@@ -131,7 +131,7 @@ class Stages:
     @traced_once
     def directions(self, system, t, Q, V):
         """Force directions of one stage, (n_u, n (d + 1) + n_g + n_gamma)."""
-        kin = base.kinematics(system, t, Q, V)
+        kin = kinematics(system, t, Q, V)
         return jnp.concatenate([kin.W, kin.W_b], axis=1)
 
     @traced_once

@@ -1,0 +1,231 @@
+"""The velocity-level problem of one step: what it consists of, its solution, and the derivative of the solution.
+
+One step of a scheme that treats contact on velocity level finds ``u`` and the percussions with
+
+    R(u) = W_b P_b + W_N P_N + W_F P_F,      0 = W_b^T u + chi_b,      (P_N, P_F) and xi(u) obey the contact law,
+
+where R is the scheme's momentum balance without percussions. Each iteration linearizes R at the last ``u``, condenses ``u`` and the
+bilateral percussions ``P_b`` away and solves the contact problem that is left with the Delassus operator.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import contact, linalg, thresholds
+from ..newton import implicit, iterate
+from .base import Info, Percussions, nothing_to_solve
+from .condensed import Condensed, impulse, kinematics
+
+
+def static():
+    """Field of a step that is not differentiated: a scheme, a flag."""
+    return dataclasses.field(metadata={"static": True})
+
+
+def pytree(cls):
+    """Class decorator that makes a `Step` a frozen dataclass and a pytree: what is in its fields is differentiated."""
+    cls = dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(cls)
+    names = tuple(f.name for f in fields if not f.metadata.get("static"))
+    statics = tuple(f.name for f in fields if f.metadata.get("static"))
+
+    def flatten(step):
+        return tuple(getattr(step, name) for name in names), tuple(getattr(step, name) for name in statics)
+
+    def unflatten(aux, values):
+        step = object.__new__(cls)
+        for name, value in (*zip(names, values, strict=True), *zip(statics, aux, strict=True)):
+            object.__setattr__(step, name, value)
+        return step
+
+    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+    return cls
+
+
+class Law(NamedTuple):
+    """The contact law of a step: ``xi = W^T u + chi + rebound``."""
+
+    rebound: jax.Array  # (n (d + 1),) e (W^T u_minus + chi), in the contact solver's order
+    mu: jax.Array  # (n,) friction coefficients
+
+
+class Step:
+    """The velocity-level problem of one step, as a value: equations are methods, fields are what they depend on.
+
+    A subclass is decorated with `pytree` and has the fields (or properties) ``system, dt, q, u_minus``: the velocity ``u_minus`` (n_u,)
+    arrives, ``q`` (n_q,) is of a node. It writes `balance`, `place` and `active`; the rest has defaults.
+    """
+
+    #: Whether the balance is linear in u, so that one iteration is enough.
+    linear: ClassVar[bool] = False
+
+    def balance(self, u, p=None):
+        """R(u) (n_u,), the momentum balance without percussions: ``R(u) = p`` with the impulse ``p = W z + W_b P_b``.
+
+        Where the impulse enters R as well (see `effect`) it is given; None: there is none.
+        """
+        raise NotImplementedError
+
+    def place(self):
+        """``(t, q)`` at which contacts and constraints are evaluated, and where percussions act."""
+        raise NotImplementedError
+
+    def active(self):
+        """Which contacts are active, (n,) booleans."""
+        raise NotImplementedError
+
+    def kinematics(self):
+        """`Kinematics` of contacts and constraints, at `place`."""
+        return kinematics(self.system, *self.place(), self.u_minus)
+
+    def law(self, kin):
+        """`Law` of the contacts, C18 (56): ``xi = xi_plus + e xi_minus``, both velocities at `place`."""
+        e_N, e_F, mu = self.system.contact_data(*self.place())
+        if not mu.shape[0]:
+            return Law(kin.chi, mu)
+        return Law(restitution(e_N, e_F, kin) * (linalg.matmul(kin.W.T, self.u_minus) + kin.chi), mu)
+
+    def linearized(self, u):
+        """``(R(u), dR/du)``."""
+
+        def twice(u):
+            R = self.balance(u)
+            return R, R
+
+        A, R = jax.jacfwd(twice, has_aux=True)(u)
+        return R, A
+
+    def effect(self, u):
+        """Where the impulse enters R as well: function that applies ``1 - dR/dp`` to a vector or to columns. None: it does not."""
+        del u
+
+    def condensed(self, u, kin):
+        """``(R(u), Condensed)``: the balance and what it is, linearized at ``u``."""
+        R, A = self.linearized(u)
+        return R, Condensed(A, kin, self.effect(u))
+
+    def resolution(self):
+        """Velocities (n_u,) whose round-off is all that positions, and forces that balance, resolve."""
+        return resolution(self.q, self.dt, self.u_minus.shape[0])
+
+    def residual(self, u, p):
+        """``R(u) - p``."""
+        return self.balance(u, None if self.effect(u) is None else p) - p
+
+
+def restitution(e_N, e_F, kin):
+    """Restitution coefficients in the contact solver's order."""
+    n = e_N.shape[0]
+    return contact.join(e_N, jnp.broadcast_to(e_F[:, None], (n, kin.chi.shape[0] // n - 1)))
+
+
+def resolution(q, dt, n_u):
+    """Velocities ``|q| / dt``, (n_u,); the largest for all where coordinates and velocities do not correspond."""
+    speed = jnp.abs(q) / dt
+    return speed if q.shape[0] == n_u else jnp.broadcast_to(jnp.max(speed), (n_u,))
+
+
+def solve(step, u, P, settings):
+    """Solve a `Step` from the guess ``u`` and the percussions ``P``: ``(u, P, info)``, differentiable in the step.
+
+    ``info`` tells of all equations: the contact law, the balance row by row, and the bilateral rows.
+    """
+    n, d = P.P_F.shape
+    n_g = P.P_g.shape[0]
+    guess = contact.join(P.P_N, P.P_F)
+    frozen, u, guess = jax.tree.map(lax.stop_gradient, (step, u, guess))
+    x, info = _found(frozen, u, guess, d, n_g + P.P_gamma.shape[0], settings)
+    u, z, P_b = implicit(Response(d), jax.tree.map(lax.stop_gradient, x), step)
+    P_N, P_F = contact.split(z, n, d)
+    return u, Percussions(P_N, P_F, P_b[:n_g], P_b[n_g:]), info
+
+
+def _found(step, start, guess, d, n_b, settings):
+    """``((u, z, P_b), info)``: the solution, by iteration."""
+    dtype = start.dtype
+    tolerance = settings.tolerance_for(dtype)
+    kin = step.kinematics()
+    law, active = step.law(kin), step.active()
+    n = active.shape[0]
+    allowed = contact.join(active, jnp.broadcast_to(active[:, None], (n, d)))
+
+    def improved(u, z, P_b):
+        """Solution of the problem linearized at ``u`` and at the impulse of ``z`` and ``P_b``."""
+        effect = step.effect(u)
+        if effect and not step.linear:
+            # What the residual would be without percussions, to first order.
+            p = impulse(kin, z, P_b)
+            _, condensed = step.condensed(u, kin)
+            residual = step.residual(u, p) + effect(p)
+        else:
+            residual, condensed = step.condensed(u, kin)
+        free, P = condensed.free(u, residual, kin.chi_b)
+        info, z = nothing_to_solve(dtype), condensed.convert(z) if n else z
+        if n:
+            convert = condensed.convert
+            c = condensed.at_contacts(free) + convert(kin.chi + law.rebound)
+            problem = contact.Problem(condensed.G, c, convert(law.mu), convert(active), d)
+            result = contact.solve(problem, z, settings, dtype)
+            z = result.z
+            free, P = condensed.add(free, P, z)
+            info = Info(result.iterations, result.residual, result.error <= 1, result.contact)
+        info = info._replace(converged=info.converged & condensed.obeyed(free, P, z, tolerance))
+        return (linalg.pack(free), linalg.pack(z), condensed.percussions(P)), info, condensed.A
+
+    x = start, jnp.where(allowed, guess, 0), jnp.zeros((n_b,), dtype)
+    if step.linear:
+        return improved(*x)[:2]
+
+    def iteration(carry):
+        x, previous = carry
+        x, info, A = improved(*x)
+        u, z, P_b = x
+        p = impulse(kin, z, P_b)
+        # Every row in its own units; below the round-off of the largest there is nothing to gain.
+        momentum = jnp.abs(A)
+        size = momentum @ (jnp.abs(u) + jnp.abs(start)) + jnp.abs(p)
+        floor = thresholds.round_off(dtype) * (momentum @ step.resolution() + jnp.max(size))
+        error = jnp.max(jnp.abs(step.residual(u, p)) / (tolerance * size + floor + thresholds.tiny(dtype)))
+        return (x, info._replace(iterations=info.iterations + previous.iterations)), error
+
+    first = (x, nothing_to_solve(dtype)), jnp.full((), jnp.inf, dtype)
+    (x, info), error, _ = iterate(iteration, *first, settings.max_outer)
+    return x, info._replace(converged=info.converged & (error <= 1))
+
+
+@dataclass(frozen=True)
+class Response:
+    """Derivative of the solution of a `Step` by the implicit function theorem: one linear solve, no iteration."""
+
+    d: Any  # tangential directions
+
+    def __call__(self, x, step, dstep):
+        """``(du, dz, dP_b)`` for a tangent of the step."""
+        u, z, P_b = x
+
+        def equations(step):
+            """Residual of the balance, bilateral rows, xi and mu, at fixed unknowns."""
+            kin = step.kinematics()
+            law = step.law(kin)
+            balance = step.residual(u, impulse(kin, z, P_b))
+            xi = linalg.matmul(kin.W.T, u) + kin.chi + law.rebound if z.shape[0] else kin.chi
+            rows = linalg.matmul(kin.W_b.T, u) + kin.chi_b if P_b.shape[0] else kin.chi_b
+            return balance, rows, xi, law.mu
+
+        (_, _, xi, mu), (d_balance, d_rows, d_xi, d_mu) = jax.jvp(equations, (step,), (dstep,))
+        _, condensed = step.condensed(u, step.kinematics())
+        convert = condensed.convert
+        free, dP = condensed.free(jnp.zeros_like(u), d_balance, d_rows)
+        dz = z
+        if z.shape[0]:
+            d_xi = convert(d_xi) + condensed.at_contacts(free)
+            problem = contact.Problem(condensed.G, None, convert(mu), convert(step.active()), self.d)
+            dz = contact.response(problem, convert(z), convert(xi), d_xi, convert(d_mu))
+            free, dP = condensed.add(free, dP, dz)
+            dz = linalg.pack(dz)
+        return linalg.pack(free), dz, condensed.percussions(dP)
