@@ -11,6 +11,7 @@ from .. import linalg
 from ..linalg import absolute, maximum, where
 from ..newton import iterate
 from .gauss_seidel import gauss_seidel_sweep
+from .lemke import complete
 from .problem import Problem, modes_at, natural_map, newton_step, scale, split
 
 #: Sweeps of block Gauss-Seidel and Newton steps in one globalized iteration. Sweeps that cycle do so with a small even period: an odd
@@ -26,6 +27,10 @@ class Result(NamedTuple):
     error: object  # largest entry of the natural map over its bound: converged where <= 1
     residual: object  # largest entry of the natural map, in units of percussion
     contact: object  # contact with the largest entry where the problem was not solved, else -1
+
+
+#: Largest number of contacts, frictionless or planar, of which Lemke's method finds a solution where Newton's method cycles.
+SMALL = 16
 
 
 #: Members of a batch on which Newton's method cycled are gathered, so many at a time, and globalized apart from the rest.
@@ -112,6 +117,13 @@ def rescue(settings, d):
         *arrays, r = arrays
         problem = Problem(*arrays, d, r)
         equations = Equations(problem, settings, z.dtype)
+        if d <= 1 and problem.n <= SMALL:
+            solution, pivots = complete(problem, error > 1)
+            solution, new = equations.at(solution)
+            better = new < error
+            best = jax.tree.map(lambda a, b: jnp.where(better, a, b), solution, equations.at(z)[0])
+            error = jnp.where(better, new, error)
+            return best[0], error, iterations + pivots, equations.worst(best, error)
         (_, best), error, rescues = iterate(equations.rescue, (jnp.zeros_like(z), equations.at(z)[0]), error, settings.max_rescues)
         return best[0], error, iterations + STEPS * rescues, equations.worst(best, error)
 
