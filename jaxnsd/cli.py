@@ -312,10 +312,15 @@ def _compare(args):
     chosen = [_scheme(text) for text in args.scheme] if args.scheme else [make() for make in SCHEMES.values()]
     try:
         system, q0, u0 = _model(args.model, args.set)
-        rows = interrupts.wait_for(lambda: compare.compare(system, chosen, q0, u0, args.t1, args.dt, order=not args.no_order))
+
+        def go():
+            order = not args.no_order
+            return compare.compare(system, chosen, q0, u0, args.t1, args.dt, order=order, report=lambda line: print(line, file=sys.stderr))
+
+        rows = interrupts.wait_for(go)
     except (TypeError, ValueError) as error:
         raise _ArgumentError(error) from error
-    print(f"{args.model}, dt = {args.dt:g} s, to t = {args.t1:g} s\n\n{compare.table(rows)}")
+    print(f"{args.model}, dt = {args.dt:g} s, to t = {args.t1:g} s\n\n{compare.table(rows)}\n\n{compare.legend()}")
     return 0 if all(row.success for row in rows if row.refused is None) else 1
 
 

@@ -44,14 +44,15 @@ class Row:
     cost: float = np.nan
 
 
-def compare(system, schemes, q0, u0, t1, dt, t0=0.0, *, order=True, solver=None):
+def compare(system, schemes, q0, u0, t1, dt, t0=0.0, *, order=True, solver=None, report=None):
     """Run a system with several schemes: a `Row` for each.
 
     Arguments are those of `simulate`, with a list of schemes. With ``order`` the motion is run with dt/2 and dt/4 as well. A scheme that
-    does not take the system gets a row that says why; input that makes no sense raises as `simulate` does.
+    does not take the system gets a row that says why; input that makes no sense raises as `simulate` does. ``report`` is called with a
+    line of text before each scheme is compiled and run.
     """
     rows = []
-    for scheme in schemes:
+    for i, scheme in enumerate(schemes, start=1):
         reason = scheme.refuse(system, t0, jnp.asarray(q0), jnp.asarray(u0))
         if reason:
             rows.append(Row(scheme, refused=reason))
@@ -61,6 +62,8 @@ def compare(system, schemes, q0, u0, t1, dt, t0=0.0, *, order=True, solver=None)
             return simulate(system, scheme, q0, u0, t1, dt / k, t0, save_every=k, solver=solver)
 
         run = checked(system, scheme, q0, u0, t1, dt, t0, solver=solver)
+        if report:
+            report(f"{i} of {len(schemes)}: {_name(scheme)} is compiled and run{', with dt, dt/2 and dt/4' if order else ''}")
         sol = jax.block_until_ready(run())
         seconds = []
         for _ in range(3):
@@ -98,9 +101,28 @@ def _row(system, scheme, sol, observed, cost):
     )
 
 
+#: column of the table -> what stands there
+COLUMNS = {
+    "scheme": "as it is written in Python; (not solved): a step of its run failed",
+    "order": "of the scheme on smooth motion",
+    "seen": "order seen on this motion, from q at the nodes with dt, dt/2 and dt/4; about 1 where contacts close, no order at round-off",
+    "drift": "energy that the scheme added by itself over the run, relative to the largest energy; negative: numerical damping",
+    "created": "largest energy that scheme and contacts created in one step, relative to the largest energy; 0: dissipative",
+    "impacts": "contacts that closed",
+    "J/impact": "energy lost in the steps with contact percussions, per impact",
+    "penetration m": "largest penetration at a node",
+    "us/step": "microseconds per step, after compilation",
+}
+
+
+def legend():
+    """What the columns of the `table` hold, as text."""
+    return "\n".join(f"  {name:<15}{meaning}" for name, meaning in COLUMNS.items())
+
+
 def table(rows):
-    """The rows as text: order (observed), drift, energy created, dissipation per impact, penetration, cost per step."""
-    head = ("scheme", "order", "seen", "drift", "created", "impacts", "J/impact", "penetration m", "us/step")
+    """The rows as text, in the columns that `legend` explains."""
+    head = tuple(COLUMNS)
     lines, refusals = [], []
     for row in rows:
         if row.refused:

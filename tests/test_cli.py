@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -87,9 +88,14 @@ def test_a_scheme_may_be_a_call_with_numbers(capsys):
 
 def test_compare_prints_the_table_to_choose_by(capsys):
     schemes = ["--scheme", "MoreauJean", "--scheme", "MoreauJean(theta=1)", "--scheme", "KrenkHogsberg"]
-    status, out, _ = call(capsys, "compare", "BouncingBall", *schemes, "--set", "e_N=0", "--dt", "1e-2")
+    status, out, err = call(capsys, "compare", "BouncingBall", *schemes, "--set", "e_N=0", "--dt", "1e-2")
     assert status == 0
+    assert err.splitlines() == [
+        f"{i} of 3: {name} is compiled and run, with dt, dt/2 and dt/4" for i, name in ((1, "MoreauJean()"), (2, "MoreauJean(theta=1)"))
+    ]
     lines = out.splitlines()
+    for column in ("seen", "drift", "created", "J/impact"):
+        assert re.search(rf"^  {column} +\w", out, re.MULTILINE)
     assert lines[2].split() == ["scheme", "order", "seen", "drift", "created", "impacts", "J/impact", "penetration", "m", "us/step"]
     rows = {line.split()[0]: line.split()[1:] for line in lines if "()" in line or "=" in line[:20]}
     half, one = rows["MoreauJean()"], rows["MoreauJean(theta=1)"]
@@ -115,6 +121,8 @@ BAD = {
     "scheme with wrong name": (["run", "BouncingBall", "--scheme", "HHT(beta_2=1)"], "unexpected keyword argument 'beta_2'"),
     "scheme with bad number": (["run", "BouncingBall", "--scheme", "MoreauJean(2)"], "theta must lie in [0, 1], got 2"),
     "compare unknown": (["compare", "Woodpeker"], "did you mean Woodpecker?"),
+    "compare with dt zero": (["compare", "BouncingBall", "--dt", "0"], "dt must be positive"),
+    "cache into a file": (["run", "BouncingBall", "--cache", os.devnull], "--cache: cannot make the directory"),
     "unknown parameter": (["run", "BouncingBall", "--set", "nu=1"], "BouncingBall has no parameter 'nu'; it has mass, gravity, e_N"),
     "no equals sign": (["run", "BouncingBall", "--set", "mass"], "--set takes NAME=VALUE, got 'mass'"),
     "no number": (["run", "BouncingBall", "--set", "mass=heavy"], "mass must be a number, got 'heavy'"),
