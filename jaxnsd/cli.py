@@ -5,6 +5,7 @@ Exit status: 0 done, 1 the simulation failed (what was computed is written all t
 
 import argparse
 import ast
+import contextlib
 import difflib
 import inspect
 import json
@@ -17,9 +18,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from . import __version__, interrupts, schemes
+from . import __version__, interrupts, progress, schemes
 from .models import MODELS
-from .simulate import SimulationError, simulate
+from .parts import PartedRun
+from .simulate import SimulationError
 
 SCHEMES = {name: getattr(schemes, name) for name in schemes.__all__ if name != "Scheme"}
 PICTURES = (".png", ".pdf", ".svg")
@@ -270,20 +272,19 @@ def _run(args):
     try:
         system, q0, u0 = _model(args.model, args.set)
 
-        def go():
-            return jax.block_until_ready(
-                simulate(system, scheme, q0, u0, args.t1, args.dt, save_every=args.save_every, progress=args.progress)
-            )
+        def make():
+            return PartedRun(system, scheme, q0, u0, args.t1, args.dt, save_every=args.save_every)
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="simulating in float32")
-            sol, first = interrupts.wait_for(lambda: _timed(go))
-            # A second run tells the speed after compilation.
-            seconds = first if args.progress or first > 20 else interrupts.wait_for(lambda: _timed(go))[1]
-    except (TypeError, ValueError, ImportError) as error:
+            run, stop, *seconds = _computed(make, args.progress)
+    except (TypeError, ValueError) as error:
         raise _ArgumentError(error) from error
+    sol = run.solution()
+    if sol is None:
+        raise stop.but("before anything was computed")
 
-    _summarize(args, system, sol, first, seconds)
+    _summarize(args, system, sol, *seconds)
     try:
         if args.out:
             settings = {"model": args.model, "scheme": args.scheme, "dt": args.dt, "t1": args.t1, "set": args.set}
@@ -297,12 +298,42 @@ def _run(args):
                 plotting.save(fig, args.plot)
             print(f"picture     {args.plot}")
     except OSError as error:
+        if stop:
+            raise stop.but(f"and cannot write: {error}") from error
         return _complain("jaxnsd run", f"cannot write: {error}", 1)
+    if stop:
+        steps = len(sol.outcome) * args.save_every
+        raise stop.but(f"after {steps} of {run.history.n_steps} steps, at t = {float(sol.t[-1]):g} s; what is done is above")
     try:
         sol.raise_if_failed()
     except SimulationError as error:
         return _complain("jaxnsd run", error, 1)
     return 0
+
+
+def _computed(make, show):
+    """Compute a `PartedRun`: ``(run, interrupt that ended it or None, seconds of all, seconds of a step after compilation or None)``."""
+    run, stop, times = make(), None, [time.perf_counter()]
+
+    def go():
+        for done in run:
+            times.append(time.perf_counter())
+            if stop:
+                return
+            if bar is not None:
+                bar.update(done - bar.n)
+
+    shown = progress.bar(total=run.history.n_steps, unit="steps", unit_scale=True) if show else contextlib.nullcontext()
+    try:
+        with shown as bar:
+            interrupts.wait_for(go)
+        parts = np.diff(times)[1:]
+        if not parts.size and times[-1] - times[0] < 20:
+            # Of a run of one part, a second run tells the speed after compilation.
+            parts = [interrupts.wait_for(lambda: _timed(lambda: next(make())))[1]]
+    except interrupts.Interrupted as interrupt:
+        stop, parts = interrupt, np.diff(times)[1:]
+    return run, stop, times[-1] - times[0], float(np.median(parts)) / run.part if len(parts) else None
 
 
 def _compare(args):
@@ -335,16 +366,14 @@ def arrays(sol):
     return {name: np.asarray(getattr(sol, name)) for name in names}
 
 
-def _summarize(args, system, sol, first, seconds):
+def _summarize(args, system, sol, total, step):
     from . import plotting
 
     steps = len(sol.outcome) * args.save_every
     energy = jax.jit(system.total_energy)
     begin, end = (float(energy(sol.t[k], sol.q[k], sol.u[k])) for k in (0, -1))
     closed = int(plotting.impacts(sol).sum())
-    speed = (
-        f"{steps / seconds:.3g} steps/s after compilation ({first:.1f} s with it)" if seconds < first else f"{first:.1f} s with compilation"
-    )
+    speed = f"{1 / step:.3g} steps/s after compilation ({total:.1f} s with it)" if step else f"{total:.1f} s with compilation"
     print(f"{args.model}, {args.scheme}, dt = {args.dt:g} s, to t = {args.t1:g} s, {sol.q.dtype}")
     print(f"steps       {steps}, {speed}")
     print(f"impacts     {closed} (contacts that closed between stored nodes)")

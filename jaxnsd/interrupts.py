@@ -19,6 +19,11 @@ class Interrupted(BaseException):
         super().__init__(f"interrupted by {signal.Signals(number).name}")
         self.status = 128 + number
 
+    def but(self, text):
+        """Itself, saying more."""
+        self.args = (f"{self.args[0]} {text}",)
+        return self
+
 
 @contextlib.contextmanager
 def raised():

@@ -214,15 +214,23 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     dtype = q0.dtype
     times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress)
-    start, shapes = jax.eval_shape(history.initial, system, times, q0, u0), jax.eval_shape(history.record, system, times, q0, u0)
+    args = (system, times, q0, u0)
+    start, _ = shapes = history.shapes(args)
     # On a CPU a batch runs member by member; a bar counts the steps of all members at once, which only lockstep has.
-    lanes = jax.default_backend() == "cpu" and not progress and max(q0.size, u0.size, *(P.size for P in start[0].P)) <= LANES
-    run = _traced(history.run, (system, times, q0, u0))
-    rows, initial, code = (differentiable(run) if lanes else run)((system, times, q0, u0))
-    (q, u, auxiliary), record = _unpack_rows(rows, (history.node(start[0]), shapes))
+    lanes = jax.default_backend() == "cpu" and not progress and max(q0.size, u0.size, *(P.size for P in start.P)) <= LANES
+    run = _traced(history.run, args)
+    rows, *first = (differentiable(run) if lanes else run)(args)
+    return _solution(history, shapes, times, rows, first)
+
+
+def _solution(history, shapes, times, rows, first):
+    """The `Solution` from rows (N + 1, width) and what is known of the first node."""
+    (q, u, auxiliary), record = _unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
-    t = times[0] + (jnp.arange(n_steps // save_every + 1) * save_every).astype(dtype) * times[1]
-    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), events, auxiliary, save_every)
+    every = history.save_every
+    t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
+    initial, code = first
+    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), events, auxiliary, every)
 
 
 def _traced(function, args):
@@ -260,6 +268,10 @@ class _History:
         t0, dt, _ = times
         return self.scheme.init(self.scheme.prepare(system, dt), t0, dt, q0, u0, self.solver)
 
+    def shapes(self, args):
+        """Shapes of the state at a node and of the record of an interval."""
+        return jax.eval_shape(lambda *args: (self.initial(*args)[0], self.record(*args)), *args)
+
     def node(self, state):
         """What is stored of a state: all but the percussions, which the record holds."""
         return state.q, state.u, {name: getattr(state, name) for name in self.scheme.auxiliary}
@@ -272,6 +284,17 @@ class _History:
 
     def run(self, args):
         """``(rows, percussions at the first node, outcome there)``: a row holds a node's state and the record of the interval before."""
+        carry, body, row, first = self.start(args)
+        n_stored = self.n_steps // self.save_every
+        recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
+        report = progress_bar.reporter(n_stored) if self.progress else None
+        last, rows = _loop(body, carry, n_stored, recompute=recompute, report=report)
+        return jnp.concatenate([rows, row(last)[None]]), *first
+
+    def start(self, args):
+        """``(carry, body, row, (percussions at the first node, outcome there))``: what the loop over the stored intervals starts with,
+        its body, the row of a carry.
+        """
         system, times, q0, u0 = args
         t0, dt, t1 = times
         dtype = q0.dtype
@@ -329,12 +352,7 @@ class _History:
             state, record = _thaw(carry, shapes)
             return _pack((self.node(state), record), dtype)
 
-        n_stored = self.n_steps // self.save_every
-        recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
-        report = progress_bar.reporter(n_stored) if self.progress else None
-        last, rows = _loop(body, _freeze((state, nothing)), n_stored, recompute=recompute, report=report)
-        rows = jnp.concatenate([rows, row(last)[None]])
-        return rows, state.P, outcome(state, info).astype(dtype)
+        return _freeze((state, nothing)), body, row, (state.P, outcome(state, info).astype(dtype))
 
 
 def _accumulate(total, new):
@@ -375,8 +393,8 @@ def _unpack_rows(rows, shapes):
     return jax.tree.unflatten(tree, pieces)
 
 
-def _loop(body, carry, length, *, recompute=None, report=None):
-    """`lax.scan` over ``range(length)``: in groups of ``recompute`` whose insides reverse mode recomputes, with a report on the way."""
+def _loop(body, carry, length, *, first=0, recompute=None, report=None):
+    """`lax.scan` from ``first`` on: in groups of ``recompute`` whose insides reverse mode recomputes, with a report on the way."""
     # A group that divides the length spares the compilation of a second, smaller one.
     size = next((k for k in range(GROUP, GROUP // 2, -1) if (recompute or length) % k == 0), GROUP)
     run = _in_groups(lambda carry, first, n: lax.scan(body, carry, first + jnp.arange(n)), size)
@@ -384,7 +402,7 @@ def _loop(body, carry, length, *, recompute=None, report=None):
         run = _in_groups(run, recompute, each=jax.checkpoint)
     if report:
         run = _in_groups(run, max(1, length // progress_bar.UPDATES), report=report)
-    return run(carry, 0, length)
+    return run(carry, first, length)
 
 
 def _in_groups(run, size, each=lambda group: group, report=None):

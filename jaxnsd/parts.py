@@ -1,0 +1,75 @@
+"""A run in parts: what is done can be read at any time, also when the rest is never computed."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .simulate import _History, _loop, _solution, checked
+
+#: A run has at most so many parts, and a part at least so many steps: enough to stop soon, few enough to cost nothing.
+PARTS, STEPS = 200, 1000
+
+
+class PartedRun:
+    """The run that `simulate` would make with the same arguments, as an iterator over its parts.
+
+    ``next`` computes a part, all with one compiled program that goes on from the state where the last part ended, and returns the number of
+    steps that are done. `solution` gives what is done; its numbers are those of `simulate`, to round-off.
+    """
+
+    def __init__(self, system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None):
+        system, q0, u0, t0, dt, t1, *options = checked(system, scheme, q0, u0, t1, dt, t0, save_every=save_every, solver=solver).args
+        self.history = _History(*options)
+        self.args = system, tuple(jnp.asarray(x, q0.dtype) for x in (t0, dt, t1)), q0, u0
+        self.stored = self.history.n_steps // save_every
+        count = -(-self.stored // max(-(-self.stored // PARTS), -(-STEPS // save_every)))
+        self.length = -(-self.stored // count)
+        self._carry, self._first, self._rows, self._last = None, None, [], None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        done = len(self._rows) * self.length
+        if done >= self.stored:
+            raise StopIteration
+        if not self._rows:
+            self._carry, self._first = _start(self.history, self.args)
+        # The last part may go on for some nodes after the end, so that it is the same program.
+        self._carry, rows, last = jax.block_until_ready(_part(self.history, self.length, self.args, self._carry, jnp.asarray(done)))
+        self._rows = [*self._rows, (np.asarray(rows), np.asarray(last))]
+        return self.steps
+
+    @property
+    def steps(self):
+        """Number of steps that are done."""
+        return min(len(self._rows) * self.length, self.stored) * self.history.save_every
+
+    @property
+    def part(self):
+        """Number of steps of a part."""
+        return self.length * self.history.save_every
+
+    def solution(self):
+        """The `Solution` up to the end of the last part that is done; None before the first."""
+        parts = self._rows  # another thread may append
+        if not parts:
+            return None
+        rows = np.concatenate([*(rows for rows, _ in parts), parts[-1][1][None]])[: self.stored + 1]
+        return _solution(self.history, self.history.shapes(self.args), self.args[1], rows, self._first)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _start(history, args):
+    carry, _, _, first = history.start(args)
+    return carry, first
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _part(history, length, args, carry, first):
+    """``(carry, rows (length, width), row of the node at the end)`` of the intervals from number ``first`` on."""
+    _, body, row, _ = history.start(args)
+    carry, rows = _loop(body, carry, length, first=first)
+    return carry, rows, row(carry)
