@@ -1,6 +1,7 @@
 """The command line: ``list`` what there is, ``run`` one simulation, ``demo`` the main job.
 
-Exit status: 0 done, 1 the simulation failed (what was computed is written all the same), 2 bad arguments, said in one line.
+Exit status: 0 done, 1 the simulation failed (what was computed is written all the same), 2 bad arguments, said in one line, 130 or 143
+interrupted by Ctrl-C or SIGTERM (what was computed is written).
 """
 
 import argparse
@@ -9,6 +10,7 @@ import contextlib
 import difflib
 import inspect
 import json
+import os
 import sys
 import textwrap
 import time
@@ -36,6 +38,10 @@ def main(argv=None):
             return args.command(args)
     except _ArgumentError as error:
         return _complain(f"jaxnsd {args.name}", error, 2)
+    except BrokenPipeError:
+        # Who read the output has closed it, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except interrupts.Interrupted as interrupt:
         return interrupts.leave(_complain(f"jaxnsd {args.name}", interrupt, interrupt.status))
 

@@ -1,0 +1,61 @@
+"""README's Python blocks run as printed, in order, in one namespace, and print what stands beside them."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+WORD = re.compile(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?|[^\s\d,;()\[\]]+", re.IGNORECASE)
+
+
+def agrees(printed, comment):
+    """Whether the comment begins with the line that was printed; a remark may follow behind a semicolon."""
+    words, said = WORD.findall(printed), list(WORD.finditer(comment))
+    if len(words) > len(said):
+        return False
+    rest = comment[said[len(words) - 1].end() :].lstrip(" )]")
+    return rest[:1] in ("", ";") and all(same(word, match[0]) for word, match in zip(words, said, strict=False))
+
+
+def same(word, said):
+    """Numbers agree to a unit of the last digit that is said; what is below 1e-9 is round-off, which machines do not share."""
+    try:
+        number, expected = float(word), float(said)
+    except ValueError:
+        return word == said
+    digits, _, exponent = said.lower().partition("e")
+    unit = 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+    return abs(number - expected) <= 1.001 * unit or max(abs(number), abs(expected)) < 1e-9
+
+
+def test_lines_that_agree_and_lines_that_do_not():
+    assert agrees("(4001,) True", "(4001,) True")
+    assert agrees("0.657 -0.175", "0.657 -0.175; exact: 0.658 and -0.175")
+    assert agrees("all 750 steps; holds to 2.1e-14", "all 750 steps; holds to 3.4e-14")
+    assert not agrees("0.657 1.000", "0.657 -0.175; exact: 0.658 and -0.175")
+    assert not agrees("(4001,) False", "(4001,) True")
+    assert not agrees("0.657", "0.657 -0.175")
+    assert not agrees("0.657 -0.175 3", "0.657 -0.175")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_blocks_print_what_stands_beside_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace, compared = {}, 0
+    for block in BLOCKS:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block, "README.md", "exec"), namespace)
+        comments = re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
+        lines = printed.getvalue().splitlines()
+        assert len(lines) == len(comments), (lines, comments)
+        for line, comment in zip(lines, comments, strict=True):
+            assert agrees(line, comment), (line, comment)
+        compared += len(lines)
+    assert compared >= 5
+    assert (tmp_path / "ball.png").stat().st_size > 10_000
