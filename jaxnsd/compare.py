@@ -81,24 +81,32 @@ def _observed_order(coarse, medium, fine):
 
 
 def _row(system, scheme, sol, observed, cost):
-    balance = jax.jit(energy.balance, static_argnums=1)(system, scheme, sol)
-    scale = float(balance.scale)
     impacts = int(plotting.impacts(sol).sum())
-    dissipated = -float(np.asarray(balance.created)[np.any(np.asarray(sol.P_N) > 0, axis=1)].sum())
     gap = np.asarray(jax.vmap(system.gap)(sol.t, sol.q))
-    created = float(balance.created.max()) / scale
     return Row(
         scheme,
         success=bool(sol.success),
         order=scheme.order,
         observed=observed,
-        drift=float(jnp.sum(balance.numerical)) / scale,
-        worst=created if created > energy.ROUND_OFF else 0.0,
         impacts=impacts,
-        per_impact=dissipated / impacts if impacts else np.nan,
         penetration=max(0.0, -float(gap.min())) if gap.size else np.nan,
         cost=cost,
+        **_energies(system, scheme, sol, impacts),
     )
+
+
+def _energies(system, scheme, sol, impacts):
+    """What the energy balance tells; nothing where the scheme's percussions act between the nodes."""
+    if scheme.unbalanced:
+        return {}
+    balance = jax.jit(energy.balance, static_argnums=1)(system, scheme, sol)
+    scale = float(balance.scale)
+    created, pushed = np.asarray(balance.created), np.any(np.asarray(sol.P_N) > 0, axis=1)
+    return {
+        "drift": float(jnp.sum(balance.numerical)) / scale,
+        "worst": 0.0 if np.all(balance.dissipative) else float(created.max()) / scale,
+        "per_impact": -float(created[pushed].sum()) / impacts if impacts else np.nan,
+    }
 
 
 #: column of the table -> what stands there

@@ -12,15 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import contact
+from . import contact, thresholds
 from .linear_system import LinearSystem, product
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
-from .schemes.condensed import kinematics
-from .schemes.implicit import ImplicitScheme
 from .schemes.theta import ThetaScheme
-
-#: Energy that counts as round-off in the verdict, relative to the largest energy of the motion.
-ROUND_OFF = 1e-12
 
 
 @jax.tree_util.register_dataclass
@@ -77,8 +72,8 @@ class EnergyBalance:
 
     @property
     def dissipative(self):
-        """Verdict of every step, (N,) booleans: no energy was created, beyond round-off (`ROUND_OFF` times the largest energy)."""
-        return self.created <= ROUND_OFF * self.scale
+        """Verdict of every step, (N,) booleans: no energy was created, beyond round-off (`thresholds.energy` times the largest energy)."""
+        return self.created <= thresholds.energy(self.kinetic.dtype) * self.scale
 
     def cumulated(self, name):
         """Running sum of one of the works at the nodes, (N + 1, ...), zero at the first."""
@@ -111,21 +106,22 @@ def balance(system, scheme, solution):
 
     For a `LinearSystem` and the theta- and alpha-schemes the balance is an identity (A14 (35), (69), (72), (80), (88) with h^2/2 for
     h/2, (92)), friction included: the residual is round-off. For other systems and schemes ``external`` is the work of `System.force` by
-    the trapezoidal rule, percussions work on the mean of the velocities before and after (Thomson and Tait's formula, A14 (21)), and
-    ``numerical`` is what is left. Works under `jit` and `vmap`.
+    the trapezoidal rule, percussions work where and on what the scheme's step says (the mean of the velocities before and after, Thomson
+    and Tait's formula, A14 (21), or v_{k+theta}), and ``numerical`` is what is left. Works under `jit` and `vmap`.
 
-    Raises ValueError for a solution that lacks nodes, and for a batch.
+    Raises ValueError for a solution that lacks nodes, for a batch, and for a scheme whose percussions act between the nodes
+    (`LocatedImpacts`): their works cannot be told from what is stored.
     """
     if solution.save_every != 1:
         raise ValueError(f"energy.balance: every node is needed, got a solution with save_every = {solution.save_every}")
     if jnp.ndim(solution.t) != 1:
         raise ValueError(f"energy.balance: takes one motion, got a batch of shape {jnp.shape(solution.t)[:-1]}; use jax.vmap")
+    if scheme.unbalanced:
+        raise ValueError(f"energy.balance: {scheme.unbalanced}")
     t, q, u = solution.t, solution.q, solution.u
     kinetic, potential = jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)
     linear = isinstance(system, LinearSystem) and system.is_linear()
-    # The velocity that the percussions of a step work on: v_{k+theta}, or the mean.
-    weight = scheme.theta if isinstance(scheme, ThetaScheme) and scheme.weight == scheme.theta else 0.5
-    contacts, friction, constraint = _percussion_work(system, scheme, solution, weight)
+    contacts, friction, constraint = _percussion_work(system, scheme, solution)
     if linear and isinstance(scheme, ThetaScheme):
         extra, external, damping, numerical, theorem = _theta(system, scheme, solution)
     elif linear and isinstance(scheme, AlphaScheme):
@@ -156,21 +152,19 @@ def _trapezoidal(system, solution, force=None):
     return 0.5 * dt * (start + end)
 
 
-def _percussion_work(system, scheme, solution, weight):
+def _percussion_work(system, scheme, solution):
     """Works of the normal and tangential percussions (N, n_N) and of the bilateral constraints (N,)."""
     n, d = solution.P_F.shape[1:]
 
-    def step(t, q, u, t_plus, q_plus, u_plus, P_N, P_F, P_b):
-        if isinstance(scheme, ImplicitScheme):
-            q_plus = q + (t_plus - t) * system.q_dot(t, q, u)
-        kin = kinematics(system, t_plus, q_plus, u)
-        v = (1 - weight) * u + weight * u_plus
+    def work(t, q, u, t_plus, q_plus, u_plus, P_N, P_F, P_b):
+        step = scheme.between(system, t, t_plus - t, q, u, q_plus)
+        kin, v = step.kinematics(), step.worked_on(u_plus)
         rate_N, rate_F = contact.split(kin.W.T @ v, n, d)
         return P_N * rate_N, jnp.sum(P_F * rate_F, axis=1), jnp.sum(P_b * (kin.W_b.T @ v))
 
     t, q, u = solution.t, solution.q, solution.u
     P_b = jnp.concatenate([solution.P_g, solution.P_gamma], axis=1)
-    return jax.vmap(step)(t[:-1], q[:-1], u[:-1], t[1:], q[1:], u[1:], solution.P_N, solution.P_F, P_b)
+    return jax.vmap(work)(t[:-1], q[:-1], u[:-1], t[1:], q[1:], u[1:], solution.P_N, solution.P_F, P_b)
 
 
 def _form(A, x, y=None):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ..linear_system import combine, product
 from . import base, velocity
-from .implicit import ImplicitScheme, ImplicitStep, is_linear
+from .implicit import ImplicitScheme, ImplicitStep, Prepared, is_linear
 from .velocity import pytree
 
 
@@ -194,6 +194,11 @@ class AlphaScheme(ImplicitScheme):
         del dt, settings
         a = prepared.mass_solve(t, q, u, prepared.system.h(t, q, u))
         return AlphaState(q, u, base.no_percussions(prepared.system, t, q, u), a, a), base.nothing_to_solve(q.dtype)
+
+    def between(self, system, t, dt, q, u, q_plus):
+        """The step from the node."""
+        del q_plus
+        return UpdateStep(Prepared(system), t, dt, q, u, self, None)
 
     def step(self, prepared, t, dt, state, settings):
         """From node k to node k + 1; the percussions act in between."""

@@ -70,7 +70,11 @@ class Scheme:
     """
 
     order: ClassVar[int]
+    #: Where that order is a lower one, in words; none if nowhere.
+    order_note: ClassVar[str] = ""
     auxiliary: ClassVar[tuple[str, ...]] = ()
+    #: Sentence that says why nodes do not tell the works of percussions, and what to use instead; None if they do, see `between`.
+    unbalanced: ClassVar[str | None] = None
     #: Whether gaps are closed on position level: then the step's own derivative forgets the state before an impact.
     position_level: ClassVar[bool] = False
     #: By what part of a step the velocity of a state is ahead of its coordinates in time.
@@ -113,6 +117,10 @@ class Scheme:
         """Tangent of a state at t whose coordinates and velocity are moved by dq and du."""
         del prepared, t, state
         return tangent._replace(q=tangent.q + dq, u=tangent.u + du)
+
+    def between(self, system, t, dt, q, u, q_plus):
+        """The `velocity.Step` from a node (t, q, u) to the next, whose coordinates are known: where do its percussions work, on what?"""
+        raise NotImplementedError
 
     def init(self, system, t, dt, q, u, settings):
         """``(state, info)`` at the first node, from the initial coordinates and velocity."""

@@ -166,7 +166,8 @@ def biorthogonal(W_b, Y_b):
             inverse = invert(w[:n_u] @ y[:n_u])
             for j in range(k + 1, n):
                 a, b = left[:n_u, j] @ y[:n_u], w[:n_u] @ right[:n_u, j]
-                left[:, j], right[:, j] = left[:, j] - w * (a * inverse), right[:, j] - y * (b * inverse)
+                left[:, j] = left[:, j] - linalg.multiply(w, a * inverse)
+                right[:, j] = right[:, j] - linalg.multiply(y, b * inverse)
     elif n > 1:
 
         def eliminate(k, carry):

@@ -80,6 +80,14 @@ class LocatedImpacts(Scheme):
         """State fields stored in the Solution: those of the wrapped scheme."""
         return self.scheme.auxiliary
 
+    @property
+    def unbalanced(self):
+        """Percussions of located impacts act between the nodes."""
+        return (
+            "LocatedImpacts turns velocities at impacts between the nodes, so the works of percussions cannot be told from a Solution; use "
+            f"{self.scheme.name}() alone, or jax.vmap(system.total_energy)(sol.t, sol.q, sol.u) for the energies at the nodes"
+        )
+
     def refuse(self, system, t, q, u):
         """What the wrapped scheme refuses; Krenk-Hogsberg knows no step of another length."""
         if isinstance(self.scheme, KrenkHogsberg):

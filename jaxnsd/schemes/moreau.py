@@ -1,9 +1,10 @@
 """The three Moreau-type schemes of Capobianco & Eugster (2018), Section 4.
 
-All step ``q_{k+1} = q_k + dt q_dot(t_k, q_k, u_k)``, where ``u_k`` is the velocity on (t_k, t_{k+1}), and treat contact at the nodes:
-contacts with ``g_N(t_k, q_k) <= 0`` are active, and ``xi`` is formed with both velocities at (t_k, q_k), (56). The percussion P_k acts
-at t_k. The schemes differ in their momentum balance; they coincide where M is constant and no force depends on the velocity (from
-the same u_1: Moreau's first step sets it to the initial velocity, the others' to what half a step of force makes of it).
+All step ``q_{k+1} = q_k + dt u_k``, where ``u_k`` is the velocity on (t_k, t_{k+1}) (a system with a ``q_dot`` of its own moves by the
+midpoint rule, see `positions.moved`), and treat contact at the nodes: contacts with ``g_N(t_k, q_k) <= 0`` are active, and ``xi`` is formed
+with both velocities at (t_k, q_k), (56). The percussion P_k acts at t_k. The schemes differ in their momentum balance; they coincide where
+M is constant and no force depends on the velocity (from the same u_1: Moreau's first step sets it to the initial velocity, the others' to
+what half a step of force makes of it).
 
 A contact is active by the exact test of the paper: one that rests at gap zero to round-off may open and close in turn, with percussions
 that are right in the sum only. A start that touches is better a round-off inside the contact than on it.
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 
 from . import base, velocity
 from .base import Scheme, State
+from .positions import moved
 from .velocity import Step, pytree
 
 
@@ -45,6 +47,11 @@ class _MoreauType(Scheme):
     _start: ClassVar[Any]  # `Step` at the first node
     _step: ClassVar[Any]  # `Step` at the others
 
+    def between(self, system, t, dt, q, u, q_plus):
+        """The step at the new node."""
+        del q
+        return self._step(system, t + dt, dt, q_plus, u)
+
     def init(self, system, t, dt, q, u, settings):
         """First node: the initial velocity enters through its momentum, (60), (62); the percussion found here acts at ``t0``."""
         guess = base.no_percussions(system, t, q, u)
@@ -53,7 +60,7 @@ class _MoreauType(Scheme):
 
     def step(self, system, t, dt, state, settings):
         """From node k to node k + 1: move with ``u_k``, then find ``u_{k+1}`` at the new node."""
-        q = state.q + dt * system.q_dot(t, state.q, state.u)
+        q = moved(system, t, dt, state.q, state.u)
         u, P, info = velocity.solve(self._step(system, t + dt, dt, q, state.u), state.u, state.P, settings)
         return State(q, u, P), info
 
@@ -120,10 +127,11 @@ class SymmetricMoreau(_MoreauType):
         M_k (u_k - u_{k-1}) - 1/2 [h(t_k, q_k, u_{k-1}) + h(t_k, q_k, u_k)] dt = W_k P_k
 
     Time-reversible: no drift of the energy between impacts. Implicit in velocity-dependent forces only. Second order on smooth
-    motion in q at the nodes and in u at mid-interval; first order where a system defines its own q_dot, whose update is an Euler step.
+    motion in q at the nodes and in u at mid-interval, first order with bilateral constraints.
     """
 
     order: ClassVar[int] = 2
+    order_note: ClassVar[str] = "1 with bilateral constraints"
     lead: ClassVar[float] = 0.5
     _start: ClassVar[Any] = SymmetricStart
     _step: ClassVar[Any] = SymmetricStep
@@ -162,10 +170,11 @@ class VariationalMoreau(_MoreauType):
         - 1/2 [b(t_k, q_k, u_{k-1}) + b(t_k, q_k, u_k)] dt = W_k P_k
 
     A variational integrator in the sense of discrete mechanics: symplectic between impacts, the energy stays bounded. Second order on
-    smooth motion in q at the nodes and in u at mid-interval. Takes systems with ``q_dot = u`` only.
+    smooth motion in q at the nodes and in u at mid-interval, first order with bilateral constraints. Takes systems with ``q_dot = u`` only.
     """
 
     order: ClassVar[int] = 2
+    order_note: ClassVar[str] = "1 with bilateral constraints"
     lead: ClassVar[float] = 0.5
     _start: ClassVar[Any] = VariationalStart
     _step: ClassVar[Any] = VariationalStep

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from ..linear_system import combine
 from . import base, velocity
 from .base import State
-from .implicit import ImplicitScheme, ImplicitStep
+from .implicit import ImplicitScheme, ImplicitStep, Prepared
+from .positions import moved
 from .velocity import pytree
 
 
@@ -25,12 +26,14 @@ class ThetaStep(ImplicitStep):
         return self.prepared.mass_times(self.t, self.q, self.u_minus, u - self.u_minus) - self.dt * forces
 
     def position(self, u):
-        """q_{k+1}, A14 (23b) or (31b)."""
-        system, t, dt, q, weight = self.system, self.t, self.dt, self.q, self.scheme.weight
-        if not system.defines("q_dot"):
-            return q + dt * ((1 - weight) * self.u_minus + weight * u)
-        before = system.q_dot(t, q, self.u_minus)
-        return q + dt * ((1 - weight) * before + weight * system.q_dot(t + dt, q + dt * before, u))
+        """q_{k+1}, A14 (23b) or (31b); with a q_dot of the system's own by the midpoint rule."""
+        weight = self.scheme.weight
+        return moved(self.system, self.t, self.dt, self.q, (1 - weight) * self.u_minus + weight * u)
+
+    def worked_on(self, u):
+        """v_{k+theta}, A14 (35); of the variant the mean, A14 (92)."""
+        weight = self.scheme.weight
+        return (1 - weight) * self.u_minus + weight * u
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,11 @@ class ThetaScheme(ImplicitScheme):
         """The initial state, as it is."""
         del dt, settings
         return State(q, u, base.no_percussions(prepared.system, t, q, u)), base.nothing_to_solve(q.dtype)
+
+    def between(self, system, t, dt, q, u, q_plus):
+        """The step from the node."""
+        del q_plus
+        return ThetaStep(Prepared(system), t, dt, q, u, self)
 
     def step(self, prepared, t, dt, state, settings):
         """From node k to node k + 1; the percussions act in between."""

@@ -113,6 +113,10 @@ class Step:
         """Velocities (n_u,) whose round-off is all that positions, and forces that balance, resolve."""
         return resolution(self.q, self.dt, self.u_minus.shape[0])
 
+    def worked_on(self, u):
+        """Velocity on which the percussions work: the mean of those before and after (Thomson and Tait's formula, A14 (21))."""
+        return 0.5 * self.u_minus + 0.5 * u
+
     def residual(self, u, p):
         """``R(u) - p``."""
         return self.balance(u, None if self.effect(u) is None else p) - p

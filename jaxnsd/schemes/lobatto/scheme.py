@@ -23,7 +23,7 @@ from ... import butcher
 from ...newton import storing_solutions
 from .. import base
 from ..base import Percussions, Scheme
-from .end import finish
+from .end import EndStep, finish
 from .equations import Arguments, Stages
 from .solution import guess, solve
 
@@ -80,6 +80,10 @@ class Lobatto(Scheme):
     def order(self):
         """Order of convergence on smooth motion."""
         return 2 * self.stages - 2
+
+    def between(self, system, t, dt, q, u, q_plus):
+        """The end of the step, where all of Delta P is taken to act."""
+        return EndStep(system, t, q, u, t + dt, q_plus, None, None)
 
     def init(self, system, t, dt, q, u, settings):
         """State at the first node: as given."""
