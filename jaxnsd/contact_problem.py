@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from . import checks, contact, linalg
-from .batching import lanewise
+from . import checks, contact, lanes, linalg
 from .newton import SemismoothNewton, implicit
 from .results import Outcome
 
@@ -70,11 +69,12 @@ def _solve(G, c, mu, active, guess, d, solver):
     allowed = contact.join(active, jnp.broadcast_to(active[:, None], (n, d)))
     guess = jnp.where(allowed, guess, jnp.zeros_like(guess))
 
-    def solve(args, guess):
+    def solve(args):
+        args, guess = args
         result = contact.solve(_problem(args, d), _kind(c)(guess), solver, dtype)
         return result._replace(z=linalg.pack(result.z))
 
-    result = (lanewise(solve) if jax.default_backend() == "cpu" else solve)(frozen, guess)
+    result = lanes.run(solve, (frozen, guess), lockstep=jax.default_backend() != "cpu")
     z = implicit(Response(d), lax.stop_gradient(result.z), args)
     xi = linalg.matmul(args[0], z) + args[1]
     finite = jnp.all(jnp.isfinite(jnp.concatenate([z, xi, mu])))

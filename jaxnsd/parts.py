@@ -20,7 +20,7 @@ class PartedRun:
     """
 
     def __init__(self, system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None):
-        system, q0, u0, t0, dt, t1, *options = checked(system, scheme, q0, u0, t1, dt, t0, save_every=save_every, solver=solver).args
+        system, q0, u0, t0, dt, t1, *options, _ = checked(system, scheme, q0, u0, t1, dt, t0, save_every=save_every, solver=solver).args
         self.history = _History(*options)
         self.args = system, tuple(jnp.asarray(x, q0.dtype) for x in (t0, dt, t1)), q0, u0
         self.stored = self.history.n_steps // save_every

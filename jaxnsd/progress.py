@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import threading
 
 import jax
 
@@ -48,22 +49,34 @@ def bar(iterable=None, **options):
     return _kind()(*(() if iterable is None else (iterable,)), **{"dynamic_ncols": True} | options)
 
 
-def reporter(total):
-    """Function ``report(done)`` for use inside a traced loop: it moves a bar of ``total`` units, which closes when it is full.
+class Bar:
+    """A bar for the ``steps`` of each member of a batch, whatever order they run in; it closes when it is full.
 
-    The bar opens with the first report of a run, so that a compiled function can run many times. Under `vmap` it counts the
-    steps of the whole batch once, since the count is the same for all.
+    It opens with the first report of a run, so that a compiled function can run many times.
     """
-    bars = []
 
-    def show(done):
-        done = int(done)
-        if not bars or done <= bars[0].n:
-            if bars:
-                bars.pop().close()
-            bars.append(bar(total=total, unit="steps", unit_scale=True))
-        bars[0].update(done - bars[0].n)
-        if done >= total:
-            bars.pop().close()
+    def __init__(self, steps):
+        self.steps, self.members, self.bar = steps, 1, None
+        # Members run on several threads.
+        self.lock = threading.Lock()
 
-    return lambda done: jax.debug.callback(show, done)
+    def begin(self, members):
+        """A run of so many members begins."""
+        with self.lock:
+            self.members = members
+            if self.bar:
+                self.bar.total = members * self.steps
+
+    def report(self, steps):
+        """For use inside a traced loop: so many steps more are done."""
+        jax.debug.callback(lambda: self.show(steps))
+
+    def show(self, steps):
+        """Move the bar."""
+        with self.lock:
+            total = self.members * self.steps
+            self.bar = self.bar or bar(total=total, unit="steps", unit_scale=True)
+            self.bar.update(steps)
+            if self.bar.n >= total:
+                self.bar.close()
+                self.bar = None

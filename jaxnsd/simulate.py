@@ -9,12 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import jaxpr_as_fun
 
-from . import checks, linalg
+from . import checks, lanes, linalg
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
-from .batching import differentiable
 from .newton import SemismoothNewton
 from .results import EXPLANATION, Event, Outcome
 
@@ -24,7 +22,7 @@ BLOW_UP = 1e10
 #: Steps of an innermost loop. Its buffers are small, which lets XLA's CPU backend compile it into one native loop (see `xla_flags`).
 GROUP = 32
 
-#: Largest array of a state, in entries, with which a batch on a CPU runs member by member (see `batching`).
+#: Largest array of a state, in entries, with which a batch on a CPU runs member by member (see `lanes`).
 LANES = 64
 
 
@@ -167,11 +165,11 @@ def simulate(
     solver:       `SemismoothNewton` settings
     sensitivity:  "saltation" differentiates the exact motion, up to O(dt): the shift in time of every impact, and of every reversal of
                   slip, is accounted for (see `jaxnsd.sensitivity`). "discrete" differentiates the discrete map; through an impact this
-                  derivative does *not* tend to that of the exact motion as dt -> 0. The motion is the same, bit for bit.
+                  derivative does *not* tend to that of the exact motion as dt -> 0. The motion is the same to the bit where no
+                  derivative is taken; compiled with its derivative it may differ from that in the last bits.
                   `Solution.events` tells where even the exact motion has no derivative, or a one-sided one.
-                  Second derivatives through impacts are right with `LocatedImpacts`, without impacts for every scheme: `jacfwd(jacfwd)`
-                  everywhere, `jacfwd(jacrev)` where a batch runs member by member (on a CPU, arrays of the state up to `LANES` entries,
-                  progress=False)
+                  Second derivatives, in any mix of the modes, are right with `LocatedImpacts`, and without impacts for every scheme;
+                  second derivatives through impacts by "saltation" do not exist, and are not a number
     checkpoint:   number of steps that reverse mode recomputes at a time, instead of storing what they computed; the square root of
                   the number of steps needs the least memory
     progress:     show a bar (needs tqdm; without it the run goes on without a bar)
@@ -213,13 +211,14 @@ def checked(system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None
 def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress):
     dtype = q0.dtype
     times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
-    history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress)
+    history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
     args = (system, times, q0, u0)
     start, _ = shapes = history.shapes(args)
-    # On a CPU a batch runs member by member; a bar counts the steps of all members at once, which only lockstep has.
-    lanes = jax.default_backend() == "cpu" and not progress and max(q0.size, u0.size, *(P.size for P in start.P)) <= LANES
-    run = _traced(history.run, args)
-    rows, *first = (differentiable(run) if lanes else run)(args)
+    # On a CPU a batch runs member by member.
+    lockstep = jax.default_backend() != "cpu" or max(q0.size, u0.size, *(P.size for P in start.P)) > LANES
+    bar = progress_bar.Bar(n_steps // save_every) if progress else None
+    run = functools.partial(history.run, report=bar and bar.report)
+    rows, *first = lanes.run(run, args, lockstep=lockstep, begin=bar and bar.begin)
     return _solution(history, shapes, times, rows, first)
 
 
@@ -231,13 +230,6 @@ def _solution(history, shapes, times, rows, first):
     t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
     initial, code = first
     return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), events, auxiliary, every)
-
-
-def _traced(function, args):
-    """``function(args)``, traced once for all that differentiation and batching make of it."""
-    jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(args)
-    call = jaxpr_as_fun(jaxpr)
-    return lambda args: jax.tree.unflatten(jax.tree.structure(shapes), call(*jax.tree.leaves(args)))
 
 
 class Record(NamedTuple):
@@ -261,7 +253,6 @@ class _History:
     solver: Any
     sensitivity: str
     checkpoint: Any
-    progress: bool
 
     def initial(self, system, times, q0, u0):
         """State and info at the first node."""
@@ -282,12 +273,11 @@ class _History:
         zero = jnp.zeros((), jnp.int32)
         return Record(state.P, info.iterations, info.residual, zero, info.contact, zero)
 
-    def run(self, args):
+    def run(self, args, report=None):
         """``(rows, percussions at the first node, outcome there)``: a row holds a node's state and the record of the interval before."""
         carry, body, row, first = self.start(args)
         n_stored = self.n_steps // self.save_every
         recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
-        report = progress_bar.reporter(n_stored) if self.progress else None
         last, rows = _loop(body, carry, n_stored, recompute=recompute, report=report)
         return jnp.concatenate([rows, row(last)[None]]), *first
 
@@ -410,12 +400,15 @@ def _in_groups(run, size, each=lambda group: group, report=None):
 
     def grouped(carry, first, length):
         if length <= size:
-            return each(lambda carry, first: run(carry, first, length))(carry, first)
+            out = each(lambda carry, first: run(carry, first, length))(carry, first)
+            if report:
+                report(length)
+            return out
 
         def group(carry, start):
             carry, out = each(lambda carry, first: run(carry, first, size))(carry, start)
             if report:
-                report(start + size)
+                report(size)
             return carry, out
 
         n, rest = divmod(length, size)
@@ -425,7 +418,7 @@ def _in_groups(run, size, each=lambda group: group, report=None):
             start = first + n * size
             carry, last = each(lambda carry, first: run(carry, first, rest))(carry, jnp.asarray(start))
             if report:
-                report(jnp.asarray(length))
+                report(rest)
             out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
         return carry, out
 

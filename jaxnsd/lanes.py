@@ -1,0 +1,250 @@
+"""How a batch of simulations runs on a CPU: member by member, each in one native loop, spread over the cores.
+
+`jax.vmap` of a loop runs the batch in lockstep: every operation of a step sweeps over all members, every loop goes on until the last
+member is done. That is what a GPU needs. On a CPU it is 3 to 10 times slower than running the members one after the other, because the
+loop of one member stays in registers and first-level cache. A run is therefore a primitive of its own, and what batching and
+differentiation make of a run is again a run: of its members one by one, of its derivative, of the transpose of that.
+
+Reverse mode of a single run stores on the way forward what the way back needs. That of a batch computes each member forward again and
+then backward, so that what is stored is that of a few members at a time, not of the whole batch.
+"""
+
+import functools
+import itertools
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import core, lax
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+#: Independent loops that a batch is split into; each runs on a core of its own, and is compiled on its own. Results do not depend on it.
+STRANDS = min(os.cpu_count() or 1, 4)
+
+
+def run(function, args, *, lockstep=False, begin=None):
+    """``function(args)``, whose `vmap` maps the members of a batch one by one; derivatives in both modes do as well.
+
+    What is differentiated returns arrays of floats. With ``lockstep`` a batch is one run with wider arrays. ``begin(members)``, or None,
+    is called on the host when a run of so many members begins.
+    """
+    leaves, tree = jax.tree.flatten(args)
+    leaves = _alike([jnp.asarray(x) for x in leaves])
+    # Traced once, for all that is made of it; what varies over the devices of a `shard_map` is of no concern inside.
+    plain = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
+    jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*plain)
+    outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
+    of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin)
+    return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
+
+
+class Level(NamedTuple):
+    """A batch: its size, and which arguments have an axis of it."""
+
+    size: int
+    mapped: tuple
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A function of the arrays of one member, and the batches, the outermost first, that it is mapped over."""
+
+    function: Any  # (*args) -> outs
+    outs: tuple  # shapes of the outs of a member
+    lockstep: bool
+    linear: tuple  # of every argument: whether the function is a linear map of it, at the point that the others are
+    levels: tuple = ()
+    stores: int = 0  # outs at the end that only serve the way back of a single run: in a batch zeros
+    stored: int = 0  # arguments at the end, beside those of the function, that hold them
+    back: Any = None  # (stored, cotangents) -> outs of the transpose
+    begin: Any = None
+    quick: Any = None  # (stored, arguments that are linear) -> outs, in place of the function
+
+    def split(self, args):
+        """Arguments of the function, and what was stored."""
+        n = len(args) - self.stored
+        return list(args[:n]), list(args[n:])
+
+    def alone(self):
+        """The same run without what is stored."""
+        n = len(self.outs) - self.stores
+        function = (lambda *args: self.function(*args)[:n]) if self.stores else self.function
+        return replace(self, function=function, outs=self.outs[:n], stores=0, stored=0, back=None, quick=None)
+
+
+_run = Primitive("jaxnsd_run")
+_run.multiple_results = True
+
+
+def _value(*args, run):
+    args, stored = run.split(args)
+    if run.begin:
+        jax.debug.callback(functools.partial(run.begin, math.prod(level.size for level in run.levels)))
+    if run.quick:
+        return list(run.quick(stored, _chosen(args, run.linear)))
+    if not run.levels:
+        return list(run.function(*args))
+    (size, mapped), *inner = run.levels
+    moving = _chosen(args, mapped)
+    strands = STRANDS if size >= 2 * STRANDS else 1
+    bounds = [size * i // strands for i in range(strands + 1)]
+
+    def member(moving):
+        return _value(*_replaced(args, mapped, moving), run=replace(run.alone(), levels=tuple(inner), begin=None))
+
+    parts = [lax.map(member, [x[a:b] for x in moving]) for a, b in itertools.pairwise(bounds)]
+    return [jnp.concatenate(pieces) if strands > 1 else pieces[0] for pieces in zip(*parts, strict=True)]
+
+
+def _shapes(*args, run):
+    sizes = tuple(level.size for level in run.levels)
+    varying = [x for x in args if _varies(x)]
+    if not varying:
+        return [core.ShapedArray((*sizes, *s.shape), s.dtype) for s in run.outs]
+    return [varying[0].update(shape=(*sizes, *s.shape), dtype=s.dtype, weak_type=False) for s in run.outs]
+
+
+def _jvp(primals, tangents, *, run):
+    args, _ = run.split(primals)
+    n, whole = len(args), run.alone()
+    moves = [type(t) is not ad.Zero for t in tangents[:n]]
+    directions = _chosen(tangents[:n], moves)
+
+    def push(*xs):
+        of = lambda *moving: whole.function(*_replaced(xs[:n], moves, moving))  # noqa: E731
+        return jax.jvp(of, tuple(_chosen(xs[:n], moves)), tuple(xs[n:]))[1]
+
+    levels = tuple(Level(size, mapped + tuple(_chosen(mapped, moves))) for size, mapped in run.levels)
+    if not directions:
+        out = _run.bind(*primals, run=run)
+        return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
+    # Jitted, so that the many transformations of it share what they trace.
+    derivative = Run(jax.jit(push), whole.outs, run.lockstep, (False,) * n + (True,) * len(directions), levels, begin=run.begin)
+    if run.levels or any(run.linear) or run.stores:
+        out = _run.bind(*primals, run=run)
+        d_out = _run.bind(*args, *directions, run=derivative)
+        return out, d_out + [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out[len(d_out) :]]
+    tree = None
+
+    def forward(*args):
+        nonlocal tree
+        value, back = jax.vjp(lambda *moving: run.function(*_replaced(args, moves, moving)), *_chosen(args, moves))
+        residuals, tree = jax.tree.flatten(back)
+        return [*value, *residuals]
+
+    def back(stored, cotangents):
+        return jax.tree.unflatten(tree, stored)(list(cotangents))
+
+    forward = jax.jit(forward)
+    plain = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in args]
+    outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *plain))
+    k = len(outs) - len(run.outs)
+    out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k))
+    value, residuals = out[: len(run.outs)], out[len(run.outs) :]
+    return value, _run.bind(*args, *directions, *residuals, run=replace(derivative, stored=k, back=jax.jit(back)))
+
+
+def _transpose(cotangents, *args, run):
+    args, stored = run.split(args)
+    moves = [ad.is_undefined_primal(x) for x in args]
+    stays = [not m for m in moves]
+    known, k = _chosen(args, stays), sum(stays)
+    # Of the arguments that come back: which batches they are mapped over.
+    mapped = [[level.mapped[i] for level in run.levels] for i, m in enumerate(moves) if m]
+    avals = [x.aval if m else jax.typeof(x) for x, m in zip(args, moves, strict=True)]
+    shapes = [core.ShapedArray(x.shape[sum(of) :], x.dtype) for x, of in zip(_chosen(avals, moves), mapped, strict=True)]
+    outs = _shapes(*avals, run=run)
+    cotangents = [jnp.zeros(s.shape, s.dtype) if type(c) is ad.Zero else c for c, s in zip(cotangents, outs, strict=True)]
+    whole = run.alone()
+
+    def pull(*xs):
+        def of(*moving):
+            return list(whole.function(*_replaced(_replaced(moves, stays, xs[:k]), moves, moving)))
+
+        return jax.vjp(of, *(jnp.zeros(s.shape, s.dtype) for s in shapes))[1](list(xs[k:]))
+
+    levels = tuple(Level(size, tuple(_chosen(mapped, stays)) + (True,) * len(cotangents)) for size, mapped in run.levels)
+    turned = Run(jax.jit(pull), tuple(shapes), run.lockstep, (False,) * k + (True,) * len(cotangents), levels, begin=run.begin)
+    if run.back:
+        turned = replace(turned, stored=len(stored), quick=run.back)
+    out = _run.bind(*known, *cotangents, *(stored if run.back else ()), run=turned)
+    # What all members of a batch share gets the sum of what they send back.
+    out = iter([jnp.sum(x, [i for i, m in enumerate(axes) if not m]) for x, axes in zip(out, mapped, strict=True)])
+    return [next(out) if m else None for m in moves] + [None] * len(stored)
+
+
+def _batch(args, axes, *, run):
+    args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
+    size = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None)
+    args, stored = run.split(args)
+    mapped, moved = run.split([axis is not None for axis in axes])
+    at_one_point = any(run.linear) and not any(_chosen(mapped, [not x for x in run.linear]))
+    if run.lockstep or at_one_point:
+        # Many directions at one point: lockstep does the work of the point once.
+        return _wider(args, stored, mapped, moved, size, run)
+    out = _run.bind(*args, run=replace(run.alone(), levels=(Level(size, tuple(mapped)), *run.levels)))
+    nothing = [jnp.zeros(s.shape, s.dtype) for s in run.outs[len(out) :]]
+    return [*out, *nothing], [0] * len(out) + [None] * len(nothing)
+
+
+def _wider(args, stored, mapped, moved, size, run):
+    """A batch in lockstep: a run whose members are wider; the axis of the batch comes after those of the levels."""
+    depth = [sum(level.mapped[i] for level in run.levels) for i in range(len(args))]
+    inside = [jnp.moveaxis(x, 0, d) if m else x for x, m, d in zip(args, mapped, depth, strict=True)]
+    axes, of_stored = ([0 if m else None for m in flags] for flags in (mapped, moved))
+    shared = [not m for m in _chosen(mapped, run.linear)]
+
+    def back(stored, cotangents):
+        out = jax.vmap(run.back, (of_stored, 0), axis_size=size)(stored, cotangents)
+        return [jnp.sum(x, axis=0) if s else x for x, s in zip(out, shared, strict=True)]
+
+    wide = replace(
+        run,
+        function=jax.vmap(run.function, tuple(axes), axis_size=size),
+        outs=tuple(core.ShapedArray((size, *s.shape), s.dtype) for s in run.outs),
+        back=run.back and back,
+        quick=run.quick and jax.vmap(run.quick, (of_stored, _chosen(axes, run.linear)), axis_size=size),
+    )
+    out = _run.bind(*inside, *stored, run=wide)
+    return out, [len(run.levels)] * len(out)
+
+
+def _chosen(values, mask):
+    return [x for x, m in zip(values, mask, strict=True) if m]
+
+
+def _replaced(values, chosen, new):
+    """``values`` with those that are chosen replaced, in order, by ``new``."""
+    new = iter(new)
+    return [next(new) if c else x for x, c in zip(values, chosen, strict=True)]
+
+
+def _varies(shape):
+    """Axes of the devices of a `shard_map` that an array varies over; older versions of JAX do not keep them."""
+    axes = getattr(shape, "manual_axis_type", None)
+    return getattr(shape, "vma", frozenset()) if axes is None else axes.varying
+
+
+def _alike(leaves):
+    """Arrays that all vary over the same devices of a `shard_map`."""
+    sets = [_varies(jax.typeof(x)) for x in leaves]
+    axes = frozenset().union(*sets)
+    vary = (lambda x, names: lax.pcast(x, names, to="varying")) if hasattr(lax, "pcast") else lambda x, names: lax.pvary(x, names)
+    return [vary(x, tuple(axes - own)) if axes - own else x for x, own in zip(leaves, sets, strict=True)]
+
+
+def _lower(ctx, *args, run):
+    plain = [core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
+    return mlir.lower_fun(_value, multiple_results=True)(ctx.replace(avals_in=plain), *args, run=run)
+
+
+_run.def_impl(_value)
+_run.def_abstract_eval(_shapes)
+mlir.register_lowering(_run, _lower)
+ad.primitive_jvps[_run] = _jvp
+ad.primitive_transposes[_run] = _transpose
+batching.primitive_batchers[_run] = _batch
