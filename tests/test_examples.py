@@ -62,6 +62,7 @@ def test_bad_arguments_get_one_line_and_status_2(capsys, name, arguments, words)
     assert words in lines[0]
 
 
+@pytest.mark.slow
 def test_monte_carlo_reports_every_member(capsys, tmp_path):
     picture = tmp_path / "a.png"
     # 40 members in chunks of 16: the last chunk is not full.
@@ -87,6 +88,7 @@ def test_monte_carlo_leaves_out_what_failed(capsys):
     assert "66.67 % walk" in out and "mean 110.00" in out
 
 
+@pytest.mark.slow
 def test_elastic_bar_compares_schemes(capsys, tmp_path):
     picture = tmp_path / "a.png"
     status, out, _ = call(capsys, "elastic_bar", "--nodes", 30, "--dt", "4e-6", "--out", picture)
@@ -101,6 +103,7 @@ def test_elastic_bar_compares_schemes(capsys, tmp_path):
     assert rows["MoreauJean(0.5)"][3] == 0 and rows["MoreauJean(1)"][2] < rows["GeneralizedAlpha(0.5)"][2]
 
 
+@pytest.mark.slow
 def test_identify_tells_the_kinds_of_derivative_apart(capsys, tmp_path):
     picture = tmp_path / "a.png"
     status, out, _ = call(capsys, "identify", "--iterations", 15, "--out", picture)

@@ -14,6 +14,7 @@ def test_there_is_a_notebook():
     assert NOTEBOOKS
 
 
+@pytest.mark.slow
 # The kernel's sockets and the loop they live on warn of things outside of this project.
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
