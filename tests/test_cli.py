@@ -27,8 +27,8 @@ def call(capsys, *arguments):
 def test_help_names_every_command(capsys):
     status, out, _ = call(capsys, "--help")
     assert status == 0
-    for command in ("list", "run", "compare", "demo"):
-        assert command in out
+    for word in ("list", "run", "compare", "demo", "--cache", "JAX_COMPILATION_CACHE_DIR"):
+        assert word in out
 
 
 def test_list_names_every_model_scheme_and_parameter(capsys):
