@@ -66,8 +66,8 @@ def _parser():
     parser = Parser(
         prog="jaxnsd",
         description="Simulate mechanical systems with hard contact, impact and Coulomb friction.",
-        epilog="The first run of a model with a scheme compiles it. With --cache DIR, or JAX_COMPILATION_CACHE_DIR set to a directory, the next "
-        "process starts with what was compiled.",
+        epilog="The first run of a model with a scheme compiles it. With --cache DIR, or JAX_COMPILATION_CACHE_DIR set to a directory, the "
+        "next process starts with what was compiled.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"jaxnsd {__version__}")
