@@ -26,7 +26,7 @@ class PartedRun:
         self.stored = self.history.n_steps // save_every
         count = -(-self.stored // max(-(-self.stored // PARTS), -(-STEPS // save_every)))
         self.length = -(-self.stored // count)
-        self._carry, self._first, self._rows, self._last = None, None, [], None
+        self._carry, self._first, self._rows = None, None, []
 
     def __iter__(self):
         return self
