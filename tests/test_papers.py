@@ -3,12 +3,11 @@
 import jax
 import numpy as np
 import pytest
+from scheme_table import MOREAU_TYPE, over
 
 from jaxnsd import Moreau, SymmetricMoreau, VariationalMoreau, simulate
 from jaxnsd.models import BouncingBall, RotatingBall, SpringPendulum, Woodpecker
 
-SCHEMES = [Moreau(), SymmetricMoreau(), VariationalMoreau()]
-all_schemes = pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 GRAVITY = 9.81
 
 # One number of steps for all step sizes of a test, so that they share one compiled run; what comes after the time of interest is cut off.
@@ -20,7 +19,7 @@ def run(system, scheme, n_steps, dt, state=None):
 
 
 # ----------------------------------------------------------------------------------------------- C18 Fig. 1-2: bouncing ball
-@all_schemes
+@over(MOREAU_TYPE, fast=[SymmetricMoreau()])
 def test_bouncing_ball_accumulation_point(scheme):
     """The bounces end at t* = t_1 (1 + e) / (1 - e), with an error of a few steps, and the ball rests."""
     ball = BouncingBall()
@@ -42,7 +41,7 @@ def test_bouncing_ball_accumulation_point(scheme):
     assert errors[-1] < errors[0] / 4, errors
 
 
-@all_schemes
+@over(MOREAU_TYPE, fast=[SymmetricMoreau()])
 def test_bouncing_ball_impacts(scheme):
     """Every impact reverses the velocity times e_N, and the peaks fall as e_N^2 (Fig. 1)."""
     dt = 2.5e-4
@@ -79,7 +78,7 @@ def test_spring_pendulum_energy_at_start():
     assert float(pendulum.total_energy(0.0, *pendulum.initial_state())) == pytest.approx(ENERGY_AT_START, rel=1e-12)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES[1:], ids=lambda scheme: scheme.name)
+@over(MOREAU_TYPE[1:], fast=[VariationalMoreau()])
 @pytest.mark.parametrize("t1", [50.0, pytest.param(1000.0, marks=pytest.mark.slow)])
 def test_spring_pendulum_energy_is_bounded(scheme, t1):
     """Fig. 4: no drift, over impacts either."""
@@ -110,6 +109,7 @@ def test_spring_pendulum_moreau_loses_the_pendular_motion():
     assert np.max(np.abs(late)) < 0.2 * np.pi / 4
 
 
+@pytest.mark.slow
 def test_spring_pendulum_mean_square_error():
     """Fig. 5: the mean square error over time of Moreau and of the symmetric scheme, over the first second with one impact.
 
@@ -126,7 +126,7 @@ def test_spring_pendulum_mean_square_error():
         runs = [run(pendulum, scheme, PENDULUM_STEPS, coarse / m).q[::m][:nodes] for m in divisors]
         return np.array([np.mean(np.sum(np.asarray(q - reference) ** 2, axis=1)) for q in runs])
 
-    moreau, symmetric, variational = (errors(scheme) for scheme in SCHEMES)
+    moreau, symmetric, variational = (errors(scheme) for scheme in MOREAU_TYPE)
     slopes = [-np.polyfit(np.log(divisors), np.log(e), 1)[0] for e in (moreau, symmetric, variational)]
     assert 1.5 < slopes[0] < 2.5
     assert all(1.5 < slope < 3.2 for slope in slopes[1:])
@@ -134,6 +134,7 @@ def test_spring_pendulum_mean_square_error():
     assert np.exp(np.mean(np.log(moreau / variational))) > 2.5
 
 
+@pytest.mark.slow
 def test_spring_pendulum_both_gaps():
     """The angle and the distance l sin(phi) describe the same wall: the motions agree as dt goes to 0, but are not the same."""
     errors, steps = [], (4e-3, 1e-3, 2.5e-4)
@@ -184,7 +185,7 @@ def test_woodpecker_limit_cycle():
 @pytest.mark.parametrize(
     ("system", "n_steps", "dt", "coincide"),
     [
-        (Woodpecker(), WOODPECKER_STEPS, 1e-4, True),
+        pytest.param(Woodpecker(), WOODPECKER_STEPS, 1e-4, True, marks=pytest.mark.slow),
         (BouncingBall(), BALL_STEPS, 1e-3, True),
         (SpringPendulum(), PENDULUM_STEPS, 1e-3, False),
     ],
@@ -222,7 +223,7 @@ def rotating_ball(scheme, omega, e_N, dt, t1=1.0):
 STEPS = [1e-2, 2e-3, 4e-4]
 
 
-@all_schemes
+@over(MOREAU_TYPE, fast=[VariationalMoreau()])
 def test_rotating_ball_case_1(scheme):
     """omega = 0, e_N = 0.5: a ball that bounces without friction force."""
     errors = []
@@ -239,7 +240,7 @@ def test_rotating_ball_case_1(scheme):
     assert errors[-1] < errors[0] / 5, errors
 
 
-@all_schemes
+@over(MOREAU_TYPE, fast=[VariationalMoreau()])
 def test_rotating_ball_case_2(scheme):
     """omega = 50, e_N = 0: slips at the impact, slides with mu g, rolls at 2 omega R / 7."""
     omega = 50.0
@@ -274,7 +275,7 @@ def test_rotating_ball_case_2(scheme):
     assert shifts[-1] < shifts[0] / 5, shifts
 
 
-@all_schemes
+@over(MOREAU_TYPE, fast=[VariationalMoreau()])
 def test_rotating_ball_case_3(scheme):
     """omega = 10, e_N = 0: sticks at the impact and rolls from then on."""
     omega = 10.0

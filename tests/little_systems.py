@@ -1,0 +1,113 @@
+"""Little systems with features that the models do not have, for the tests that hold schemes to physics."""
+
+import jax.numpy as jnp
+import numpy as np
+
+import jaxnsd
+from jaxnsd import System
+
+GRAVITY = 9.81
+
+
+@jaxnsd.system
+class CartesianPendulum(System):
+    """A point mass on a rigid rod as a position-level constraint, with a wall below the hinge: q = (x, y)."""
+
+    length: float = 1.0
+    e_N: float = 0.8
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return GRAVITY * q[1]
+
+    def constraint(self, t, q):
+        return jnp.stack([jnp.hypot(q[0], q[1]) - self.length])
+
+    def gap(self, t, q):
+        return q[:1]
+
+    def initial_state(self):
+        return jnp.array([np.sin(0.8), -np.cos(0.8)]), jnp.zeros(2)
+
+
+@jaxnsd.system
+class Skate(System):
+    """A skate on an inclined plane as a velocity-level constraint: q = (x, y, phi), x downhill."""
+
+    inertia: float = 0.3
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * (u[0] ** 2 + u[1] ** 2 + self.inertia * u[2] ** 2)
+
+    def force(self, t, q, u):
+        return jnp.array([2.0, 0.0, 0.0])
+
+    def velocity_constraint(self, t, q, u):
+        return jnp.stack([u[0] * jnp.sin(q[2]) - u[1] * jnp.cos(q[2])])
+
+    def initial_state(self):
+        return jnp.zeros(3), jnp.array([0.0, 0.0, 1.5])
+
+
+@jaxnsd.system
+class ShakenTable(System):
+    """A ball with friction on a table that shakes up and down and moves sideways: rheonomic gap and tangential velocity, q = (x, y)."""
+
+    amplitude: float = 0.01
+    frequency: float = 40.0  # rad/s: throws the ball up
+    e_N: float = 0.4
+    mu: float = 0.2
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return GRAVITY * q[1]
+
+    def gap(self, t, q):
+        return q[1:] - self.amplitude * jnp.sin(self.frequency * t)
+
+    def tangential_velocity(self, t, q, u):
+        return (u[:1] - 0.5 * jnp.cos(3 * t))[:, None]
+
+    def initial_state(self):
+        return jnp.zeros(2), jnp.array([0.0, 0.4])
+
+
+@jaxnsd.system
+class TumblingBody(System):
+    """A body without symmetry, with a frictional foot: q = (position, unit quaternion), u = (velocity, body-fixed angular velocity)."""
+
+    e_N: float = 0.3
+    mu: float = 0.4
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * (u[:3] @ u[:3] + jnp.array([0.02, 0.03, 0.045]) @ u[3:] ** 2)
+
+    def potential_energy(self, t, q):
+        return GRAVITY * q[2]
+
+    def q_dot(self, t, q, u):
+        s, v, w = q[3], q[4:], u[3:]
+        return jnp.concatenate([u[:3], 0.5 * jnp.stack([-v @ w]), 0.5 * (s * w + jnp.cross(v, w))])
+
+    def rotate(self, q, r):
+        s, v = q[3], q[4:]
+        s, v = s / jnp.sqrt(q[3:] @ q[3:]), v / jnp.sqrt(q[3:] @ q[3:])
+        return r + 2 * jnp.cross(v, jnp.cross(v, r) + s * r)
+
+    foot = (0.05, -0.1, -0.3)
+
+    def gap(self, t, q):
+        return (q[:3] + self.rotate(q, jnp.array(self.foot)))[2:]
+
+    def tangential_velocity(self, t, q, u):
+        return (u[:3] + self.rotate(q, jnp.cross(u[3:], jnp.array(self.foot))))[None, :2]
+
+    def initial_state(self):
+        return jnp.array([0.0, 0.0, 0.35, 1.0, 0.0, 0.0, 0.0]), jnp.array([0.5, 0.0, 0.0, 2.0, -1.0, 3.0])
+
+
+LITTLE = {cls.__name__: cls for cls in (CartesianPendulum, Skate, ShakenTable, TumblingBody)}
