@@ -52,7 +52,7 @@ TABLE = {
     "SpringPendulum": Row(2000, 1e-3, VARIATIONAL, (VARIATIONAL, LOBATTO), quick=False),
     "Woodpecker": Row(3000, 1e-4, MOREAU, (JEAN,)),
     "BeadColumn": Row(2000, 1e-3, SYMMETRIC, (SYMMETRIC,), options=(("n", 4),)),
-    "RotatingBall": Row(2500, 4e-4, ALPHA, (ALPHA, LOBATTO), quick=False, args=(50.0,)),
+    "RotatingBall": Row(2500, 4e-4, ALPHA, (ALPHA, LOBATTO), args=(50.0,)),
     "SliderCrank": Row(1000, 2e-5, None, schemes=(MOREAU, JEAN)),
     "SliderCrankMinimal": Row(1000, 2e-5, None, (MOREAU,), schemes=(MOREAU,)),
     "PointMassOnSlope": Row(1500, 1e-3, JEAN, (JEAN,), args=(2,)),
