@@ -125,7 +125,8 @@ COLUMNS = {
 
 def legend():
     """What the columns of the `table` hold, as text."""
-    return "\n".join(f"  {name:<15}{meaning}" for name, meaning in COLUMNS.items())
+    lines = [f"  {name:<15}{meaning}" for name, meaning in COLUMNS.items()]
+    return "\n".join([*lines, "  nan            not defined here: no impact, no contact, or percussions between the nodes"])
 
 
 def table(rows):

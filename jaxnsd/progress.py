@@ -50,7 +50,7 @@ def bar(iterable=None, **options):
 
 
 class Bar:
-    """A bar for the ``steps`` of each member of a batch, whatever order they run in; it closes when it is full.
+    """A bar for the ``steps`` from stored node to stored node of each member of a batch, in whatever order; it closes when it is full.
 
     It opens with the first report of a run, so that a compiled function can run many times.
     """
@@ -75,7 +75,7 @@ class Bar:
         """Move the bar."""
         with self.lock:
             total = self.members * self.steps
-            self.bar = self.bar or bar(total=total, unit="steps", unit_scale=True)
+            self.bar = self.bar or bar(total=total, unit="nodes", unit_scale=True)
             self.bar.update(steps)
             if self.bar.n >= total:
                 self.bar.close()
