@@ -77,10 +77,12 @@ def _draw_limit_cycle(sol, gentle, knocks):
     settled = t >= knocks[-4]
     for ax, i, name in ((axes[0, 0], 1, "M"), (axes[0, 1], 2, "S")):
         ax.plot(q[settled, i], u[settled, i], color=COLOURS[0], label="limit cycle")
-        for run, colour, label in ((sol, COLOURS[1], "start"), (gentle, COLOURS[4], "start at half the speed, first four cycles")):
+        # The sleeve starts from one point in both: one dot is seen around the other.
+        runs = ((sol, COLOURS[1], "start", 9), (gentle, COLOURS[4], "start at half the speed, first four cycles", 4.5))
+        for run, colour, label, size in runs:
             way = np.asarray(run.t) < 4 * PERIOD
             ax.plot(run.q[way, i], run.u[way, i], color=colour, linewidth=0.8, zorder=1)
-            ax.plot(run.q[0, i], run.u[0, i], "o", color=colour, markersize=5, label=label)
+            ax.plot(run.q[0, i], run.u[0, i], "o", color=colour, markersize=size, label=label)
         ax.set_xlabel(rf"$\varphi_{name}$ in rad")
         ax.set_ylabel(rf"$\dot\varphi_{name}$ in rad/s")
     axes[0, 0].set_title("sleeve")
@@ -329,9 +331,9 @@ def _draw_identification(t, q, fitted, starts, length, paths, loss, best, covari
     ax = axes[0, 0]
     inside = np.unique(starts[:, None] + np.arange(length + 1))
     outside = np.setdiff1d(np.arange(len(t)), inside)[::10]
-    ax.plot(t[outside], q[outside, 1], ".", color="0.6", markersize=3, label="measured")
-    ax.plot(t[inside[::2]], q[inside[::2], 1], ".", color=COLOURS[1], markersize=4, label="in windows around impacts")
-    ax.plot(fitted.t, fitted.q[:, 1], color=COLOURS[0], linewidth=0.9, label="simulated, recovered parameters")
+    ax.plot(t[outside], q[outside, 1], ".", color="0.7", markersize=6, label="measured")
+    ax.plot(t[inside[::2]], q[inside[::2], 1], ".", color=COLOURS[1], markersize=6, label="in windows around impacts")
+    ax.plot(fitted.t, fitted.q[:, 1], color=COLOURS[0], linewidth=0.7, label="simulated, recovered parameters")
     ax.set(xlabel="time $t$ in s", ylabel="height $y$ in m", title="bouncing, spinning ball", ylim=(0, 1.45))
     ax.legend(frameon=False, loc="upper right")
 
