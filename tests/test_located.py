@@ -9,8 +9,8 @@ from test_sensitivity import G, Thrown, error, exact, thrown
 
 import jaxnsd
 from jaxnsd import LocatedImpacts, System, simulate
-from jaxnsd.models import BouncingBall, CornerBlock, PointMassOnSlope
-from jaxnsd.schemes.located import Veiled
+from jaxnsd.models import BouncingBall, CornerBlock, DoublePendulum, PointMassOnSlope
+from jaxnsd.schemes.located.segments import Veiled
 
 EXACT_IN_FLIGHT = [jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.8), jaxnsd.SymmetricMoreau(), jaxnsd.Lobatto(2)]
 
@@ -222,3 +222,30 @@ def test_bad_arguments():
     bar = jaxnsd.models.elastic_bar(4)
     with pytest.raises(ValueError, match="GeneralizedAlpha"):
         simulate(bar, LocatedImpacts(jaxnsd.KrenkHogsberg(0.9)), *bar.initial_state(), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("scheme", [jaxnsd.SymmetricMoreau(), pytest.param(jaxnsd.Lobatto(2), marks=pytest.mark.slow)])
+def test_nothing_is_lost_where_nothing_is_hit(scheme):
+    """A step without an impact is the wrapped scheme's own, that of schemes with velocities at mid-interval too."""
+    system = DoublePendulum(wall=10.0)
+    alone, located = (simulate(system, s, *system.initial_state(), 0.5, 1e-2) for s in (scheme, LocatedImpacts(scheme)))
+    np.testing.assert_allclose(located.q, alone.q, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(located.u, alone.u, rtol=0, atol=1e-14)
+    assert np.isnan(located.auxiliary["impact_times"]).all()
+
+
+def test_times_of_impacts_are_stored_with_their_derivatives():
+    """A ball from height h hits at t1 = sqrt(2 h / g) and t2 = (1 + 2 e) t1."""
+
+    def times(p, at):
+        sol = simulate(BouncingBall(gravity=G, e_N=p[1]), LocatedImpacts(jaxnsd.MoreauJean()), p[:1], jnp.zeros(1), 1.2, 0.05)
+        found = sol.auxiliary["impact_times"]
+        return found[at, 0], (found, sol.auxiliary["impact_contacts"])
+
+    p, exact = jnp.array([1.0, 0.7]), lambda p: jnp.sqrt(2 * p[0] / G) * jnp.stack([1.0, 1 + 2 * p[1]])
+    nodes = np.ceil(np.asarray(exact(p)) / 0.05).astype(int)
+    forward, (found, contacts) = jax.jit(jax.jacfwd(lambda p: times(p, nodes), has_aux=True))(p)
+    np.testing.assert_allclose(found[nodes, 0], exact(p), rtol=1e-13)
+    assert np.isfinite(found).sum() == 2 and np.isnan(found[:, 1]).all()
+    np.testing.assert_array_equal(np.asarray(contacts)[:, 0], np.where(np.isfinite(found[:, 0]), 0, -1))
+    np.testing.assert_allclose(forward, jax.jacfwd(exact)(p), rtol=1e-12, atol=1e-14)

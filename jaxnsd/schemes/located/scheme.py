@@ -1,0 +1,141 @@
+"""Impacts at their time: a scheme that locates impacts inside of its fixed step.
+
+Invariant: a step of length dt is made of segments. In each of them the contacts that are open do not act; a segment ends at the first
+time at which one of them closes,
+
+    g_N^i(t_k + s, q(s)) = 0,        u_plus = R(t_k + s, q(s), u(s)),
+
+with q(s), u(s) the wrapped scheme's own step of length s and R the impact map of the system; the last segment ends at t_{k+1}. The time s
+is found from the cubic through gaps and gap velocities at both ends of the segment, and then by Newton's method on the scheme's step.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...derivatives import with_rule
+from ..alpha import KrenkHogsberg
+from ..base import Scheme
+from ..theta import MoreauJean
+from . import replay
+from .search import search
+from .segments import Segments
+
+
+class LocatedState(NamedTuple):
+    """State of the wrapped scheme, and the impacts that were located in the step that ended there."""
+
+    inner: Any
+    impact_times: jax.Array  # (max_impacts,), NaN where there is none
+    impact_contacts: jax.Array  # (max_impacts,), -1 where there is none
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+@dataclass(frozen=True)
+class LocatedImpacts(Scheme):
+    """A scheme whose impacts are located inside of its step, up to ``max_impacts`` of them in each (see `jaxnsd.schemes.located`).
+
+    The order of the scheme on smooth motion is kept across isolated impacts, where a scheme that captures events is of first order. The
+    motion is then a smooth function of its parameters, and its derivatives, first and second, are those of the motion as computed, with
+    the shift of every impact in time.
+
+    Impacts beyond ``max_impacts`` in a step are captured as the wrapped scheme does it, as are contacts that close slower than 1.5 times
+    the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. So is the
+    change from sliding to sticking, to first order. A step without an impact needs one look at the gaps more; a step with one is repeated
+    about four times.
+
+    scheme:       any but `KrenkHogsberg`. `Lobatto` keeps its order of 2 to 8; `MoreauJean` with theta = 1/2 and the alpha-schemes are
+                  of second order where the mass matrix is constant, `SymmetricMoreau` and `VariationalMoreau` in their coordinates;
+                  `Moreau` of first. Linear systems are stepped as nonlinear ones, without the factors of their matrices.
+    max_impacts:  impacts to locate in one step
+
+    Percussions of a step are the sums over its segments; `Solution.auxiliary` holds what the last segment has, and of the step that ends at
+    a node the times at which impacts were located, ``impact_times`` (N + 1, max_impacts) in s, NaN where there is none, and the contacts
+    that closed then, ``impact_contacts``, -1 where there is none. Times have derivatives. A step in which nothing was located is the
+    wrapped scheme's own.
+    """
+
+    scheme: Any = dataclasses.field(default_factory=MoreauJean)
+    max_impacts: int = 2
+
+    def __post_init__(self):
+        if not isinstance(self.scheme, Scheme) or isinstance(self.scheme, LocatedImpacts):
+            raise TypeError(f"LocatedImpacts: scheme must be a scheme such as jaxnsd.Lobatto(3), got {self.scheme!r}")
+        super().__post_init__()
+        if self.max_impacts < 1:
+            raise ValueError(f"LocatedImpacts: max_impacts must be a positive whole number, got {self.max_impacts!r}")
+
+    @property
+    def order(self):
+        """Order of the wrapped scheme."""
+        return self.scheme.order
+
+    @property
+    def auxiliary(self):
+        """State fields stored in the Solution: those of the wrapped scheme, and the impacts that were located."""
+        return (*self.scheme.auxiliary, "impact_times", "impact_contacts")
+
+    @property
+    def unbalanced(self):
+        """Percussions of located impacts act between the nodes."""
+        return (
+            "LocatedImpacts turns velocities at impacts between the nodes, so the works of percussions cannot be told from a Solution; use "
+            f"{self.scheme.name}() alone, or jax.vmap(system.total_energy)(sol.t, sol.q, sol.u) for the energies at the nodes"
+        )
+
+    def refuse(self, system, t, q, u):
+        """What the wrapped scheme refuses; Krenk-Hogsberg knows no step of another length."""
+        if isinstance(self.scheme, KrenkHogsberg):
+            return "KrenkHogsberg() cannot be restarted inside of a step; use LocatedImpacts(GeneralizedAlpha())"
+        return self.scheme.refuse(system, t, q, u)
+
+    def advise(self, system, t, q):
+        """What the wrapped scheme advises."""
+        return self.scheme.advise(system, t, q)
+
+    def check(self, system, dt):
+        """What the wrapped scheme checks."""
+        self.scheme.check(system, dt)
+
+    def init(self, system, t, dt, q, u, settings):
+        """The wrapped scheme's first node."""
+        state, info = self.scheme.init(self.scheme.prepare(system, dt), t, dt, q, u, settings)
+        return self.without_impact(state), info
+
+    def without_impact(self, state):
+        """`LocatedState` of a step in which no impact was located."""
+        return LocatedState(state, jnp.full((self.max_impacts,), jnp.nan, state.q.dtype), jnp.full((self.max_impacts,), -1, jnp.int32))
+
+    def step(self, system, t, dt, state, settings, advance=None):
+        """From node k to node k + 1; ``advance(prepared, t, dt, state)`` is the wrapped scheme's step, with its derivative."""
+        advance = advance or (lambda *args: self.scheme.step(*args, settings))
+        if not state.P.P_N.shape[0]:
+            state, info = advance(self.scheme.prepare(system, dt), t, dt, state.inner)
+            return self.without_impact(state), info
+        segments = Segments(self.scheme, self.max_impacts, settings, advance)
+
+        def find(system, t, dt, state):
+            state, info, records = search(segments, system, t, dt, state)
+            return (state, replay.times(t + records.s + records.length, records)), info, records
+
+        def rule(primals, tangents):
+            # The step found is called again, so that second derivatives know what it depends on.
+            found, info, records = located(*primals)
+            d_found = jax.jvp(lambda *args: replay.replay(segments, *args, records), primals, tangents)[1]
+            return (found, info, records), (d_found, *jax.tree.map(_no_tangent, (info, records)))
+
+        located = with_rule(find, rule)
+        (after, times), info, records = located(system, t, dt, state.inner)
+        return LocatedState(after, times, replay.contacts(records)), info
+
+
+def _no_tangent(x):
+    return jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)

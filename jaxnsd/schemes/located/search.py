@@ -1,0 +1,168 @@
+"""The search for the impacts of a step: trial segments to its end, and the time of an impact where one of them crosses a gap."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ... import linalg
+from .. import base
+from ..flow import THRESHOLD
+from .roots import correction, crossings, refine
+from .segments import REGULAR, SHORT, Contacts, Place, Record, added
+
+#: Steps of the bounded Newton iteration on the time of one impact.
+ITERATIONS = 8
+
+#: A contact that separates slower than this part of the closing speed stays closed.
+STAYS = 1e-9
+
+
+class Carry(NamedTuple):
+    """State of the search."""
+
+    done: Any
+    locating: Any  # whether the time of an impact is being iterated
+    tries: Any  # iterations on it
+    record: Record  # the segment that is being stepped
+    length: Any  # length to step, while locating
+    low: Any  # bounds of the time of impact
+    high: Any
+    contacts: Contacts  # at the start of the segment
+    seen: Any  # (n_N,) contacts that the wrapped scheme sees
+    hit: Any  # (n_N,) the contact whose time is being iterated
+    count: Any  # impacts located
+    P: Any  # percussions of the segments before
+    info: base.Info
+    records: Record  # (max_impacts + 1, ...)
+    after: Place  # the end
+
+
+def search(segments, system, t, dt, state):
+    """``(state, info, records)``: the step, and the segments it is made of."""
+    system, t, dt, state = jax.tree.map(lax.stop_gradient, (system, t, dt, state))
+    place = segments.start(system, t, dt, state)
+    contacts = segments.contacts(system, t, dt, place.state)
+    # A contact at gap zero that has not pushed may be about to separate, or to hit: the trial step tells.
+    seen = (contacts.gap < -contacts.floor) | ((contacts.gap <= contacts.floor) & (state.P.P_N > 0))
+    no, zero, count = jnp.zeros((), bool), jnp.zeros_like(dt), jnp.zeros((), jnp.int32)
+    none = jnp.zeros(seen.shape, bool)
+    record = Record(place, zero, dt, zero, contacts.gap, no, no, no, none, none)
+    records = jax.tree.map(lambda x: jnp.broadcast_to(x, (segments.max_impacts + 1, *x.shape)), record)
+    nothing = jax.tree.map(jnp.zeros_like, state.P), base.nothing_to_solve(dt.dtype)
+    carry = Carry(no, no, count, record, dt, zero, dt, contacts, seen, none, count, *nothing, records, place)
+    carry = lax.while_loop(lambda c: ~c.done, lambda c: iteration(segments, system, t, dt, c), carry)
+    place = carry.after._replace(state=carry.after.state._replace(P=added(carry.P, carry.after.state.P)))
+    return segments.end(system, t + dt, dt, place, carry.records.whole[0]), carry.info, carry.records
+
+
+def iteration(segments, system, t, dt, c):
+    """One step of the wrapped scheme, and what follows from it."""
+    length = jnp.where(c.locating, c.length, dt - c.record.s)
+    record = c.record._replace(
+        length=length,
+        extra=jnp.where(length <= SHORT * dt, REGULAR * dt, 0),
+        shift=veil(dt, c),
+        whole=~c.locating & (c.record.s == 0),
+    )
+    after, info = segments.of_length(record, length, system, t + record.s, record.place)
+    contacts = segments.contacts(system, t + record.s + length, dt, after.state)
+    # Only the iterations count of a step that is not kept.
+    kept = base.total(c.info, info)
+    tried = base.total(c.info, base.nothing_to_solve(dt.dtype)._replace(iterations=info.iterations))
+    c = c._replace(record=record, info=tried)
+    return lax.cond(
+        c.locating,
+        lambda c: locate(segments, system, t, dt, c, after, kept, contacts),
+        lambda c: judge(dt, c, after, kept, contacts),
+        c,
+    )
+
+
+def veil(dt, c):
+    """Shift of the gaps in a segment: contacts that are not seen are held open, those at a gap of round-off are closed."""
+    gap, rate, directions, floor = c.contacts
+    passed = dt * (linalg.matmul(directions.T, jnp.abs(c.record.place.state.u)) + jnp.abs(rate))
+    return jnp.where(c.seen, -jnp.clip(gap, 0, floor), 10 * (jnp.abs(gap) + passed))
+
+
+def judge(dt, c, after, info, contacts):
+    """After a trial step to the end: is it the last segment, is an impact to be located, or must a contact be seen?"""
+    length, start, u = c.record.length, c.contacts, c.record.place.state.u
+    found = crossings(length, start[:2], contacts[:2], start.floor, SHORT * dt)
+    crossing = found.closes & ~c.seen
+    # The speed that is gained in a step, at the rate of this segment.
+    gained = linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) * (dt / length)
+    fast = crossing & (found.rate < -THRESHOLD * gained)
+    slow = crossing & (~fast | (c.count >= c.records.valid.shape[0] - 1))
+    first = jnp.argmin(jnp.where(fast, found.time, jnp.inf))
+    hit = jnp.arange(crossing.shape[0]) == first
+    done = ~jnp.any(crossing)
+    return c._replace(
+        done=done,
+        # Contacts that close slowly are the wrapped scheme's; only then are impacts looked for.
+        locating=~done & ~jnp.any(slow),
+        seen=c.seen | slow,
+        hit=hit,
+        tries=jnp.zeros_like(c.tries),
+        length=only(hit, found.time),
+        low=only(hit, found.low),
+        high=only(hit, found.high),
+        records=kept(c, c.record._replace(valid=done, last=done), done),
+        info=jax.tree.map(lambda kept, tried: jnp.where(done, kept, tried), info, c.info),
+        after=after,
+    )
+
+
+def locate(segments, system, t, dt, c, after, info, contacts):
+    """After a step to where an impact may be: accept its time and go on behind the impact, or improve it."""
+    length, gap, closing = c.record.length, only(c.hit, contacts.gap), only(c.hit, contacts.rate)
+    late = c.tries >= ITERATIONS // 2
+    # As good as it gets; where round-off is in the way, good enough.
+    accurate = jnp.abs(correction(gap, closing)) <= jnp.where(late, 1, 1e-3) * SHORT * dt
+    accepted = (closing < 0) & ((length == 0) | accurate | (late & (jnp.abs(gap) <= only(c.hit, c.contacts.floor))))
+    exhausted = c.tries >= ITERATIONS
+
+    def improve(c):
+        new, low, high = refine(length, gap, closing, c.low, c.high)
+        # An impact that is not found is captured.
+        seen = c.seen | (c.hit & exhausted)
+        return c._replace(length=new, low=low, high=high, tries=c.tries + 1, locating=~exhausted, seen=seen)
+
+    def impact(c):
+        floor = c.contacts.floor
+        hit = c.hit | (~c.seen & (contacts.gap <= floor) & (contacts.rate < 0))
+        mask = hit | (c.seen & (contacts.gap <= floor))
+        record = c.record._replace(hit=c.hit, mask=mask, valid=jnp.ones((), bool))
+        s = record.s + length
+        place, P, of_impact = segments.restarted(system, t + s, dt - s, after.state, mask)
+        start = segments.contacts(system, t + s, dt, place.state)
+        no, nothing = jnp.zeros((), bool), jnp.zeros_like(c.hit)
+        return c._replace(
+            locating=no,
+            record=Record(place, s, dt, jnp.zeros_like(dt), record.shift, no, no, no, nothing, nothing),
+            contacts=start,
+            seen=jnp.where(hit, start.rate <= STAYS * jnp.abs(closing), c.seen),
+            count=c.count + 1,
+            P=added(added(c.P, after.state.P), P),
+            info=base.total(info, of_impact),
+            records=kept(c, record, True),
+        )
+
+    return lax.cond(accepted, impact, improve, c)
+
+
+def only(hit, x):
+    """The entry of x (n_N,) that ``hit`` marks."""
+    return jnp.sum(jnp.where(hit, x, 0))
+
+
+def kept(c, record, happens):
+    """The records with this one as the next, if it happens."""
+
+    def put(all, new):
+        at = jnp.arange(all.shape[0]) == c.count
+        return jnp.where(happens & at.reshape(-1, *(1,) * (all.ndim - 1)), new, all)
+
+    return jax.tree.map(put, c.records, record)
