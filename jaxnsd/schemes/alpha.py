@@ -1,5 +1,6 @@
 """The nonsmooth alpha-schemes, Acary (2014), Section 4.2 and 4.3: generalized-alpha, Newmark, HHT and Krenk-Hogsberg."""
 
+import functools
 import math
 import warnings
 from dataclasses import dataclass
@@ -7,11 +8,18 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
+from .. import contact
 from ..linear_system import combine, product
 from . import base, velocity
+from .condensed import impulse
 from .implicit import ImplicitScheme, ImplicitStep, Prepared, is_linear
 from .velocity import pytree
+
+#: Rounds in which the mass matrix at the new node follows the velocity jump. Each gains the relative change of M over a small part of what
+#: the jump moves in a step: 1e-4 to 1e-6 with the parameters that a spectral radius gives, 1e-2 with the most remote ones.
+ROUNDS = 4
 
 
 class Coefficients(NamedTuple):
@@ -62,18 +70,22 @@ class UpdateStep(ImplicitStep):
         """``v_{k+1} - v_k - dt (1 - gamma) a_k = dt gamma a_{k+1} + w``, A14 (27i), (27j)."""
         return u - self.u_minus - self.dt * (1 - self.scheme.coefficients.gamma) * self.a
 
-    def jump(self, p):
-        """The velocity jump w that the impulse makes, where the position needs it; else None."""
-        if p is None or not self.scheme.position_jump:
-            return None
-        return self.prepared.mass_solve(*self.place(), self.u_minus, p)
-
-    def position(self, u, w):
-        """q_{k+1}, A14 (27h), (27k), with a_{k+1} expressed by the velocity."""
+    def position(self, u, w=None):
+        """q_{k+1}, A14 (27h), (27k), with a_{k+1} expressed by the velocity; w None: no velocity jump, or one that does not enter."""
         _, _, beta, gamma = self.scheme.coefficients
         dt = self.dt
         q = self.q + dt * self.u_minus + dt * dt * (0.5 - beta) * self.a + dt * beta / gamma * self.smooth_jump(u)
         return q if w is None else q + dt * self.scheme.position_jump * w
+
+    def displaced(self, u, p):
+        """q_{k+1} with the velocity jump of the impulse p: ``M(t_{k+1}, q_{k+1}) w = p``."""
+        if p is None or not self.scheme.position_jump:
+            return self.position(u)
+        solve = functools.partial(self.prepared.mass_solve, self.t + self.dt)
+        if self.linear:
+            return self.position(u, solve(self.q, self.u_minus, p))
+        # A contraction: w moves q_{k+1} by a part of dt w, and only so far as M depends on q does that change w.
+        return lax.fori_loop(0, ROUNDS, lambda _, q: self.position(u, solve(q, self.u_minus, p)), self.position(u))
 
     def effect(self, u):
         """The velocity jump w moves q_{k+1} beyond what the velocity tells, and with it the forces; see `AlphaScheme.position_jump`."""
@@ -103,7 +115,7 @@ class AlphaStep(UpdateStep):
         (1 - alpha_m) a_{k+1} + alpha_m a_k = (1 - alpha_f) M^-1 h_{k+1} + alpha_f a_tilde_k
         """
         alpha_m, alpha_f, _, gamma = self.scheme.coefficients
-        t, q = self.t + self.dt, self.position(u, self.jump(p))
+        t, q = self.t + self.dt, self.displaced(u, p)
         s = self.dt * gamma / (1 - alpha_m)
         gained = self.smooth_jump(u) + s * (alpha_m * self.a - alpha_f * self.a_tilde)
         return self.prepared.mass_times(t, q, self.u_minus, gained) - s * (1 - alpha_f) * self.system.h(t, q, u)
@@ -117,7 +129,7 @@ class KrenkStep(UpdateStep):
         """A14 (32) times s = dt gamma / (1 - alpha_m), with M a_{k+1} from the update of the velocity."""
         alpha_m, alpha_f, _, gamma = self.scheme.coefficients
         system, t, dt = self.system, self.t, self.dt
-        q = self.position(u, self.jump(p))
+        q = self.displaced(u, p)
         s = dt * gamma / (1 - alpha_m)
         weighted = (1 - alpha_m) * system.force(t + dt, q, u) + alpha_m * system.force(t, self.q, self.u_minus)
         elastic = product(system.K, (1 - alpha_f) * q + alpha_f * self.q)
@@ -205,7 +217,10 @@ class AlphaScheme(ImplicitScheme):
         step = self._step(prepared, t, dt, state.q, state.u, self, *state[3:])
         u, P, info = velocity.solve(step, state.u, state.P, settings)
         kin = step.kinematics()
-        q = step.position(u, prepared.velocity_jump(*step.place(), state.u, kin, P) if self.position_jump else None)
+        if prepared.linear:
+            q = step.position(u, prepared.velocity_jump(t, state.q, u, kin, P))
+        else:
+            q = step.displaced(u, impulse(kin, contact.join(P.P_N, P.P_F), jnp.concatenate([P.P_g, P.P_gamma])))
         a = (step.smooth_jump(u) - prepared.velocity_jump(t + dt, q, u, kin, P)) / (dt * self.coefficients.gamma)
         return self._next(state, q, u, P, a), info
 
