@@ -171,7 +171,8 @@ def _list(args):
                 print(textwrap.fill(text, 120, initial_indent=f"      {title + ':':<12}", subsequent_indent=" " * 18))
     print("\nSchemes (--scheme NAME):")
     for name, cls in SCHEMES.items():
-        print(f"  {name:<18} order {cls().order}   {_first_line(cls)}")
+        scheme = cls()
+        print(f"  {name:<18} order {scheme.order}{scheme.order_note and f' ({scheme.order_note})'}   {_first_line(cls)}")
     return 0
 
 

@@ -196,3 +196,5 @@ def test_what_cannot_be_balanced_is_refused():
     batch = jax.vmap(lambda q: jaxnsd.simulate(ball, jaxnsd.Moreau(), q, jnp.zeros(1), 0.1, 1e-3))(jnp.ones((2, 1)))
     with pytest.raises(ValueError, match="takes one motion, got a batch"):
         energy.balance(ball, jaxnsd.Moreau(), batch)
+    with pytest.raises(ValueError, match=r"LocatedImpacts turns velocities at impacts between the nodes.*use MoreauJean\(\) alone"):
+        energy.balance(ball, jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), sol.__class__(**{**vars(sol), "save_every": 1}))

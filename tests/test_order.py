@@ -152,6 +152,11 @@ def test_order(problem, scheme):
     check_order(problem, scheme, expected_order(problem, scheme), "q" if scheme in MOREAU_TYPE else "qu")
 
 
+def test_order_of_theta_schemes_with_the_mass_matrix_of_mid_step():
+    """Second order where the mass matrix depends on q, which that of the start of a step does not give."""
+    check_order("SpringPendulum", jaxnsd.MoreauJean(midpoint_mass=True), 2)
+
+
 @over([scheme for scheme in SCHEMES if not scheme.refuse(FreeBody(), 0.0, *map(jnp.array, PROBLEMS["FreeBody"][1:3]))], REPRESENTATIVE)
 def test_order_with_quasi_velocities(scheme):
     """The midpoint rule moves the coordinates where q_dot depends on q: the order is that of the velocities."""

@@ -168,6 +168,11 @@ class AlphaScheme(ImplicitScheme):
             yield f"first order only: the second needs gamma = 1/2 + alpha_f - alpha_m = {0.5 + c.eta:.6g} (Acary 2014, (28))"
 
     @property
+    def order_note(self):
+        """Constraints hold at the end of a step."""
+        return "1 with bilateral constraints" if self.order == 2 else ""
+
+    @property
     def order(self):
         """Order on smooth motion: 2 where gamma = 1/2 + alpha_f - alpha_m, A14 (28), else 1."""
         return 2 if _second_order(self.coefficients) else 1

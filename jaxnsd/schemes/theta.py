@@ -1,7 +1,7 @@
 """The theta-schemes of Moreau and Jean, Acary (2014), Section 4.1 and (31), with contact and friction on velocity level."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -19,11 +19,18 @@ class ThetaStep(ImplicitStep):
     """A14 (23) or (31) for systems ``M(t, q) dv/dt = h(t, q, v)``, with h = F - K q - C v."""
 
     def balance(self, u, p=None):
-        """A14 (23a): M (v_{k+1} - v_k) - dt [(1 - theta) h_k + theta h_{k+1}] = G P_{k+1}; M is that of the start of the step."""
+        """A14 (23a): M (v_{k+1} - v_k) - dt [(1 - theta) h_k + theta h_{k+1}] = G P_{k+1}."""
         del p
         theta, h = self.scheme.theta, self.system.h
         forces = (1 - theta) * h(self.t, self.q, self.u_minus) + theta * h(self.t + self.dt, self.position(u), u)
-        return self.prepared.mass_times(self.t, self.q, self.u_minus, u - self.u_minus) - self.dt * forces
+        return self.prepared.mass_times(*self.inertia(), self.u_minus, u - self.u_minus) - self.dt * forces
+
+    def inertia(self):
+        """``(t, q)`` of the mass matrix: the start of the step, or the predicted middle."""
+        if not self.scheme.midpoint_mass:
+            return self.t, self.q
+        half = 0.5 * self.dt
+        return self.t + half, self.q + half * self.system.q_dot(self.t, self.q, self.u_minus)
 
     def position(self, u):
         """q_{k+1}, A14 (23b) or (31b); with a q_dot of the system's own by the midpoint rule."""
@@ -41,6 +48,7 @@ class ThetaScheme(ImplicitScheme):
     """What `MoreauJean` and its variant share; they differ in the weight of the new velocity in the update of q."""
 
     theta: float = 0.5
+    midpoint_mass: bool = field(default=False, kw_only=True)
 
     def __post_init__(self):
         super().__post_init__()
@@ -56,8 +64,15 @@ class ThetaScheme(ImplicitScheme):
 
     @property
     def order(self):
-        """Order on smooth motion with a constant mass matrix: 2 for theta = 1/2, else 1 (as with any theta where M depends on q)."""
+        """Order on smooth motion: 2 for theta = 1/2, else 1; see `order_note`."""
         return 2 if self.theta == 0.5 else 1
+
+    @property
+    def order_note(self):
+        """M of the start of a step is a first-order approximation where it depends on q."""
+        if self.order == 1:
+            return ""
+        return "1 with bilateral constraints" if self.midpoint_mass else "1 where M depends on q, and with bilateral constraints"
 
     @property
     def weight(self):
@@ -92,11 +107,12 @@ class MoreauJean(ThetaScheme):
         M (v_{k+1} - v_k) + dt K q_{k+theta} + dt C v_{k+theta} - dt F_{k+theta} = G P_{k+1},     q_{k+1} = q_k + dt v_{k+theta}
 
     For nonlinear systems ``h(t, q, u)`` stands for ``F - K q - C v``, and M is taken at the start of the step, as Capobianco &
-    Eugster (2018) do for the spring pendulum. ``P[k]`` of the solution acts between ``t[k]`` and ``t[k + 1]``, and ``u[k]`` is the
-    velocity at ``t[k]``.
+    Eugster (2018) do for the spring pendulum; with ``midpoint_mass`` in its middle, at ``q_k + dt/2 v_k``. ``P[k]`` of the solution acts
+    between ``t[k]`` and ``t[k + 1]``, and ``u[k]`` is the velocity at ``t[k]``.
 
     Dissipates energy for 1/2 <= theta <= 1/(1 + e), A14 Proposition 1; theta = 1/2 keeps it where nothing hits and nothing is damped, and
-    is of second order for a constant M. Values outside are accepted with a warning. `energy.balance` checks A14 (35) on a solution.
+    is of second order: where M depends on q only with ``midpoint_mass``, with bilateral constraints never. Values outside are accepted
+    with a warning. `energy.balance` checks A14 (35) on a solution.
 
     Raises ValueError for theta outside [0, 1]. The activity rule is that of `ImplicitScheme`.
     """
