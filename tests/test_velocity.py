@@ -127,7 +127,7 @@ class SpinningBall(System):
 
 @pytest.mark.parametrize(
     "scheme",
-    [Moreau(), MoreauJean(), *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in (SymmetricMoreau(), MoreauJeanVariant(0.75)))],
+    [Moreau(), *(pytest.param(s, marks=pytest.mark.slow) for s in (SymmetricMoreau(), MoreauJean(), MoreauJeanVariant(0.75)))],
     ids=lambda scheme: scheme.name,
 )
 def test_quaternions_keep_their_length(scheme):
