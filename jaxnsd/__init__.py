@@ -4,7 +4,7 @@ from . import energy, xla_flags  # xla_flags sets an option of XLA's CPU backend
 from .contact_problem import ContactSolution, solve_contact_problem
 from .linear_system import LinearSystem
 from .newton import SemismoothNewton
-from .projection import project_velocity
+from .projection import project_position, project_velocity
 from .results import Event, Outcome
 from .schemes import (
     HHT,
@@ -19,7 +19,7 @@ from .schemes import (
     SymmetricMoreau,
     VariationalMoreau,
 )
-from .simulate import SimulationError, Solution, simulate
+from .simulate import SimulationError, Solution, check, simulate
 from .system import System, static, system
 from .tridiagonal import Tridiagonal
 
@@ -44,7 +44,9 @@ __all__ = [
     "System",
     "Tridiagonal",
     "VariationalMoreau",
+    "check",
     "energy",
+    "project_position",
     "project_velocity",
     "simulate",
     "solve_contact_problem",

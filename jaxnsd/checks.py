@@ -6,20 +6,33 @@ Values are checked where they are known; under `jit`, `vmap` and `grad` only sha
 import collections.abc
 import dataclasses
 import functools
+import os
+import traceback
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .linear_system import LinearSystem
+from . import indices
+from .linear_system import LinearSystem, diagonal
 from .newton import SemismoothNewton
 from .schemes.base import Scheme
-from .system import System
+from .system import CONTACT_DATA, System
 
-#: An initial state may penetrate a contact, or violate a constraint, by this much (in the unit of the gap), relative to 1 + max |q|.
-#: A contact-free motion of 1 m/s at dt = 1e-3 s penetrates 1e-3 m: a state taken from another run of an event-capturing scheme passes.
-PENETRATION, VIOLATION = 1e-2, 1e-6
+#: An initial state is refused if it violates a gap, a constraint or a velocity by more than a step of the run can by itself, plus this
+#: part of the size of what is compared, for what was typed with so many digits; in float32 round-off is more.
+TYPED = 1e-6
+
+#: Schemes that hold gaps and constraints on position level leave neither drift nor penetration, and make of a violation a velocity
+#: ``violation / dt``: to them it may be this part of what others may have made of it, so that velocities change by no more than that.
+POSITION_LEVEL = 1e-3
+
+#: A function counts as affine if its second difference is below this multiple of the machine precision, relative to its values.
+AFFINE = 1e4
+
+HERE = Path(__file__).parent
 
 _warned_float32 = False
 
@@ -41,8 +54,12 @@ def options(scheme, solver, save_every, sensitivity, checkpoint):
     for name, value in (("save_every", save_every), ("checkpoint", checkpoint)):
         if value is None and name == "checkpoint":
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"simulate: {name} must be a positive whole number of steps, got {value!r}")
+        _whole(name, value)
+
+
+def _whole(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"simulate: {name} must be a positive whole number of steps, got {value!r}")
 
 
 def _solver(caller, solver):
@@ -50,29 +67,88 @@ def _solver(caller, solver):
         raise TypeError(f"{caller}: solver must be a jaxnsd.SemismoothNewton(...), got {solver!r}")
 
 
-def steps(t0, t1, dt, save_every):
-    """Number of steps of size dt from t0 to t1."""
-    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
-        if not known(value):
+def steps(t0, t1, dt, n_steps, save_every):
+    """``(t1, dt, number of steps)`` of a run from t0 on."""
+    if n_steps is None:
+        for name, value in (("t1", t1), ("dt", dt)):
+            if value is None:
+                raise TypeError(f"simulate: {name} is missing; give t1 and dt, or n_steps with either of them")
+    else:
+        _whole("n_steps", n_steps)
+        if (t1 is None) == (dt is None):
             raise TypeError(
-                f"simulate: {name} decides the number of steps, got a traced value; pass a number, not an argument of jit or vmap"
+                f"simulate: n_steps takes either t1 or dt, the other follows from it, got {'neither' if dt is None else 'both'}"
             )
-        if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "iuf" or not np.isfinite(value):
+    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
+        if value is None and n_steps is not None and name != "t0":
+            continue
+        if not known(value) and n_steps is None:
+            raise TypeError(
+                f"simulate: {name} decides the number of steps, got a traced value; pass a number, not an argument of jit or vmap, or say "
+                "n_steps and either t1 or dt, which may then be traced"
+            )
+        kind = (np.asarray(value) if known(value) else value).dtype.kind
+        if np.ndim(value) != 0 or kind not in "iuf" or (known(value) and not np.isfinite(value)):
             raise ValueError(f"simulate: {name} must be a finite number in seconds, got {value!r}")
-    t0, t1, dt = float(t0), float(t1), float(dt)
-    if dt <= 0:
+    t0, t1, dt = (float(value) if value is not None and known(value) else value for value in (t0, t1, dt))
+    if isinstance(dt, float) and dt <= 0:
         raise ValueError(f"simulate: dt must be positive, got {dt}")
-    if t1 <= t0:
+    if isinstance(t0, float) and isinstance(t1, float) and t1 <= t0:
         raise ValueError(f"simulate: t1 must be later than t0, got t0 = {t0} and t1 = {t1}")
+    if n_steps is None:
+        n = _number_of_steps(t0, t1, dt)
+    else:
+        n = int(n_steps)
+        dt, t1 = ((t1 - t0) / n, t1) if dt is None else (dt, t0 + n * dt)
+    if n % save_every:
+        raise ValueError(f"simulate: save_every must divide the number of steps, {n}, got {save_every}; take a divisor, or another t1")
+    return t1, dt, n
+
+
+def _number_of_steps(t0, t1, dt):
     ratio = (t1 - t0) / dt
     n = max(round(ratio), 1)
     if abs(ratio - n) > 1e-6 * max(1.0, ratio * 1e-3):
         raise ValueError(
             f"simulate: dt = {dt} must divide t1 - t0 = {t1 - t0}, got {ratio:.9g} steps; take dt = {(t1 - t0) / n} or t1 = {t0 + n * dt}"
         )
-    if n % save_every:
-        raise ValueError(f"simulate: save_every must divide the number of steps, {n}, got {save_every}; take a divisor, or another t1")
     return n
+
+
+#: A run may store this part of the memory that is available before its size is looked at more closely.
+LARGE = 1 / 64
+
+
+def large(n_stored, q0, u0):
+    """Whether the stored states alone take a good part of the memory."""
+    return n_stored * (q0.size + u0.size) * q0.dtype.itemsize > LARGE * available_memory()
+
+
+def memory(row_size, n_steps, save_every):
+    """Raise ValueError for a trajectory, rows of so many bytes, that does not fit into memory: it is held twice while it is unpacked."""
+    needed, there = 2 * (n_steps // save_every + 1) * row_size, available_memory()
+    if needed <= there:
+        return
+    least = -(-save_every * needed // there)
+    divisor = next((k for k in range(int(least), int(least) + 10_000) if n_steps % k == 0), None)
+    cure = f"save_every={divisor}" if divisor else f"save_every={least} or more, a divisor of the number of steps"
+    raise ValueError(
+        f"simulate: the trajectory of {n_steps} steps must fit into memory, got {needed / 2**30:.3g} GiB (it is held twice for a while) of "
+        f"{there / 2**30:.3g} GiB available; store fewer nodes, with {cure}"
+    )
+
+
+def available_memory():
+    """Bytes that are free where the run will be: memory of the machine, or of its first accelerator."""
+    if jax.default_backend() != "cpu":
+        stats = jax.devices()[0].memory_stats() or {}
+        if "bytes_limit" in stats:
+            return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")
 
 
 def state(system, q0, u0):
@@ -88,6 +164,8 @@ def state(system, q0, u0):
 
 def _array(caller, name, value, ndim):
     """An array of a floating dtype with ``ndim`` axes and finite entries."""
+    if value is None:
+        raise TypeError(f"{caller}: {name} must be an array of numbers, got None; models have initial_state(), which gives (q0, u0)")
     if not isinstance(value, jax.Array):
         try:
             value = np.asarray(value)
@@ -95,6 +173,8 @@ def _array(caller, name, value, ndim):
             raise TypeError(f"{caller}: {name} must be an array of numbers, got {value!r}; join its parts with jnp.stack") from error
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(f"{caller}: {name} must be of a floating dtype, got {value.dtype}; write 1.0 for 1")
+    if jnp.finfo(value.dtype).bits < 32:
+        raise TypeError(f"{caller}: {name} must be float32 or float64, got {value.dtype}, too coarse for contact laws; convert it")
     if value.ndim != ndim:
         axes = f"{ndim} ax{'e' if ndim > 1 else 'i'}s"
         raise ValueError(f"{caller}: {name} must have {axes}, got shape {value.shape}; make batches with jax.vmap")
@@ -117,7 +197,7 @@ def _warn_float32():
         )
 
 
-def system(system, scheme, t0, dt, q0, u0):
+def system(system, scheme, t0, t1, dt, q0, u0):
     """Check a system at its initial state, and that the scheme takes it."""
     if isinstance(system, type) and issubclass(system, System):
         raise TypeError(f"simulate: system must be an instance, got the class {system.__name__}; write {system.__name__}(...)")
@@ -134,10 +214,12 @@ def system(system, scheme, t0, dt, q0, u0):
     reason = scheme.refuse(system, t0, q0, u0)
     if reason:
         raise ValueError(f"simulate: {scheme.name}() does not take {name}: {reason}")
-    if known(*jax.tree.leaves(system), q0, u0):
-        _values(system, name, t0, q0, u0)
+    _contact_data(system, name)
+    if known(*jax.tree.leaves(system), t0, q0, u0):
+        _values(system, name, scheme, t0, t1, dt, q0, u0)
         with jax.ensure_compile_time_eval():
-            scheme.check(system, dt)
+            if known(dt):
+                scheme.check(system, dt)
             advice = scheme.advise(system, t0, q0)
         if advice:
             warnings.warn(advice, stacklevel=4)
@@ -187,12 +269,26 @@ def _signatures(structure, leaves, q, u):
             raise ValueError(f"{name}.{field} must be a tuple of {n} strings, one for each entry of {letter}, got {names!r}")
 
     def shape(method, *args, wanted=None, meaning="", function=None):
-        call = f"{name}.{method}"
+        call, outside = f"{name}.{method}", None
+        function = function or getattr(kind, method)
         try:
-            out = jax.eval_shape(function or getattr(kind, method), system, *args)
+            if system.defines(method):
+                out, outside = indices.out_of_bounds(function, system, *args)
+            else:
+                out = jax.eval_shape(function, system, *args)
+        except jax.errors.ConcretizationTypeError as error:
+            raise TypeError(
+                f"{call} must not ask for the value of an array, which it has not yet while it is traced{_line(error)}; write "
+                "jnp.where(condition, a, b) for if, jnp.sin for np.sin or math.sin, and leave float() out"
+            ) from error
         except Exception as error:
             error_type = TypeError if isinstance(error, TypeError) else ValueError
-            raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}: {error}") from error
+            raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}{_line(error)}: {error}") from error
+        if outside:
+            raise ValueError(
+                f"{call} must stay inside of its arrays, got {outside}, for q of shape {q.shape} and u of shape {u.shape}; entries are "
+                "counted from 0, and JAX would take the nearest one in silence"
+            )
         if not hasattr(out, "shape"):
             raise TypeError(f"{call} must return an array, got {out!r}; jnp.stack([...]) makes one of scalars")
         if out.dtype != q.dtype and not (out.weak_type and out.ndim == 0):
@@ -246,43 +342,101 @@ def _signatures(structure, leaves, q, u):
             raise ValueError(f"{name}.{field} must be a scalar or of shape {gap}, one entry per contact, got shape {got}")
 
 
-def _values(system, name, t0, q0, u0):
+def _line(error):
+    """Where in the user's code an error arose, in words."""
+    libraries = tuple(str(Path(module.__file__).parent) for module in (jax, np))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*libraries, str(HERE)))]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line})" if frames and frames[-1].line else ""
+
+
+def _contact_data(system, name):
+    """Check restitution and friction, as far as they are known: they depend on no state."""
+    if not all(known(*jax.tree.leaves(getattr(system, field))) for field in CONTACT_DATA if not callable(getattr(system, field))):
+        return
+    if any(callable(getattr(system, field)) for field in CONTACT_DATA) and not known(*jax.tree.leaves(system)):
+        return
+    with jax.ensure_compile_time_eval():
+        given = (getattr(system, field) for field in CONTACT_DATA)
+        e_N, e_F, mu = (np.atleast_1d(np.asarray(value() if callable(value) else value)) for value in given)
+    for field, value in (("e_N", e_N), ("e_F", e_F)):
+        if np.any(~((value >= 0) & (value <= 1))):
+            raise ValueError(f"{name}.{field} must lie in [0, 1], got {value}; a restitution coefficient creates no energy")
+    if np.any(~(mu >= 0)) or np.any(np.isinf(mu)):
+        raise ValueError(f"{name}.mu must be finite and not negative, got {mu}; it is Coulomb's friction coefficient")
+    if np.any(mu > 0) and not _has_friction(system):
+        what = "G_F" if isinstance(system, LinearSystem) else "tangential_velocity(t, q, u)"
+        warnings.warn(f"{name}.mu is positive, but without {what} no friction acts; write it, or leave mu out", stacklevel=5)
+
+
+def _has_friction(system):
+    return system.G_F is not None if type(system) is LinearSystem else system.defines("tangential_velocity")
+
+
+def _values(system, name, scheme, t0, t1, dt, q0, u0):
     # Known values may be looked at inside a transformation as well.
     with jax.ensure_compile_time_eval():
         look = jax.device_get(_look(system, jnp.asarray(t0, q0.dtype), q0, u0))
         q0, u0 = np.asarray(q0), np.asarray(u0)
     at_start = f"at the initial state q0 = {q0}, u0 = {u0}"
-    for field in ("e_N", "e_F"):
-        value = look[field]
-        if np.any(~((value >= 0) & (value <= 1))):
-            raise ValueError(f"{name}.{field} must lie in [0, 1], got {value}; a restitution coefficient creates no energy")
-    if np.any(~(look["mu"] >= 0)) or np.any(np.isinf(look["mu"])):
-        raise ValueError(f"{name}.mu must be finite and not negative, got {look['mu']}; it is Coulomb's friction coefficient")
     for field in _looked_at(system):
         value = look[field]
         if not np.all(np.isfinite(value)):
             raise ValueError(f"{name}.{field} must be finite {at_start}, got {value}; look for a division by zero or a root of zero in it")
+    for field, (value, size) in look["affine"].items():
+        if not np.all(np.abs(value) <= AFFINE * float(np.finfo(value.dtype).eps) * size):
+            what = "quadratic" if field == "kinetic_energy" else "affine"
+            raise ValueError(
+                f"{name}.{field} must be {what} in u, got a function that is not: seen at u = 0 and three other velocities, t0 = {t0} "
+                f"and q0 = {q0}; what depends on u in another way is a force(t, q, u)"
+            )
     if "M" in look:
         _mass_matrix(look, name, at_start)
-    length, speed = 1 + np.abs(q0).max(), 1 + np.abs(u0).max()
-    gap = look["gap"]
-    if np.any(gap < -PENETRATION * length):
-        worst = int(np.argmin(gap))
+    if known(t1, dt):
+        _admissible(look, name, scheme, t1 - t0, dt, q0, at_start)
+    elif "M" in look:
+        _independent(look, name, at_start)
+
+
+def _admissible(look, name, scheme, duration, dt, q0, at_start):
+    """Check gaps, constraints and velocities of constraints against what a step can make of them."""
+    position_level = getattr(scheme, "scheme", scheme).position_level  # a wrapped scheme says it for `LocatedImpacts`
+    part = POSITION_LEVEL if position_level else 1.0
+    eps = float(np.finfo(q0.dtype).eps)
+    typed = max(TYPED, 100 * eps)
+
+    def reach(W):
+        """Speeds (m,) along W that all of the kinetic energy could make, and all that the forces at rest can add in the run."""
+        mass = look["mass_diagonal"]
+        return np.sqrt(np.sum(W**2 / mass[:, None], axis=0)) * (look["speed"] + duration * look["gain"])
+
+    def position(W):
+        """Tolerance (m,) of positions, in their own unit."""
+        return part * dt * reach(W) + typed * np.sum(np.abs(W), axis=0) * np.abs(q0).max() + 100 * eps
+
+    gap, tolerance = look["gap"], position(look["W_N"])
+    if np.any(gap < -tolerance):
+        worst = int(np.argmin(gap + tolerance))
         raise ValueError(
             f"{name}: contact {worst} must be open or closed {at_start}, got the gap {gap[worst]:.3g}, a penetration deeper than "
-            f"{PENETRATION * length:.3g}; correct q0 or the sign of gap(t, q)"
+            f"{tolerance[worst]:.3g}, the most that {scheme.name} takes with dt = {dt:g}; correct q0 or the sign of gap(t, q); "
+            "jaxnsd.project_position(system, q0, t0) gives the nearest configuration without penetration"
         )
-    tolerance = max(VIOLATION, 100 * float(np.finfo(q0.dtype).eps))
-    project = "correct u0; jaxnsd.project_velocity(system, q0, u0, t0) gives the nearest velocity that obeys the constraints"
-    for field, law, scale, cure in (
-        ("constraint", "g = 0", length, "correct q0"),
-        ("constraint_velocity", "dg/dt = 0", speed, project),
-        ("velocity_constraint", "gamma = 0", speed, project),
+    turning = (0.0 if position_level else dt) * np.abs(look["turning"])
+    n_g = look["constraint"].size
+    velocity = "jaxnsd.project_velocity(system, q0, u0, t0) gives the nearest velocity that obeys the constraints"
+    for field, law, W, turn, cure in (
+        ("constraint", "g = 0", look["W_g"], None, "q0; jaxnsd.project_position(system, q0, t0) gives the nearest configuration that does"),
+        ("constraint_velocity", "dg/dt = 0", look["W_g"], turning[:n_g], f"u0; {velocity}"),
+        ("velocity_constraint", "gamma = 0", look["W_gamma"], turning[n_g:], f"u0; {velocity}"),
     ):
-        value = look[field]
-        if value.size and np.abs(value).max() > tolerance * scale:
-            worst = int(np.argmax(np.abs(value)))
-            raise ValueError(f"{name}.{field} must vanish ({law}) {at_start}, got {value[worst]:.3g} in row {worst}; {cure}")
+        value = np.abs(look[field])
+        tolerance = position(W) if turn is None else turn.max(initial=0) + typed * reach(W) + 100 * eps
+        if np.any(value > tolerance):
+            worst = int(np.argmax(value - tolerance))
+            raise ValueError(
+                f"{name}.{field} must vanish ({law}) {at_start}, up to {tolerance[worst]:.3g}, the most that {scheme.name} takes with "
+                f"dt = {dt:g}, got {look[field][worst]:.3g} in row {worst}; correct {cure}"
+            )
         if field == "constraint" and "M" in look:
             _independent(look, name, at_start)
 
@@ -336,18 +490,39 @@ LOOK = ("gap", "constraint", "velocity_constraint", "gap_velocity", "constraint_
 
 def _looked_at(system):
     """`LOOK`; a `LinearSystem` has checked its mass matrix when it was made, and that of a fine mesh is large."""
-    return [name for name in LOOK if name != "M" or not isinstance(system, LinearSystem)]
+    return [name for name in LOOK if name != "M" or not isinstance(system, LinearSystem) or system.changes_inertia()]
 
 
 @jax.jit
 def _look(system, t0, q0, u0):
     state = (t0, q0, u0)
-    out = dict(zip(("e_N", "e_F", "mu"), system.contact_data(t0, q0), strict=True))
-    for name in _looked_at(system):
-        out[name] = getattr(system, name)(*(state[:2] if name in ("gap", "constraint") else state))
+    out = {name: getattr(system, name)(*(state[:2] if name in ("gap", "constraint") else state)) for name in _looked_at(system)}
     if system.defines("mass_matrix") and system.defines("kinetic_energy"):
         out["M_energy"] = jax.hessian(system.kinetic_energy, argnums=2)(*state)
+    mass = jnp.diagonal(out["M"]) if "M" in out else diagonal(system.mass)
+    gained = system.h(t0, q0, jnp.zeros_like(u0))
+    out |= {"mass_diagonal": mass, "speed": jnp.sqrt(mass @ u0**2), "gain": jnp.sqrt(jnp.sum(gained**2 / mass))}
+
+    def rows(t, q):
+        return jnp.concatenate([system.constraint_velocity(t, q, u0), system.velocity_constraint(t, q, u0)])
+
+    out["turning"] = jax.jvp(rows, (t0, q0), (jnp.ones_like(t0), system.q_dot(t0, q0, u0)))[1]
+    out["affine"] = {}
+    for name in ("tangential_velocity", "q_dot", "velocity_constraint", "kinetic_energy"):
+        # A kinetic energy is quadratic where the momentum is affine.
+        if system.defines(name) and not (name == "kinetic_energy" and isinstance(system, LinearSystem)):
+            function = system.momentum if name == "kinetic_energy" else getattr(system, name)
+            out["affine"][name] = _second_difference(lambda u, function=function: function(t0, q0, u), u0)
     return out
+
+
+def _second_difference(function, u):
+    """``f(a + b) - f(a) - f(b) + f(0)`` of two velocities in general position, and the size of its terms."""
+    k = jnp.arange(u.shape[0], dtype=u.dtype)
+    a, b = (1 + jnp.max(jnp.abs(u))) * jnp.stack([jnp.cos(1 + k), jnp.sin(2 + 3 * k)])
+    zero, at_a, at_b, both = jax.vmap(function)(jnp.stack([jnp.zeros_like(u), a, b, a + b]))
+    terms = jnp.stack([zero, at_a, at_b, both])
+    return both - at_a - at_b + zero, jnp.max(jnp.abs(terms), initial=0)
 
 
 # ------------------------------------------------------------------------------------------------------ solve_contact_problem

@@ -20,7 +20,7 @@ class ContactSolution(NamedTuple):
     xi: jax.Array  # (n (d + 1),) kinematic quantities G P + c, m/s; rows as in P
     iterations: jax.Array  # Newton iterations
     residual: jax.Array  # largest entry of the natural map, N s
-    outcome: jax.Array  # `jaxnsd.Outcome`: SUCCESS, NOT_CONVERGED or NON_FINITE
+    outcome: jax.Array  # `jaxnsd.Outcome`: SUCCESS, NOT_CONVERGED, NON_FINITE or INVALID_PARAMETER
     contact: jax.Array  # contact with the largest entry of the natural map where the problem was not solved, else -1
 
 
@@ -52,7 +52,7 @@ def solve_contact_problem(G, c, mu, *, d=2, active=None, solver=None, guess=None
 
     Raises ValueError or TypeError, before tracing, for wrong shapes and dtypes, and, where the values are known, for a G that is not
     symmetric positive semidefinite, a negative mu, and values that are not finite. Under a transformation values are not known: one
-    that is not finite comes back as the outcome NON_FINITE.
+    that is not finite comes back as the outcome NON_FINITE, a negative mu as INVALID_PARAMETER.
     """
     solver = SemismoothNewton() if solver is None else solver
     return _solve(*checks.contact_problem(G, c, mu, d, active, solver, guess), d, solver)
@@ -79,7 +79,8 @@ def _solve(G, c, mu, active, guess, d, solver):
     xi = linalg.matmul(args[0], z) + args[1]
     finite = jnp.all(jnp.isfinite(jnp.concatenate([z, xi, mu])))
     outcome = jnp.where(result.error <= 1, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
-    outcome = jnp.where(finite, outcome, Outcome.NON_FINITE).astype(jnp.int32)
+    outcome = jnp.where(finite, outcome, Outcome.NON_FINITE)
+    outcome = jnp.where(jnp.any(mu < 0), Outcome.INVALID_PARAMETER, outcome).astype(jnp.int32)
     return ContactSolution(_per_contact(z, n, d), _per_contact(xi, n, d), result.iterations, result.residual, outcome, result.contact)
 
 

@@ -5,10 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from .linalg import matmul
 from .system import System, system
 from .tridiagonal import Tridiagonal
+
+#: What of a subclass changes the inertia.
+INERTIA = ("kinetic_energy", "mass_matrix", "M", "momentum")
 
 
 @system
@@ -31,7 +35,8 @@ class LinearSystem(System):
     ``mass``, ``K`` and ``C`` may be `Tridiagonal`. The theta- and alpha-schemes factor their iteration matrix once per run. All arrays
     are leaves of the pytree: differentiate and batch over what you like. A function ``F`` is a constant of compilation, one per function
     object: define it once, not as a lambda at every call, and hand over what it depends on with `jax.tree_util.Partial(f, parameters)`.
-    Subclass it for what a field cannot say, such as a moving wall: override ``gap``.
+    One that closes over values traced by `grad` or `vmap` works too, and is compiled at every call.
+    Subclass it for what a field cannot say, such as a moving wall: override ``gap``. What is derived follows from what is overridden.
 
     Raises ValueError, if made of known values, for an asymmetric or indefinite mass, an asymmetric K, and sizes that do not fit.
     """
@@ -55,7 +60,7 @@ class LinearSystem(System):
                 object.__setattr__(self, field, jnp.asarray(value))
         if callable(self.F):
             if not isinstance(self.F, jax.tree_util.Partial):
-                object.__setattr__(self, "F", jax.tree_util.Partial(self.F))
+                object.__setattr__(self, "F", _with_its_constants(self.F, self.mass.dtype))
         elif self.F is not None:
             object.__setattr__(self, "F", jnp.asarray(self.F))
         _check(self, name)
@@ -67,9 +72,10 @@ class LinearSystem(System):
             return jnp.zeros(self.mass.shape[:1], self.mass.dtype)
         return self.F(t) if callable(self.F) else self.F
 
-    def kinetic_energy(self, t, q, u):
+    def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T = 1/2 v^T M v."""
-        del t, q
+        if self._overridden("mass_matrix", "M"):
+            return 0.5 * u @ (self.M(t, q, u) @ u)
         return 0.5 * jnp.sum(u * product(self.mass, u))
 
     def potential_energy(self, t, q):
@@ -101,31 +107,31 @@ class LinearSystem(System):
     # --------------------------------------------------------------------------------- closed forms of what is derived
     def M(self, t, q, u=None):
         """Mass matrix as an array (n, n)."""
-        del t, q, u
-        return dense(self.mass)
+        return super().M(t, q, u) if self._overridden(*INERTIA) else dense(self.mass)
 
     def momentum(self, t, q, u):
         """p = M v."""
-        del t, q
-        return product(self.mass, u)
+        return super().momentum(t, q, u) if self._overridden(*INERTIA) else product(self.mass, u)
 
     def b(self, t, q, u):
         """b = F(t) - K q - C v."""
+        if self._overridden("potential_energy", "q_dot", *INERTIA):
+            return super().b(t, q, u)
         return self.force(t, q, u) - product(self.K, q)
 
     def h(self, t, q, u):
         """h = b: M is constant."""
-        return self.b(t, q, u)
+        return super().h(t, q, u) if self._overridden("momentum", *INERTIA) else self.b(t, q, u)
 
     def gap_velocity(self, t, q, u):
         """G^T v."""
-        if self._overridden("gap"):
+        if self._overridden("gap", "q_dot"):
             return super().gap_velocity(t, q, u)
         return jnp.sum(self.directions() * u[:, None], axis=0)
 
     def W_N(self, t, q, u=None):
         """W_N = G."""
-        return super().W_N(t, q, u) if self._overridden("gap", "gap_velocity") else self.directions()
+        return super().W_N(t, q, u) if self._overridden("gap", "gap_velocity", "q_dot") else self.directions()
 
     def W_F(self, t, q, u=None):
         """W_F = G_F, (n, n_N, d)."""
@@ -138,13 +144,34 @@ class LinearSystem(System):
         """Whether the equations of motion are still those of this class: a subclass may have added forces."""
         return not self._overridden("kinetic_energy", "potential_energy", "force", "q_dot", "mass_matrix", "M", "momentum", "b", "h")
 
+    def changes_inertia(self):
+        """Whether a subclass has an inertia of its own."""
+        return self._overridden(*INERTIA)
+
     def has_constant_directions(self):
         """Whether the force directions of the contacts are still G and G_F, and there are no bilateral constraints."""
-        changed = self._overridden("gap", "gap_velocity", "tangential_velocity", "W_N", "W_F")
+        changed = self._overridden("gap", "gap_velocity", "q_dot", "tangential_velocity", "W_N", "W_F")
         return not (changed or self.defines("constraint") or self.defines("velocity_constraint"))
 
     def _overridden(self, *names):
         return any(getattr(type(self), name) is not getattr(LinearSystem, name) for name in names)
+
+
+def _with_its_constants(function, dtype):
+    """A function of t as a `Partial` of the traced values that it closes over, if there are any."""
+    try:
+        traced = jax.make_jaxpr(function)(jnp.zeros((), dtype))
+        constants = traced.consts
+    except Exception:
+        constants = ()  # what is wrong with it is said where it is called
+    if not any(isinstance(x, jax.core.Tracer) for x in constants):
+        return jax.tree_util.Partial(function)
+
+    def of(constants, t):
+        (out,) = jax.core.eval_jaxpr(traced.jaxpr, constants, jnp.asarray(t, dtype))
+        return out
+
+    return jax.tree_util.Partial(of, list(constants))
 
 
 def product(A, x):
@@ -157,6 +184,11 @@ def product(A, x):
 def dense(A):
     """A matrix as an array."""
     return A.dense() if isinstance(A, Tridiagonal) else A
+
+
+def diagonal(A):
+    """Diagonal (n,) of a matrix."""
+    return A.diagonal if isinstance(A, Tridiagonal) else jnp.diagonal(A)
 
 
 def combine(*terms):

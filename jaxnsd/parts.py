@@ -58,7 +58,7 @@ class PartedRun:
         if not parts:
             return None
         rows = np.concatenate([*(rows for rows, _ in parts), parts[-1][1][None]])[: self.stored + 1]
-        return _solution(self.history, self.history.shapes(self.args), self.args[1], rows, self._first)
+        return _solution(self.history, self.history.shapes(self.args), self.args, rows, self._first)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -1,11 +1,90 @@
-"""Consistent initial velocities."""
+"""Consistent initial positions and velocities."""
 
+import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
 
+from .newton import iterate
 from .schemes.condensed import Condensed, kinematics
+from .system import System
+
+#: Bound of the Newton iterations; from nearby a few are enough.
+ITERATIONS = 30
+
+#: Multipliers may change a row by this part of what they do to it: rows that depend on each other leave them open.
+REGULARIZATION = 1e-8
+
+#: Round-off of a configuration that is found, as a power of the machine precision.
+FOUND = 0.6
 
 
-def project_velocity(system, q, u, t=0.0):
+def project_position(system: System, q: ArrayLike, t: ArrayLike = 0.0, *, u: ArrayLike | None = None) -> jax.Array:
+    """The configuration nearest to ``q`` that obeys ``g = 0`` and penetrates no contact, ``g_N >= 0``, at time t, (n_q,).
+
+    Nearest in the norm of the mass matrix M at (t, q): with ``q_new = q + B v``, B that of ``q_dot = B u + beta``,
+
+        M v = J^T z,    J = d(g, g_N)/dv at q_new,    g = 0,    0 <= z_N  _|_  g_N >= 0.
+
+    Works under `jit`, `vmap` and `grad`, to second order. All entries are not a number where Newton's method found no such
+    configuration: start from a nearer one. The norm of a quaternion is a constraint only if the system says so.
+
+    u:  any velocity, (n_u,), for a system that defines `q_dot`: the number of velocities cannot be seen from q
+    """
+    q = jnp.asarray(q)
+    t = jnp.asarray(t, q.dtype)
+    v = jnp.zeros_like(system._velocity(q, None if u is None else jnp.asarray(u)))
+    n_g, n_N = (rows(t, q).shape[0] for rows in (system.constraint, system.gap))
+    if not n_g + n_N:
+        return q
+    args = system, t, q
+    frozen = lax.stop_gradient(args)
+    eps = float(jnp.finfo(q.dtype).eps)
+
+    def iteration(x):
+        change = _newton_step(frozen, x, v.shape[0], n_g)[0]
+        before, after = (_moved(frozen, x[: v.shape[0]]) for x in (x, x - change))
+        return x - change, jnp.max(jnp.abs(after - before)) / (16 * eps * jnp.max(jnp.abs(jnp.concatenate([q, after]))))
+
+    x = jnp.concatenate([v, jnp.zeros((n_g + n_N,), q.dtype)])
+    x, _, _ = iterate(iteration, x, jnp.full((), jnp.inf, q.dtype), ITERATIONS)
+    # Two steps from the solution have its first and second derivatives.
+    for _ in range(2):
+        change, rows, J = _newton_step(args, x, v.shape[0], n_g)
+        x = x - change
+    found = _moved(args, x[: v.shape[0]])
+    tolerance = eps**FOUND * jnp.sum(jnp.abs(J), axis=1) * jnp.max(jnp.abs(found)) + 100 * eps
+    violation = jnp.where(jnp.arange(n_g + n_N) < n_g, jnp.abs(rows), -rows)
+    return jnp.where(jnp.all(violation <= tolerance), found, jnp.nan)
+
+
+def _moved(args, v):
+    """q + B v."""
+    system, t, q = args
+    return q + system.q_dot(t, q, v) - system.q_dot(t, q, jnp.zeros_like(v))
+
+
+def _newton_step(args, x, n_u, n_g):
+    """Newton step on the equations of `project_position` at the unknowns ``x = (v, z)``; the rows ``(g, g_N)`` there, and their J."""
+    system, t, q = args
+    v, z = x[:n_u], x[n_u:]
+
+    def rows(v):
+        q = _moved(args, v)
+        return jnp.concatenate([system.constraint(t, q), system.gap(t, q)])
+
+    M, J, values = system.M(t, q, jnp.zeros_like(v)), jax.jacfwd(rows)(v), rows(v)
+    curvature = jax.jacfwd(lambda v: jax.vjp(rows, v)[1](z)[0])(v)
+    size = jnp.sum(J.T * jnp.linalg.solve(M, J.T), axis=0)
+    size = jnp.where(size > 0, size, 1)
+    active = (jnp.arange(len(z)) < n_g) | (z > values / size)
+    residual = jnp.concatenate([M @ v - J.T @ z, jnp.where(active, values, z)])
+    below = jnp.concatenate([jnp.where(active[:, None], J, 0), jnp.diag(jnp.where(active, REGULARIZATION * size, 1))], axis=1)
+    matrix = jnp.concatenate([jnp.concatenate([M - curvature, -J.T], axis=1), below])
+    return jnp.linalg.solve(matrix, residual), values, J
+
+
+def project_velocity(system: System, q: ArrayLike, u: ArrayLike, t: ArrayLike = 0.0) -> jax.Array:
     """The velocity nearest to ``u`` that obeys the bilateral constraints ``dg/dt = 0`` and ``gamma = 0`` at (t, q), (n_u,).
 
     Nearest in the norm of the mass matrix: what an impulse of the constraints makes of ``u``, M (u_new - u) = W_g P_g + W_gamma P_gamma.

@@ -4,12 +4,17 @@ import enum
 
 
 class Outcome(enum.IntEnum):
-    """What became of a step or of a contact problem. Larger is worse; a saved interval carries its worst code."""
+    """What became of a step or of a contact problem. Larger is worse; a saved interval carries its worst code.
+
+    INVALID_PARAMETER is the worst: a parameter that is traced turned out to be outside of its range (restitution outside [0, 1], negative
+    friction, a dt that is not positive), so there is no law that the motion could obey. It takes the place of all other codes of the run.
+    """
 
     SUCCESS = 0
     NOT_CONVERGED = 1
     DIVERGED = 2
     NON_FINITE = 3
+    INVALID_PARAMETER = 4
 
 
 class Event(enum.IntFlag):
@@ -43,8 +48,13 @@ EXPLANATION = {
         "try a smaller dt (a stiff spring needs dt < 2 / omega with an explicit scheme), and check the signs of stiffness and damping",
     ),
     Outcome.NON_FINITE: (
-        "the state became infinite or not a number",
+        "the state became infinite or not a number, or a parameter is",
         "try a smaller dt; look for a division by zero or the root of a negative number in the system's functions near the last "
         "finite state",
+    ),
+    Outcome.INVALID_PARAMETER: (
+        "a parameter is outside of its range: e_N and e_F must lie in [0, 1], mu must not be negative, dt must be positive",
+        "keep the parameters in their range, such as jax.nn.sigmoid(x) for a restitution and jax.nn.softplus(x) for a friction "
+        "coefficient in place of a free x; jaxnsd.check(...) outside of jit and vmap names the parameter",
     ),
 }

@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from . import checks, lanes, linalg
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .newton import SemismoothNewton
 from .results import EXPLANATION, Event, Outcome
+from .schemes.base import Scheme
+from .system import System
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
@@ -27,7 +30,7 @@ LANES = 64
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Solution:
     """A simulated motion, N steps stored at every ``save_every``-th node (N below counts the stored intervals).
 
@@ -53,7 +56,8 @@ class Solution:
     ==============  ============  =================================================================================
 
     A batch (`vmap`) adds leading axes to all of them. The worst code of a run is its last: one that diverges ends as NON_FINITE;
-    `raise_if_failed` names the first step that failed, with its own code.
+    `raise_if_failed` names the first step that failed, with its own code. Where a parameter is outside of its range all codes of the run,
+    the first node's too, are INVALID_PARAMETER. Two solutions are equal if they are the same object; compare their arrays.
     """
 
     t: Any
@@ -73,23 +77,51 @@ class Solution:
     auxiliary: Any
     save_every: int = field(default=1, metadata={"static": True})
 
+    def __repr__(self) -> str:
+        """One line: shapes, span of time, outcomes."""
+        text = [f"{name} {np.shape(getattr(self, name))}" for name in ("q", "u", "P_N", "P_F", "P_g", "P_gamma")]
+        text = [part for part in text if " 0" not in part.replace("(0", " 0")]
+        if not checks.known(*jax.tree.leaves((self.t, self.outcome, self.initial_outcome))):
+            return f"Solution({', '.join(text)}, traced)"
+        t = np.asarray(self.t)
+        if t.size:
+            text.append(f"t = {t.flat[0]:.6g} to {t.flat[-1]:.6g} s")
+        if self.save_every != 1:
+            text.append(f"save_every = {self.save_every}")
+        codes, counts = np.unique(np.asarray(self.outcome), return_counts=True)
+        known = {int(code): code.name for code in Outcome}
+        text += [f"{count} {known.get(int(code), code)}" for code, count in zip(codes, counts, strict=True)]
+        return f"Solution({', '.join(text)})"
+
     @property
-    def success(self):
+    def success(self) -> jax.Array:
         """Whether every step succeeded: a boolean, with the batch's shape."""
         return jnp.all(self.outcome == 0, axis=-1) & (self.initial_outcome == 0)
 
-    def count(self, event):
+    def count(self, event: Event) -> jax.Array:
         """Number of stored intervals with an `Event`: an integer, with the batch's shape. ``sol.count(jaxnsd.Event.GRAZING)``."""
         return jnp.sum((self.events & int(Event(event))) != 0, axis=-1)
 
-    def raise_if_failed(self):
+    def _on_the_host(self, method):
+        """The solution with values, which `grad` alone does not hide; TypeError where there are none yet."""
+        values = lax.stop_gradient(self)
+        if not checks.known(*jax.tree.leaves(values)):
+            raise TypeError(
+                f"Solution.{method}() needs values, and inside of jit and vmap there are none yet: call it on what the transformed "
+                "function returns, or read solution.success inside"
+            )
+        return values
+
+    def raise_if_failed(self) -> "Solution":
         """Raise `SimulationError` if a step failed, naming step, time, contact and what to try; otherwise return the solution.
 
-        Works on the host, on one solution or on a batch (the first failed member is named and the failed are counted).
+        Works on the host, on one solution or on a batch (the first failed member is named and the failed are counted). Raises
+        TypeError inside of `jit` and `vmap`.
         """
-        outcome = np.asarray(self.outcome)
+        values = self._on_the_host("raise_if_failed")
+        outcome = np.asarray(values.outcome)
         batch = outcome.reshape(-1, outcome.shape[-1])
-        initial = np.asarray(self.initial_outcome).reshape(-1)
+        initial = np.asarray(values.initial_outcome).reshape(-1)
         failed = np.flatnonzero((batch != 0).any(axis=1) | (initial != 0))
         if failed.size == 0:
             return self
@@ -98,24 +130,25 @@ class Solution:
         step = 0 if first else int(np.argmax(batch[member] != 0))
         code = Outcome(int(initial[member] if first else batch[member, step]))
         what, advice = EXPLANATION[code]
-        t = np.asarray(self.t).reshape(-1, outcome.shape[-1] + 1)[member]
-        contact = int(np.asarray(self.contact).reshape(batch.shape)[member, step])
+        t = np.asarray(values.t).reshape(-1, outcome.shape[-1] + 1)[member]
+        contact = int(np.asarray(values.contact).reshape(batch.shape)[member, step])
         where = "at the first node" if first else f"in step {step + 1} of {batch.shape[1]}"
         text = f"{code.name} {where} (t = {t[step if first else step + 1]:.6g} s): {what}"
         if contact >= 0 and not first:
-            residual = float(np.asarray(self.residual).reshape(batch.shape)[member, step])
+            residual = float(np.asarray(values.residual).reshape(batch.shape)[member, step])
             text += f"; the worst is contact {contact}, with a residual of {residual:.3g} N s"
         if len(batch) > 1:
             index = np.unravel_index(member, outcome.shape[:-1])
             text += f"; {failed.size} of {len(batch)} members of the batch failed, the first is {tuple(int(i) for i in index)}"
         raise SimulationError(f"{text}. What to try: {advice}.")
 
-    def to_xarray(self):
+    def to_xarray(self) -> Any:
         """The stored arrays as an `xarray.Dataset` (needs xarray)."""
         try:
             import xarray
         except ImportError as error:
             raise ImportError("Solution.to_xarray() needs xarray: pip install xarray") from error
+        values = self._on_the_host("to_xarray")
         if np.ndim(self.t) != 1:
             raise ValueError(f"Solution.to_xarray() takes one motion, got a batch of shape {np.shape(self.t)[:-1]}: index it first")
         dims = {
@@ -127,9 +160,9 @@ class Solution:
             "P_gamma": ("step", "velocity_constraint"),
             **{name: ("step",) for name in ("iterations", "residual", "outcome", "contact", "events")},
         }
-        t = np.asarray(self.t)
+        t = np.asarray(values.t)
         return xarray.Dataset(
-            {name: (dim, np.asarray(getattr(self, name))) for name, dim in dims.items()},
+            {name: (dim, np.asarray(getattr(values, name))) for name, dim in dims.items()},
             coords={"t": ("node", t), "t_step": ("step", t[1:])},
         )
 
@@ -139,20 +172,21 @@ class SimulationError(RuntimeError):
 
 
 def simulate(
-    system,
-    scheme,
-    q0,
-    u0,
-    t1,
-    dt,
-    t0=0.0,
+    system: System,
+    scheme: Scheme,
+    q0: ArrayLike,
+    u0: ArrayLike,
+    t1: ArrayLike | None = None,
+    dt: ArrayLike | None = None,
+    t0: ArrayLike = 0.0,
     *,
-    save_every=1,
-    solver=None,
-    sensitivity="saltation",
-    checkpoint=None,
-    progress=False,
-):
+    n_steps: int | None = None,
+    save_every: int = 1,
+    solver: SemismoothNewton | None = None,
+    sensitivity: str = "saltation",
+    checkpoint: int | None = None,
+    progress: bool = False,
+) -> Solution:
     """Simulate a system from ``(q0, u0)`` at ``t0`` to ``t1`` with a fixed step ``dt``.
 
     Parameters
@@ -160,7 +194,9 @@ def simulate(
     system:       a `System`
     scheme:       ``Moreau()``, ``SymmetricMoreau()``, ``VariationalMoreau()``, ...
     q0, u0:       initial coordinates (n_q,) and velocities (n_u,), of one floating dtype, which is that of the run
-    t1, dt, t0:   end, step and start in s; dt must divide t1 - t0. Under `jit` they must be numbers, not traced
+    t1, dt, t0:   end, step and start in s; dt must divide t1 - t0. Without n_steps they must be numbers, not traced
+    n_steps:      number of steps, with either t1 or dt: then t0 and the one that is given may be traced, differentiated and batched. A
+                  run whose length is a parameter has a fixed number of steps: ``simulate(..., t1=period, n_steps=1000)``
     save_every:   store every so-many-th node; must divide the number of steps
     solver:       `SemismoothNewton` settings
     sensitivity:  "saltation" differentiates the exact motion, up to O(dt): the shift in time of every impact, and of every reversal of
@@ -179,32 +215,58 @@ def simulate(
 
     Raises ValueError or TypeError, before tracing, for input that makes no sense: wrong shapes or dtypes, restitution outside [0, 1],
     negative friction, dt that does not divide the interval, an indefinite mass matrix, an initial state that penetrates a contact or
-    violates a constraint, a scheme that does not take the system.
+    violates a constraint, a scheme that does not take the system, a trajectory that does not fit into memory. What is traced by a
+    transformation has no value yet, and what needs values is then not checked: call `check` with numbers first. Parameters outside of
+    their range come back as the outcome INVALID_PARAMETER, values that are not finite as NON_FINITE.
     """
-    return checked(
-        system,
-        scheme,
-        q0,
-        u0,
-        t1,
-        dt,
-        t0,
-        save_every=save_every,
-        solver=solver,
-        sensitivity=sensitivity,
-        checkpoint=checkpoint,
-        progress=progress,
-    )()
+    options = {"save_every": save_every, "solver": solver, "sensitivity": sensitivity, "checkpoint": checkpoint, "progress": progress}
+    return checked(system, scheme, q0, u0, t1, dt, t0, n_steps=n_steps, **options)()
 
 
-def checked(system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None, sensitivity="saltation", checkpoint=None, progress=False):
+def check(
+    system: System,
+    scheme: Scheme,
+    q0: ArrayLike,
+    u0: ArrayLike,
+    t1: ArrayLike | None = None,
+    dt: ArrayLike | None = None,
+    t0: ArrayLike = 0.0,
+    **options: Any,
+) -> None:
+    """Check the arguments of `simulate` without a run, and raise what `simulate` would raise.
+
+    For what is going to run under `jit`, `vmap` or `grad`: there the values are not known, and only shapes and dtypes are checked.
+    ``jaxnsd.check(system, scheme, q0, u0, t1, dt)`` outside of them looks at the values as well.
+    """
+    checked(system, scheme, q0, u0, t1, dt, t0, **options)
+
+
+def checked(
+    system,
+    scheme,
+    q0,
+    u0,
+    t1=None,
+    dt=None,
+    t0=0.0,
+    *,
+    n_steps=None,
+    save_every=1,
+    solver=None,
+    sensitivity="saltation",
+    checkpoint=None,
+    progress=False,
+):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
     checks.options(scheme, solver, save_every, sensitivity, checkpoint)
-    n_steps = checks.steps(t0, t1, dt, save_every)
+    t1, dt, n_steps = checks.steps(t0, t1, dt, n_steps, save_every)
     q0, u0 = checks.state(system, q0, u0)
-    checks.system(system, scheme, t0, dt, q0, u0)
-    return functools.partial(_run, system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, bool(progress))
+    checks.system(system, scheme, t0, t1, dt, q0, u0)
+    options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
+    if checks.large(n_steps // save_every, q0, u0):
+        checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
+    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress))
 
 
 @functools.partial(jax.jit, static_argnames=("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress"))
@@ -219,17 +281,31 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     run = functools.partial(history.run, report=bar and bar.report)
     rows, *first = lanes.run(run, args, lockstep=lockstep, begin=bar and bar.begin)
-    return _solution(history, shapes, times, rows, first)
+    return _solution(history, shapes, args, rows, first)
 
 
-def _solution(history, shapes, times, rows, first):
-    """The `Solution` from rows (N + 1, width) and what is known of the first node."""
+def _solution(history, shapes, args, rows, first):
+    """The `Solution` of a run with these ``args``, from rows (N + 1, width) and what is known of the first node."""
+    system, times, q0, _ = args
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
     t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
     initial, code = first
-    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code.astype(jnp.int32), events, auxiliary, every)
+    invalid = _parameters(system, times, q0)
+    outcome, code = jnp.maximum(outcome, invalid), jnp.maximum(code.astype(jnp.int32), invalid)
+    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, every)
+
+
+def _parameters(system, times, q0):
+    """Outcome code of what holds for a whole run: restitution in [0, 1], friction not negative, dt positive; all of it finite."""
+    t0, dt, _ = times
+    e_N, e_F, mu = system.contact_data(t0, q0)
+    e = jnp.concatenate([e_N, e_F])
+    outside = jnp.any((e < 0) | (e > 1)) | jnp.any(mu < 0) | (dt <= 0)
+    finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, jnp.stack([t0, dt])])))
+    code = jnp.where(outside, Outcome.INVALID_PARAMETER, jnp.where(finite, Outcome.SUCCESS, Outcome.NON_FINITE))
+    return code.astype(jnp.int32)
 
 
 class Record(NamedTuple):
@@ -266,6 +342,11 @@ class _History:
     def node(self, state):
         """What is stored of a state: all but the percussions, which the record holds."""
         return state.q, state.u, {name: getattr(state, name) for name in self.scheme.auxiliary}
+
+    def row_size(self, system, q0, u0):
+        """Bytes that are stored of one interval."""
+        state, record = self.shapes((system, (jax.ShapeDtypeStruct((), q0.dtype),) * 3, q0, u0))
+        return sum(x.size for x in jax.tree.leaves((self.node(state), record))) * q0.dtype.itemsize
 
     def record(self, system, times, q0, u0):
         """What is stored of one interval beside the state."""

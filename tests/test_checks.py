@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import Moreau, SymmetricMoreau, System, VariationalMoreau, checks, simulate
+from jaxnsd import Moreau, Outcome, SymmetricMoreau, System, VariationalMoreau, checks, simulate
 
 
 @jaxnsd.system
@@ -65,6 +65,15 @@ def variant(base=Particle, /, **methods):
         ({"t1": np.inf}, ValueError, "t1 must be a finite number"),
         ({"t1": 0.0}, ValueError, "t1 must be later than t0"),
         ({"t1": np.array([0.05])}, ValueError, "t1 must be a finite number"),
+        ({"t1": None}, TypeError, "t1 is missing; give t1 and dt, or n_steps with either of them"),
+        ({"dt": None}, TypeError, "dt is missing"),
+        ({"n_steps": 5}, TypeError, "n_steps takes either t1 or dt, the other follows from it, got both"),
+        ({"n_steps": 5, "t1": None, "dt": None}, TypeError, "n_steps takes either t1 or dt.*got neither"),
+        ({"n_steps": 5.0, "t1": None}, ValueError, "n_steps must be a positive whole number of steps, got 5.0"),
+        ({"n_steps": 5, "t1": None, "dt": -0.01}, ValueError, "dt must be positive"),
+        ({"n_steps": 5, "t1": 0.05, "dt": None, "t0": 0.1}, ValueError, "t1 must be later than t0, got t0 = 0.1 and t1 = 0.05"),
+        ({"n_steps": 5, "t1": None, "save_every": 2}, ValueError, "save_every must divide the number of steps, 5, got 2"),
+        ({"n_steps": 10**12, "t1": None, "save_every": 10}, ValueError, r"trajectory of 10+ steps must fit into memory.*save_every=\d+"),
         # state
         ({"q0": np.array([0, 1])}, TypeError, "q0 must be of a floating dtype, got int64; write 1.0"),
         ({"u0": [0, 1]}, TypeError, "u0 must be of a floating dtype"),
@@ -77,6 +86,9 @@ def variant(base=Particle, /, **methods):
         ({"u0": np.array([0.0, np.inf])}, ValueError, "u0 must be finite"),
         ({"u0": np.zeros(3)}, ValueError, r"q0 and u0 must have one shape, got \(2,\) and \(3,\)"),
         ({"q0": np.zeros(0), "u0": np.zeros(0)}, ValueError, "at least one coordinate"),
+        ({"q0": None}, TypeError, r"q0 must be an array of numbers, got None; models have initial_state\(\)"),
+        ({"q0": Q0.astype(np.float16)}, TypeError, "q0 must be float32 or float64, got float16.*convert it"),
+        ({"u0": jnp.zeros(2, jnp.bfloat16)}, TypeError, "u0 must be float32 or float64, got bfloat16"),
         ({"q0": np.array([0.0, -0.5])}, ValueError, "contact 0 must be open or closed.*gap -0.5.*correct q0"),
         # parameters
         ({"system": Particle}, TypeError, r"got the class Particle; write Particle\(...\)"),
@@ -116,7 +128,7 @@ def test_bad_arguments_are_refused(arguments, error, message):
     [
         ({"gap": lambda self, t, q: q[1]}, ValueError, r"Variant.gap must return shape \(n_N,\).*got \(\)"),
         ({"gap": lambda self, t, q: [q[1]]}, TypeError, "Variant.gap must return an array.*jnp.stack"),
-        ({"gap": lambda self, t, q: q[2:] / q[5]}, ValueError, r"Variant.tangential_velocity must return shape \(0, d\)"),
+        ({"gap": lambda self, t, q: q[2:]}, ValueError, r"Variant.tangential_velocity must return shape \(0, d\)"),
         ({"gap": lambda self, t, q: q @ jnp.ones(3)}, TypeError, r"Variant.gap failed for q of shape \(2,\)"),
         (
             {"gap": lambda self, t, q: q[1:].astype(jnp.float32)},
@@ -143,7 +155,7 @@ def test_bad_arguments_are_refused(arguments, error, message):
         (
             {"constraint": lambda self, t, q: q[:1] - 1.0},
             ValueError,
-            r"Variant.constraint must vanish \(g = 0\).*got -1 in row 0; correct q0",
+            r"Variant.constraint must vanish \(g = 0\).*got -1 in row 0.*correct q0; jaxnsd.project_position",
         ),
         ({"constraint": lambda self, t, q: q[:1]}, ValueError, r"Variant.constraint_velocity must vanish \(dg/dt = 0\).*got 1 in row 0"),
         ({"velocity_constraint": lambda self, t, q, u: u[:1]}, ValueError, r"Variant.velocity_constraint must vanish \(gamma = 0\)"),
@@ -151,6 +163,49 @@ def test_bad_arguments_are_refused(arguments, error, message):
         ({"W_N": lambda self, t, q, u=None: jnp.ones((2, 2))}, ValueError, r"Variant.W_N must return shape \(2, 1\), got \(2, 2\)"),
         ({"mu": lambda self: jnp.ones(3)}, ValueError, r"Variant.mu must be a scalar or of shape \(1,\)"),
         ({"e_N": lambda self: 1.5}, ValueError, r"Variant.e_N must lie in \[0, 1\]"),
+        # indices, which JAX clamps
+        (
+            {"gap": lambda self, t, q: q[2][None]},
+            ValueError,
+            r"Variant.gap must stay inside of its arrays, got entry 2 of an axis of 2 entries \(array of shape \(2,\)\)",
+        ),
+        (
+            {"gap": lambda self, t, q: jnp.stack([q[-3]])},
+            ValueError,
+            "Variant.gap must stay inside of its arrays, got entry -3",
+        ),
+        ({"force": lambda self, t, q, u: u.at[2].set(0.0)}, ValueError, "Variant.force must stay inside of its arrays, got entry 2"),
+        (
+            {"potential_energy": lambda self, t, q: jnp.outer(q, q)[1, 3]},
+            ValueError,
+            r"Variant.potential_energy must stay inside.*entry 3 of an axis of 2 entries \(array of shape \(2, 2\)\)",
+        ),
+        (
+            {"tangential_velocity": lambda self, t, q, u: jax.jvp(lambda q: q[jnp.array([4])], (q,), (u,))[1][:, None]},
+            ValueError,
+            "Variant.tangential_velocity must stay inside of its arrays, got entry 4 of an axis of 2",
+        ),
+        # values that a traced array has not
+        (
+            {"gap": lambda self, t, q: q[1:] if q[0] > 0 else -q[1:]},
+            TypeError,
+            r"Variant.gap must not ask for the value of an array.*\(test_checks.py, line \d+: .*q\[0\] > 0.*jnp.where",
+        ),
+        (
+            {"force": lambda self, t, q, u: jnp.full(2, float(q[0]))},
+            TypeError,
+            r"Variant.force must not ask.*leave float\(\) out",
+        ),
+        ({"force": lambda self, t, q, u: np.sin(q)}, TypeError, "Variant.force must not ask for the value of an array.*jnp.sin for np.sin"),
+        # functions of u
+        ({"tangential_velocity": lambda self, t, q, u: u[:1, None] ** 2}, ValueError, "Variant.tangential_velocity must be affine in u"),
+        ({"q_dot": lambda self, t, q, u: jnp.sin(u)}, ValueError, "Variant.q_dot must be affine in u.*is a force"),
+        ({"velocity_constraint": lambda self, t, q, u: u[1:] * u[:1]}, ValueError, "Variant.velocity_constraint must be affine in u"),
+        (
+            {"kinetic_energy": lambda self, t, q, u: 0.5 * u @ u + 0.1 * u[0] ** 4},
+            ValueError,
+            "kinetic_energy must be quadratic in u",
+        ),
     ],
 )
 def test_bad_methods_are_refused(methods, error, message):
@@ -240,7 +295,63 @@ def test_shapes_and_dtypes_are_checked_under_transformations():
         jax.grad(lambda t1: run(t1=t1).q[-1, 0])(0.05)
 
 
+def test_traced_times_need_the_number_of_steps():
+    """With it all checks that need no time are still made, and those that need it come as an outcome."""
+    ends = jax.jit(jax.vmap(lambda dt: run(t1=None, dt=dt, n_steps=5)))(jnp.array([0.01, -0.01, jnp.nan]))
+    np.testing.assert_array_equal(ends.outcome[:, 0], [Outcome.SUCCESS, Outcome.INVALID_PARAMETER, Outcome.NON_FINITE])
+    np.testing.assert_allclose(ends.t[0], 0.01 * np.arange(6), atol=1e-16)
+    with pytest.raises(TypeError, match=r"t1 decides the number of steps, got a traced value.*or say n_steps"):
+        jax.jit(lambda t1: run(t1=t1).q)(0.05)
+    with pytest.raises(ValueError, match=r"Particle.mu must be finite and not negative"):
+        jax.grad(lambda dt: run(Particle(mu=-1.0), t1=None, dt=dt, n_steps=5).q[-1, 0])(0.01)
+    with pytest.raises(ValueError, match="mass matrix must be positive definite"):
+        jax.grad(lambda t1: run(Particle(mass=0.0), t1=t1, dt=None, n_steps=5).q[-1, 0])(0.01)
+    with pytest.raises(ValueError, match="t0 must be a finite number in seconds"):
+        jax.jit(lambda t0: run(t1=None, n_steps=5, t0=t0).q)(jnp.zeros(2))
+
+
+@pytest.mark.parametrize(
+    "values, code",
+    [
+        ({"e_N": 1.2}, Outcome.INVALID_PARAMETER),
+        ({"mu": -0.2}, Outcome.INVALID_PARAMETER),
+        ({"e_N": jnp.nan}, Outcome.NON_FINITE),
+        ({"mu": -0.2, "mass": jnp.nan}, Outcome.INVALID_PARAMETER),  # the worst
+        ({}, Outcome.SUCCESS),
+    ],
+)
+def test_traced_parameters_outside_of_their_range_are_an_outcome(values, code):
+    """An optimizer, or a member of a batch, sees them: they run without an error, and without a motion that means anything."""
+    given = {"e_N": 0.5, "mu": 0.3, "mass": 1.0, **values}
+    solution = _jitted(given)
+    assert solution.initial_outcome == code and np.all(solution.outcome == code) and bool(solution.success) == (code == 0)
+    if code == Outcome.INVALID_PARAMETER:
+        with pytest.raises(jaxnsd.SimulationError, match=r"INVALID_PARAMETER at the first node.*e_N and e_F must lie in \[0, 1\].*sigmoid"):
+            solution.raise_if_failed()
+        with pytest.raises(ValueError, match="Particle"):
+            jaxnsd.check(Particle(**given), Moreau(), Q0, U0, 0.05, 0.01)
+
+
+_jitted = jax.jit(lambda given: run(Particle(**given)))
+
+
+def test_a_contact_problem_with_negative_friction_is_an_outcome():
+    solve = jax.vmap(lambda mu: jaxnsd.solve_contact_problem(jnp.eye(2), -jnp.ones(2), mu, d=1).outcome)
+    np.testing.assert_array_equal(solve(jnp.array([0.3, -0.3, jnp.nan])), [Outcome.SUCCESS, Outcome.INVALID_PARAMETER, Outcome.NON_FINITE])
+
+
+def test_friction_without_a_tangential_velocity_is_warned_of():
+    frictionless = variant(System, kinetic_energy=Bare.kinetic_energy, gap=Bare.gap, mu=lambda self: 0.3)
+    with pytest.warns(UserWarning, match=r"Variant.mu is positive, but without tangential_velocity\(t, q, u\) no friction acts") as record:
+        jaxnsd.check(frictionless, Moreau(), Q0, U0, 0.05, 0.01)
+    assert record[0].filename == __file__
+    with pytest.warns(UserWarning, match="LinearSystem.mu is positive, but without G_F no friction acts"):
+        run(jaxnsd.LinearSystem(np.eye(2), np.eye(2), G=np.array([[0.0], [1.0]]), mu=0.3))
+
+
 def test_known_values_are_checked_under_transformations():
+    with pytest.raises(ValueError, match=r"Particle.e_N must lie in"):  # whatever the state
+        jax.vmap(lambda q0: run(Particle(e_N=2.0), q0=q0).q)(Q0[None])
     with pytest.raises(ValueError, match=r"Particle.mu must be finite and not negative"):
         jax.jit(lambda x: x * run(Particle(mu=-1.0)).q)(1.0)
 
