@@ -2,7 +2,7 @@
 
 Reverse mode takes a loop apart, and every `jax.custom_jvp` in its body with it: what is differentiated a second time is then the code
 behind the rule, iterations and all, in which nothing depends on anything. A primitive stays what it is. So `with_rule` is one, and
-derivatives of any order, in any mix of the modes, go by the rule.
+derivatives of any order, in any mix of the modes, go by the rule. What has no derivative gets `undefined`: not a number, never a zero.
 """
 
 import functools
@@ -39,6 +39,30 @@ def with_rule(function, rule):
 
     return ruled
 
+
+def undefined(x, args):
+    """``x``, which has no derivative with respect to ``args``: NaN where they move; in reverse mode where ``x`` matters."""
+
+    def rule(primals, tangents):
+        x, args = primals
+        return undefined(x, args), tangents[0] + not_a_number(tangents[1])
+
+    return with_rule(lambda x, args: x, rule)(x, args)
+
+
+def not_a_number(tangents):
+    """A scalar for the tangent of what has none: NaN where one of the tangents does not vanish, else zero; likewise transposed."""
+    leaves = [jnp.asarray(t) for t in jax.tree.leaves(tangents) if jnp.issubdtype(jnp.result_type(t), jnp.floating)]
+    return sum(jnp.sum(_nothing.bind(t)) for t in leaves)
+
+
+# A product with NaN would make a NaN of what is not there as well: of a branch that was not taken, of an output that is not used.
+_nothing = Primitive("jaxnsd_undefined")
+_nothing.def_abstract_eval(lambda t: t)
+_nothing.def_impl(lambda t: jnp.where(t == 0, t, jnp.nan))
+mlir.register_lowering(_nothing, mlir.lower_fun(lambda t: jnp.where(t == 0, t, jnp.nan), multiple_results=False))
+ad.deflinear2(_nothing, lambda cotangent, _: [_nothing.bind(cotangent)])
+batching.defvectorized(_nothing)
 
 _ruled = Primitive("jaxnsd_rule")
 _ruled.multiple_results = True

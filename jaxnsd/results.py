@@ -23,8 +23,8 @@ class Event(enum.IntFlag):
     IMPACT:        a contact closed faster than 1.5 times the speed that the forces make in a step: an impact that is told from a landing
     GRAZING:       a contact closed slower than that: a soft landing, or a grazing impact. Where the closing speed vanishes the
                    motion has no derivative with respect to its initial state, and next to it a large one
-    SIMULTANEOUS:  two or more contacts had an impact that the mass matrix couples. Motions nearby take them one after the other, in either
-                   order: derivatives are one-sided
+    SIMULTANEOUS:  two or more contacts had an impact that the mass matrix couples, or one had an impact and another, coupled with it,
+                   touched without a load. Motions nearby take them one after the other, in either order: derivatives are one-sided
     ACCUMULATION:  an impact, with restitution, after which the contact closes again within a dozen steps: the step does not resolve what
                    is left of a sequence of impacts (Zeno), which is captured as a whole
     """

@@ -8,9 +8,14 @@ the one-sided flows,
     d x_plus = DR d x_minus + (DR f_minus - f_plus) d tau,        tau = -g_N / g_N_dot.
 
 A scheme's own derivative is the first term, up to O(dt). Here the second is added to it, in the derivative only: the motion stays as it
-is, bit for bit. Impact map and one-sided flows are those of the system, not of the scheme, so that one mechanism serves all of them.
-Where slip along a line passes through zero without a rest the velocity does not jump, but friction does: there R is the identity, and
-tau = -gamma_F / gamma_F_dot.
+is. Percussions are differentiated likewise: with the contact forces lambda of the one-sided flows and the percussion P of the impact map,
+it is (DP f_minus + lambda_minus - lambda_plus) d tau that is added. This holds to first order: a second derivative through it is not a
+number.
+
+Impact map and one-sided flows are those of the system, not of the scheme, so that one mechanism serves all of them. Where slip along a line
+passes through zero without a rest the velocity does not jump, but friction does: there R is the identity, and
+tau = -gamma_F / gamma_F_dot. A contact that closes too slowly to be told from rest comes to rest: its gap no longer changes, and neither
+does the derivative of its gap.
 """
 
 import dataclasses
@@ -20,25 +25,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from . import contact, linalg
-from .derivatives import with_rule
+from . import contact, linalg, thresholds
+from .derivatives import not_a_number, undefined, with_rule
 from .newton import solution, storing_solutions
 from .results import Event
 from .schemes.condensed import kinematics
 from .schemes.flow import Flow, gained
 from .schemes.located import LocatedImpacts
-
-#: An impact that leaves the contact slower than this multiple of the threshold is one of the last of a sequence.
-LAST = 4
-
-#: A gap that was larger than this part of what the forces close in a step was open.
-TOUCH = 1e-6
-
-#: Slip below this part of what is gained in a step is rest.
-REST = 1e-3
-
-#: Contacts are coupled where their entry of the Delassus operator is larger than this, relative to the diagonal.
-COUPLED = 1e-10
+from .schemes.velocity import resolution
 
 #: Up to this many velocities a branch in the loop over the steps costs more than it spares.
 SMALL = 64
@@ -87,37 +81,61 @@ def _events(scheme, prepared, t, dt, before, after):
     rate = system.gap_velocity(end, q, u)
     pushed = after.P.P_N > 0
     impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
-    touches = pushed & ~impacts & (system.gap(t, before.q) > TOUCH * dt * slow)
+    # Nor is a gap smaller than the round-off of the coordinates open.
+    round_off = thresholds.round_off(u.dtype) * dt * resolution(q, dt, u.shape[0])
+    closed = thresholds.touch(u.dtype) * dt * slow + jnp.abs(kin.W[:, n * d :]).T @ round_off
+    gap = system.gap(t, before.q)
+    touches = pushed & ~impacts & (gap > closed)
     e_N, _, _ = system.contact_data(end, q)
-    ends = impacts & (e_N > 0) & (-e_N * rate < LAST * slow)
+    ends = impacts & (e_N > 0) & (-e_N * rate < thresholds.LAST * slow)
     found = {Event.IMPACT: impacts, Event.GRAZING: touches, Event.ACCUMULATION: ends}
     if n > 1:
         G = jnp.abs(linalg.pack(inertia.G))
         G = G[:, n * d :] + jnp.sum(G[:, : n * d].reshape(G.shape[0], n, d), axis=2)
         G = G[n * d :] + jnp.sum(G[: n * d].reshape(n, d, n), axis=1)
         size = jnp.sqrt(jnp.diagonal(G))
-        coupled = (COUPLED * size[:, None] * size[None, :] < G) & ~jnp.eye(n, dtype=bool)
-        found[Event.SIMULTANEOUS] = impacts[:, None] & impacts[None, :] & coupled
+        coupled = (thresholds.COUPLED * size[:, None] * size[None, :] < G) & ~jnp.eye(n, dtype=bool)
+        # A contact that touches without a load opens or closes with the last bit: whether it takes part is a matter of chance.
+        closing = jnp.max(jnp.where(impacts, -rate, 0))
+        loose = (before.P.P_N == 0) & (gap <= closed + thresholds.touch(u.dtype) * dt * closing)
+        found[Event.SIMULTANEOUS] = impacts[:, None] & (impacts | loose)[None, :] & coupled
     return sum(jnp.any(mask).astype(jnp.int32) * int(event) for event, mask in found.items())
 
 
 def _through_impacts(scheme, settings, primals, tangents, after, d_after):
     """Tangent of the state after a step, those of its impacts included."""
-    prepared, t, dt, before = primals
+    here = (*primals[:3], primals[3].q, primals[3].u)
+    # The jumps are right to first order alone, so only `one` knows that they depend on where they are taken.
+    (prepared, t, dt, before), settled = lax.stop_gradient((primals, after))
     args = (prepared, t, dt, before.q, before.u)
     d_args = (*tangents[:3], tangents[3].q, tangents[3].u)
-    own = (d_after.q, d_after.u)
-    nothing = jnp.zeros_like(after.q), jnp.zeros_like(after.u)
+    own = (d_after.q, d_after.u, d_after.P)
+    nothing = *jax.tree.map(jnp.zeros_like, own), jnp.zeros_like(t)
 
     # What a branch stores for the way back, every step would have to copy, the one without an event too: it is computed again.
     @storing_solutions
     def where_contacts_push(d_args, own):
-        event = _Event(scheme, prepared, t, dt, before, after, settings)
-        corrections = storing_solutions(lambda d_args, own: event.corrections(args, d_args, own))
-        return lax.cond(jnp.any(event.impacting | event.turning), corrections, lambda *_: nothing, d_args, own)
+        event = _Event(scheme, prepared, t, dt, before, settled, settings)
 
-    dq, du = lax.cond(jnp.any(after.P.P_N > 0), where_contacts_push, lambda *_: nothing, d_args, own)
-    return scheme.shifted(prepared, t + dt, after, d_after, dq, du)
+        @storing_solutions
+        def corrections(d_args, own):
+            one = undefined(jnp.ones_like(t), here)
+            return *jax.tree.map(lambda x: one * x, event.corrections(args, d_args, own)), not_a_number(d_args)
+
+        @storing_solutions
+        def at_rest(d_args, own):
+            one = undefined(jnp.ones_like(t), here)
+            return *jax.tree.map(lambda x: one * x, event.at_rest(settled, d_args, own)), jnp.zeros_like(t)
+
+        lands = jnp.any(event.landing)
+        rests = lambda *tangents: lax.cond(lands, at_rest, lambda *_: nothing, *tangents)  # noqa: E731
+        return lax.cond(jnp.any(event.impacting | event.turning), corrections, rests, d_args, own)
+
+    dq, du, dP, none = lax.cond(jnp.any(settled.P.P_N > 0), where_contacts_push, lambda *_: nothing, d_args, own)
+    shifted = scheme.shifted(primals[0], primals[1] + primals[2], after, d_after, dq, du)
+    # What else is stored of a step with an impact, of its stages say, belongs to no time of the exact motion.
+    stored = {name: x + none for name in scheme.auxiliary if (x := getattr(shifted, name)) is getattr(d_after, name)}
+    return shifted._replace(P=jax.tree.map(jnp.add, shifted.P, dP), **stored)
 
 
 class _Event:
@@ -135,6 +153,9 @@ class _Event:
         self.pushed = after.P.P_N > 0
         self.impacting = self.pushed & closed_fast(self.system.gap(self.t, self.q), rate, self.slow[0], dt)
         self.persistent = (self.pushed | (before.P.P_N > 0)) & (jnp.abs(rate) <= self.slow[0])
+        # What a scheme that closes gaps on position level does already.
+        slow = self.pushed & ~(before.P.P_N > 0) & ~self.impacting
+        self.landing = slow & self.persistent & (not scheme.position_level)
         self.along_a_line = self.flow.d == 1
         self.turning = self.turned(before, after) if self.along_a_line else jnp.zeros_like(self.pushed)
 
@@ -142,7 +163,7 @@ class _Event:
         """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""
         slip, left = (self.slip(self.prepared, self.t, state.q, state.u) for state in (before, after))
         # Friction makes of the normal speed what other forces need not.
-        small = REST * (self.slow[0] + self.slow[1][:, 0])
+        small = thresholds.REST * (self.slow[0] + self.slow[1][:, 0])
         _, _, mu = self.system.contact_data(self.t, self.q)
         turned = (jnp.abs(slip) > small) & (jnp.sign(slip) * left <= small)
         return turned & (mu > 0) & self.pushed & self.persistent & ~jnp.any(self.impacting)
@@ -152,25 +173,57 @@ class _Event:
         return self.scheme.system(prepared).tangential_velocity(t, q, u)[:, 0]
 
     def corrections(self, args, d_args, own):
-        """What is added to the tangents of q and u, ``own``, of a step in which contacts have impacts or turn."""
+        """What is added to the tangents of q, u and percussions, ``own``, of a step in which contacts have impacts or turn."""
         f_minus = self.acceleration(self.persistent, self.u)
         d_tau = jnp.where(self.impacting, jax.jvp(self.time_to_impact, args, d_args)[1], 0)
         jumps = solution(lax.map(lambda i: self.jump(i, f_minus), jnp.arange(self.flow.n)))
-        of_impacts = tuple(jnp.sum(d_tau[:, None] * jump, axis=0) for jump in jumps)
+        of_impacts = jax.tree.map(lambda jump: jnp.tensordot(d_tau, jump, 1), jumps)
         if not (self.along_a_line or self.scheme.position_level):
             return of_impacts
         # A position-level scheme's own tangent has forgotten the state before an impact, any scheme's the slip before a reversal.
         slip = self.slip(args[0], args[1], args[3], args[4]) if self.along_a_line else None
-        primal, (dq, du, d_slip) = jax.jvp(lambda *args: self.captured(*args, slip), args, d_args)
-        replaced = dq - own[0], du - own[1]
+        primal, (*captured, d_slip) = jax.jvp(lambda *args: self.captured(*args, slip), args, d_args)
+        replaced = jax.tree.map(jnp.subtract, tuple(captured), own)
         if self.scheme.position_level:
-            of_impacts = tuple(map(jnp.add, of_impacts, replaced))
+            of_impacts = jax.tree.map(jnp.add, of_impacts, replaced)
         if not self.along_a_line:
             return of_impacts
-        du_on, goes_on = self.reversal(args, slip, primal, d_slip)
-        of_reversal = replaced[0], replaced[1] + du_on
+        on, goes_on = self.reversal(args, slip, primal, d_slip)
+        of_reversal = replaced[0], *jax.tree.map(jnp.add, replaced[1:], on)
         happens = jnp.any(self.impacting)
-        return tuple(jnp.where(happens, a, jnp.where(goes_on, b, 0)) for a, b in zip(of_impacts, of_reversal, strict=True))
+        return jax.tree.map(lambda a, b: jnp.where(happens, a, jnp.where(goes_on, b, 0)), of_impacts, of_reversal)
+
+    def at_rest(self, after, d_args, own):
+        """What is added to the tangents of q, u and percussions of a step in which contacts come to rest: their gaps stay as they are.
+
+        The tangents of gaps and gap velocities that would remain are taken out by percussions, as an impact would.
+        """
+        (d_prepared, d_t, d_dt, *_), (dq, du, dP) = d_args, own
+        t, q, u, n, d = self.t, after.q, after.u, self.flow.n, self.flow.d
+        resting = self.landing | self.persistent
+        inertia = self.scheme.inertia(self.prepared, t, q, u, kinematics(self.system, t, q, u))
+        G = linalg.pack(inertia.G)[n * d :, n * d :]
+        r = jnp.where(resting, 1 / jnp.where(resting, jnp.diagonal(G), 1), 0)
+        solve = linalg.lu(jnp.where(resting[:, None], r[:, None] * jnp.where(resting, G, 0), jnp.eye(n, dtype=G.dtype)), guard=True)
+
+        none = jnp.zeros_like(jnp.concatenate([dP.P_g, dP.P_gamma]))
+
+        def take_out(tangent):
+            P_N = -solve(r * tangent)
+            z = inertia.convert(contact.join(P_N, jnp.zeros((n, d), u.dtype)))
+            change, P_b = inertia.add(inertia.convert(jnp.zeros_like(u)), inertia.convert(none) if inertia.bilateral else None, z)
+            P_g, P_gamma = jnp.split(linalg.pack(P_b) if inertia.bilateral else none, [dP.P_g.shape[0]])
+            return linalg.pack(change), type(dP)(P_N, jnp.zeros_like(dP.P_F), P_g, P_gamma)
+
+        def gaps(prepared, t, q, u):
+            system = self.scheme.system(prepared)
+            return system.gap(t, q), system.gap_velocity(t, q, u)
+
+        at, along = (self.prepared, t, q, u), (d_prepared, d_t + d_dt)
+        d_gap, _ = jax.jvp(gaps, at, (*along, dq, du))[1]
+        moved = jax.jvp(lambda u: self.system.q_dot(t, q, u), (u,), (take_out(d_gap)[0],))[1]
+        _, d_rate = jax.jvp(gaps, at, (*along, dq + moved, du))[1]
+        return moved, *take_out(d_rate)
 
     def time_to_impact(self, prepared, t, dt, q, u):
         """``tau = -g_N / g_N_dot`` of every contact, (n_N,), from the end of a step of free motion on."""
@@ -180,53 +233,57 @@ class _Event:
         return -system.gap(t + dt, q) / jnp.where(rate < 0, rate, -1.0)
 
     def jump(self, i, f_minus):
-        """``DR f_minus - f_plus`` of contact i, as parts (n_q,) and (n_u,); zero if it had no impact."""
+        """``DR f_minus - f_plus`` of contact i, as parts of q, u and percussions; zero if it had no impact."""
 
         def of_impact(i):
             t, q, u = self.t, self.q, self.u
             mask = self.persistent | (jnp.arange(self.flow.n) == i)
             q_dot = self.system.q_dot(t, q, u)
-            impact = lambda t, q, u: self.flow.impact(self.prepared, t, q, u, mask)[0]  # noqa: E731
-            after, turned = jax.jvp(impact, (t, q, u), (jnp.ones_like(t), q_dot, f_minus))
-            return q_dot - self.system.q_dot(t, q, after), turned - self.acceleration(mask, after)
+            impact = lambda t, q, u: self.flow.impact(self.prepared, t, q, u, mask)[:2]  # noqa: E731
+            (after, _), turned = jax.jvp(impact, (t, q, u), (jnp.ones_like(t), q_dot, f_minus[0]))
+            turned = turned[0], jax.tree.map(jnp.add, turned[1], f_minus[1])
+            return q_dot - self.system.q_dot(t, q, after), *jax.tree.map(jnp.subtract, turned, self.acceleration(mask, after))
 
-        zeros = jnp.zeros_like(self.q), jnp.zeros_like(self.u)
+        zeros = jax.tree.map(jnp.zeros_like, (self.q, *f_minus))
         return lax.cond(self.impacting[i], of_impact, lambda i: zeros, i)
 
     def acceleration(self, mask, u):
-        """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed."""
+        """du/dt (n_u,), and forces, of the motion in which the contacts of ``mask`` are closed."""
         return self.flow.acceleration(self.prepared, self.t, self.dt, self.q, u, mask, self.slow)
 
     def captured(self, prepared, t, dt, q, u, slip=None):
-        """``(q, u, slip)`` after a step that captures the impacts on velocity level, in which contacts that turn go on sliding."""
+        """``(q, u, percussions, slip)`` after a step that captures impacts on velocity level; contacts that turn go on sliding."""
         q = q + dt * self.scheme.system(prepared).q_dot(t, q, u)
         if slip is None:
-            return q, self.flow.captured(prepared, t + dt, dt, q, u, None, self.pushed)[0], None
+            return q, *self.flow.captured(prepared, t + dt, dt, q, u, None, self.pushed)[:2], None
         ahead = jnp.where(self.turning, jnp.sign(slip) * 10 * (jnp.abs(slip) + self.slow[1][:, 0]), 0)
         kept = lax.stop_gradient(contact.join(jnp.zeros_like(slip), ahead[:, None]))
-        u = self.flow.captured(prepared, t + dt, dt, q, u, kept, self.pushed)[0]
-        return q, u, self.slip(prepared, t + dt, q, u)
+        u, P, _ = self.flow.captured(prepared, t + dt, dt, q, u, kept, self.pushed)
+        return q, u, P, self.slip(prepared, t + dt, q, u)
 
     def reversal(self, args, slip, on, d_slip):
         """``((f_minus - f_plus) d tau, whether there is one)`` where slip passes through zero without a rest, ``on`` sliding on.
+
+        Parts of u and of the percussions.
 
         With f_minus of the slip before and f_plus of the slip after, ``d x_plus = d x_minus + (f_minus - f_plus) d tau`` and
         ``tau = -gamma_F / gamma_F_dot`` from the end of a step that slides on: its tangent takes the place of the step's own.
         """
         prepared, t, dt, q, u = args
-        _, u_on, slip_on = on
+        _, u_on, P_on, slip_on = on
         rate = (slip_on - slip) / dt
         crossing = self.turning & (jnp.sign(slip) * slip_on < 0)
         first = jnp.argmax(crossing)
         part = jnp.where(crossing, slip / jnp.where(crossing, slip - slip_on, 1), 0)[first]
         turned = u + part * (u_on - u)
         f_plus = solution(self.acceleration(self.pushed, turned))
-        along = (jnp.ones_like(t), self.system.q_dot(t, q, turned), f_plus)
+        along = (jnp.ones_like(t), self.system.q_dot(t, q, turned), f_plus[0])
         rate_after = jax.jvp(lambda t, q, u: self.slip(prepared, t, q, u), (t, q, turned), along)[1]
         # Where friction holds the contact, the own tangent has the rest in it.
-        goes_on = crossing & (jnp.sign(slip) * rate_after < -TOUCH * jnp.abs(rate)) & (jnp.arange(self.flow.n) == first)
+        goes_on = crossing & (jnp.sign(slip) * rate_after < -thresholds.touch(u.dtype) * jnp.abs(rate)) & (jnp.arange(self.flow.n) == first)
         d_tau = jnp.sum(jnp.where(goes_on, -d_slip / jnp.where(crossing, rate, 1), 0))
-        return ((u_on - u) / dt - f_plus) * d_tau, jnp.any(goes_on)
+        f_minus = jax.tree.map(lambda x: x / dt, (u_on - u, P_on))
+        return jax.tree.map(lambda a, b: (a - b) * d_tau, f_minus, f_plus), jnp.any(goes_on)
 
 
 def closed_fast(gap, rate, slow, dt):

@@ -1,5 +1,6 @@
 """The driver: checks, the `lax.scan` over steps, and the `Solution` it returns."""
 
+import dataclasses
 import functools
 import itertools
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from jax.typing import ArrayLike
 from . import checks, lanes, linalg
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
+from .derivatives import undefined
 from .newton import SemismoothNewton
 from .results import EXPLANATION, Event, Outcome
 from .schemes.base import Scheme
@@ -281,7 +283,9 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     run = functools.partial(history.run, report=bar and bar.report)
     rows, *first = lanes.run(run, args, lockstep=lockstep, begin=bar and bar.begin)
-    return _solution(history, shapes, args, rows, first)
+    sol = _solution(history, shapes, args, rows, first)
+    # What an iteration leaves is no function of the arguments.
+    return dataclasses.replace(sol, residual=undefined(sol.residual, args))
 
 
 def _solution(history, shapes, args, rows, first):

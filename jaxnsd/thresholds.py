@@ -31,6 +31,26 @@ def pivot(dtype):
     return eps(dtype) ** 0.7
 
 
+def touch(dtype):
+    """Gap, as a part of what the forces close in a step, above which a contact was open: 5.5e-7 in float64, 1.7e-3 in float32.
+
+    Contacts at rest are off by the rounding of velocities, summed over the steps since they landed.
+    """
+    return eps(dtype) ** 0.4
+
+
+#: Slip below this part of what is gained in a step is rest: what is left of slip when a contact sticks is round-off, below 1e-6 of it in
+#: float32, and slip that passes through zero is gone in a step.
+REST = 1e-3
+
+#: An impact that leaves the contact slower than this multiple of the speed gained in a step is one of the last of a sequence: the next
+#: ones come within a dozen steps.
+LAST = 4
+
+#: Contacts are coupled where their entry of the Delassus operator is larger than this, relative to the diagonal; round-off is below.
+COUPLED = 1e-10
+
+
 def energy(dtype):
     """Energy that counts as round-off, relative to the largest energy of a motion: 9.1e-13 in float64, 4.9e-4 in float32.
 

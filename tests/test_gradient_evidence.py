@@ -54,7 +54,16 @@ def order(values):
     return np.log10(values[0] / values[1])
 
 
-@pytest.mark.parametrize("name", [*EXACT, *CLOSED, "rolling onset", ROLLING, PENDULUM])
+#: One case of each kind for the fast tests: the others are steps of the same code on other motions.
+QUICK = ["oblique impacts with friction: slip, slip, stick", "accumulation point, sliding to rest"]
+
+
+def over(names, quick=QUICK):
+    """Decorator: the test runs once for each of these cases, with the slow tests for those that are not quick."""
+    return pytest.mark.parametrize("name", [name if name in quick else slow(name) for name in names])
+
+
+@over([*EXACT, *CLOSED, "rolling onset", ROLLING, PENDULUM])
 def test_saltation_is_of_first_order(name):
     """One bound for all cases, in proportion to the step."""
     values = errors(name, "saltation")
@@ -62,7 +71,7 @@ def test_saltation_is_of_first_order(name):
     assert order(values) > 0.7
 
 
-@pytest.mark.parametrize("name", [*EXACT, *CLOSED, ROLLING, PENDULUM])
+@over([*EXACT, *CLOSED, ROLLING, PENDULUM], QUICK[:1])
 def test_discrete_does_not_converge(name):
     """The derivative of the steps as computed keeps its error, which is larger than that of the saltation-consistent one."""
     values = errors(name, "discrete")
@@ -70,18 +79,19 @@ def test_discrete_does_not_converge(name):
     assert values[1] > 5 * errors(name, "saltation")[1]
 
 
+@pytest.mark.slow
 def test_rolling_onset_needs_no_saltation():
     """Where sliding ends in rolling the velocity is continuous and the slip ends at zero: the derivative of the steps converges."""
     np.testing.assert_allclose(errors("rolling onset", "discrete"), errors("rolling onset", "saltation"), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", [slow(name) if name.startswith(("two", "moving")) else name for name in EXACT])
+@over(EXACT)
 def test_located_impacts_are_exact(name):
     """The Jacobian to round-off, whatever the step."""
     assert max(errors(name, "located")) < 1e-11
 
 
-@pytest.mark.parametrize("name", [*CLOSED, slow(ROLLING), slow("rolling onset")])
+@over([*CLOSED, ROLLING, "rolling onset"], [])
 def test_located_impacts_before_sliding_and_rest(name):
     values = errors(name, "located")
     assert values[0] < 0.05 and values[1] < 0.005
@@ -95,6 +105,7 @@ def test_located_impacts_keep_the_order_of_the_scheme():
     assert values[0] < 2e-2 and order(values) > 1.8
 
 
+@pytest.mark.slow
 def test_woodpecker():
     """The period of a limit cycle with twelve events, by the derivative of its return map: discrete, O(1) wrong; saltation converges."""
     values = errors(WOODPECKER, "saltation")
@@ -108,6 +119,7 @@ def test_woodpecker_with_located_impacts():
     assert values[1] < 0.03 and order(values) > 0.7
 
 
+@pytest.mark.slow
 def test_the_reference_of_the_woodpecker():
     """The woodpecker: the return map closes, and the period changes as it does from one limit cycle to another, by brute force."""
     z = example.limit_cycle()
@@ -126,10 +138,10 @@ def test_the_reference_of_the_woodpecker():
 @pytest.mark.parametrize(
     ("name", "event"),
     [
-        ("two discs, grazing by 1e-06 of the diameter", None),
-        ("corner, both walls at once (wall 1 first)", Event.SIMULTANEOUS),
-        ("corner, both walls at once (wall 2 first)", Event.SIMULTANEOUS),
-        ("bouncing ball, 8 impacts, 5 ms before the accumulation", Event.ACCUMULATION),
+        slow("two discs, grazing by 1e-06 of the diameter", None),
+        slow("corner, both walls at once (wall 1 first)", Event.SIMULTANEOUS),
+        slow("corner, both walls at once (wall 2 first)", Event.SIMULTANEOUS),
+        slow("bouncing ball, 8 impacts, 5 ms before the accumulation", Event.ACCUMULATION),
     ],
 )
 def test_where_no_derivative_is_to_be_had(name, event):

@@ -53,7 +53,10 @@ class Flow:
         return self.solve(prepared, t, dt, q, u, kept, mask, impact=True)
 
     def acceleration(self, prepared, t, dt, q, u, mask, slow):
-        """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed; contact velocities below ``slow`` count as zero."""
+        """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed, and the forces (N) of contacts and constraints in it.
+
+        Contact velocities below ``slow`` count as zero.
+        """
         kin = kinematics(self.scheme.system(prepared), t, q, u)
         rate_N, rate_F = contact.split(linalg.matmul(kin.W.T, u) + kin.chi, self.n, self.d)
         slow_N, slow_F = slow
@@ -61,7 +64,8 @@ class Flow:
         closed = jnp.abs(rate_N) <= slow_N
         sticks = jnp.sum(rate_F * rate_F, axis=1) <= jnp.sum(slow_F * slow_F, axis=1)
         kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.where((closed & sticks)[:, None], -rate_F, 0))
-        return (self.solve(prepared, t, dt, q, u, kept, mask, impact=False)[0] - u) / dt
+        after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, impact=False)
+        return (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
 
     def solve(self, prepared, t, dt, q, u, kept, mask, impact):
         """``(u, P, info)`` of ``M (u - u_minus) = dt h + W P`` from (t, q), with the contact law on those contacts that ``mask`` names.

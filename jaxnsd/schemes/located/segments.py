@@ -113,7 +113,7 @@ class Segments:
         slow = flow.gained(prepared, t, length, state.q, state.u)
         system = self.scheme.system(prepared)
         closed = (system.gap(t, state.q) <= 0) & (jnp.abs(system.gap_velocity(t, state.q, state.u)) <= slow[0])
-        return state._replace(u=state.u + part * length * flow.acceleration(prepared, t, length, state.q, state.u, closed, slow))
+        return state._replace(u=state.u + part * length * flow.acceleration(prepared, t, length, state.q, state.u, closed, slow)[0])
 
     def restarted(self, system, t, length, state, mask):
         """``(place, P, info)`` after an impact of the contacts in ``mask``."""

@@ -1,0 +1,148 @@
+"""The derivative rule that loops keep: derivatives of any order go by it wherever a function is called. NaN where there are none."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from test_gradients import Rider
+
+import jaxnsd
+from jaxnsd import Moreau, simulate
+from jaxnsd.derivatives import undefined, with_rule
+from jaxnsd.models import BouncingBall
+
+
+def in_scan(f):
+    return lambda x: lax.scan(lambda c, _: (c, f(c)), x, None, length=2)[1][1]
+
+
+def in_map(f):
+    return lambda x: lax.map(f, jnp.stack([x, x]))[1]
+
+
+def in_vmap(f):
+    return lambda x: jax.vmap(f)(jnp.stack([x, x]))[0]
+
+
+def in_cond(f):
+    return lambda x: lax.cond(jnp.sum(x) > 0, f, lambda x: jnp.sum(x), x)
+
+
+PATHS = [lambda f: f, jax.jit, in_scan, in_map, in_vmap, in_cond, lambda f: in_scan(in_cond(jax.jit(f)))]
+
+
+def second(f, mode):
+    """Second derivative, forward over ``mode``."""
+    return jax.jit(jax.jacfwd(mode(f)))
+
+
+def root(x):
+    """The square root, from an iteration that says nothing of derivatives; the rule calls the root itself."""
+
+    def value(x):
+        return lax.stop_gradient(lax.fori_loop(0, 60, lambda _, y: 0.5 * (y + x / y), 1.0 + x))
+
+    def rule(primals, tangents):
+        y = root(*primals)
+        return y, tangents[0] / (2 * y)
+
+    return with_rule(value, rule)(x)
+
+
+def test_a_rule_is_kept_by_loops_branches_and_batches():
+    x = 0.7
+    for path in PATHS:
+        f = path(lambda x: jnp.sum(root(x)))
+        np.testing.assert_allclose(jax.grad(f)(x), 0.5 * x**-0.5, rtol=1e-12)
+        for mode in (jax.jacfwd, jax.jacrev):
+            np.testing.assert_allclose(second(f, mode)(x), -0.25 * x**-1.5, rtol=1e-9)
+            np.testing.assert_allclose(jax.jit(jax.jacrev(mode(f)))(x), -0.25 * x**-1.5, rtol=1e-9)
+
+
+def test_what_is_not_differentiable_is_not_a_number_where_it_matters():
+    f = lambda x, y: undefined(y, x) * x  # noqa: E731
+    assert f(2.0, 3.0) == 6.0
+    assert np.isnan(jax.grad(f)(2.0, 3.0)) and np.isnan(jax.jvp(f, (2.0, 3.0), (1.0, 0.0))[1])
+    # Where the argument does not move, or the result does not matter, or the branch is another one, it does not spread.
+    assert jax.jvp(f, (2.0, 3.0), (0.0, 1.0))[1] == 2.0
+    assert jax.grad(f, 1)(2.0, 3.0) == 2.0
+    assert jax.vjp(lambda x: (undefined(x, x), 3 * x), 2.0)[1]((0.0, 1.0))[0] == 3.0
+    branch = lambda x: lax.cond(x > 0, lambda x: undefined(x, x), lambda x: 2 * x, x)  # noqa: E731
+    for mode in (jax.grad, jax.jacfwd):
+        np.testing.assert_array_equal(jax.vmap(mode(branch))(jnp.array([1.0, -1.0])), [np.nan, 2.0])
+
+
+def test_contact_problem():
+    """A sliding contact: ``P_N = -c_N / (G_NN - mu G_NT)``, with second derivatives in mu."""
+    G, c = jnp.array([[2.0, 0.3], [0.3, 1.0]]), jnp.array([-1.0, 4.0])
+    solved = lambda mu: jaxnsd.solve_contact_problem(G, c, mu, d=1).P[0]  # noqa: E731
+    exact = lambda mu: -c[0] / (G[0, 0] - mu * G[0, 1])  # noqa: E731
+    np.testing.assert_allclose(solved(0.4), exact(0.4), rtol=1e-12)
+    wanted = jax.jacfwd(jax.jacfwd(exact))(0.4)
+    assert abs(wanted) > 1e-3
+    for path in (lambda f: f, in_scan, in_vmap):
+        for mode in (jax.jacfwd, jax.jacrev):
+            np.testing.assert_allclose(second(path(solved), mode)(0.4), wanted, rtol=1e-9)
+
+
+def sliding(mu):
+    """One step of sliding, then one of moving on."""
+    return 100 * simulate(Rider(1.3, 9.0, mu), Moreau(), jnp.array([0.3, -0.005]), jnp.array([3.0, 0.0]), 0.02, 0.01).q[-1, 0]
+
+
+@pytest.fixture
+def lockstep(monkeypatch):
+    """Batches as on a GPU."""
+    jax.clear_caches()
+    monkeypatch.setattr(sys.modules["jaxnsd.simulate"], "LANES", 0)
+    yield
+    jax.clear_caches()
+
+
+def test_simulate_in_a_loop_of_the_user():
+    wanted = second(sliding, jax.jacfwd)(0.2)
+    assert abs(wanted) > 1e-3
+    np.testing.assert_allclose(second(in_scan(sliding), jax.jacrev)(0.2), wanted, rtol=1e-9)
+
+
+def test_simulate_in_lockstep(lockstep):
+    wanted = second(sliding, jax.jacfwd)(0.2)
+    assert abs(wanted) > 1e-3
+    for path in (lambda f: f, in_vmap):
+        np.testing.assert_allclose(second(path(sliding), jax.jacrev)(0.2), wanted, rtol=1e-9)
+
+
+def height(p):
+    """Height of a ball at 0.6 s, after one impact, from its initial height and restitution."""
+    return simulate(BouncingBall(e_N=p[1]), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), p[:1], jnp.zeros(1), 0.6, 1e-1).q[-1, 0]
+
+
+def exact_height(p):
+    g = BouncingBall().gravity
+    s = 0.6 - jnp.sqrt(2 * p[0] / g)
+    return p[1] * jnp.sqrt(2 * g * p[0]) * s - 0.5 * g * s**2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [jax.jacfwd, jax.jacrev])
+def test_located_impacts_in_lockstep(lockstep, mode):
+    p = jnp.array([1.0, 0.75])
+    wanted = jax.hessian(exact_height)(p)
+    np.testing.assert_allclose(wanted, [[-1.163, -0.671], [-0.671, 0]], atol=1e-3)
+    np.testing.assert_allclose(second(height, mode)(p), wanted, atol=1e-9)
+
+
+def test_second_derivatives_through_an_impact_by_saltation_do_not_exist():
+    """One height of fall leads to an impact, the other does not; there d2q/dg2 vanishes."""
+
+    def final(x):
+        return simulate(BouncingBall(gravity=9.81 * x[1]), Moreau(), x[:1], jnp.zeros(1), 0.6, 1e-2).q[-1, 0] ** 2
+
+    hessians = jax.jit(jax.vmap(jax.hessian(final)))(jnp.array([[1.0, 1.0], [3.0, 1.0]]))
+    assert np.all(np.isnan(hessians[0]))
+    # q = h - x g c: the sum over the steps of Moreau's scheme is c.
+    c = (3.0 - np.sqrt(final(jnp.array([3.0, 1.0])))) / 9.81
+    np.testing.assert_allclose(hessians[1], [[2.0, -2 * 9.81 * c], [-2 * 9.81 * c, 2 * (9.81 * c) ** 2]], rtol=1e-9)

@@ -1,0 +1,136 @@
+"""Batches member by member: what is made of a run, by batching and differentiation in any order, has the values of the plain function."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxnsd
+from jaxnsd import lanes
+from jaxnsd.models import BouncingBall
+
+
+def motion(args):
+    """A loop with a branch; its arguments are a number, a vector, and an integer vector that is not differentiated."""
+    a, x, count = args
+
+    def body(c, _):
+        c = lax.cond(c[0] > 0.05, lambda c: jnp.sin(c * a) + x.sum() * c**2, lambda c: c + a, c)
+        return c, c
+
+    c, path = lax.scan(body, x, None, length=count.shape[0])
+    return path, c.sum()
+
+
+def total(run):
+    return lambda a, x: sum(jnp.sum(y**3) for y in run((a, x, jnp.arange(3))))
+
+
+PLAIN = total(motion)
+a, x = 0.7, jnp.array([0.1, 0.2])
+A, X = jnp.linspace(0.1, 0.9, 9), jnp.outer(jnp.linspace(1, 2, 9), x)
+
+TRANSFORMED = {
+    "value": lambda f: f(a, x),
+    "gradient": lambda f: jax.grad(f, (0, 1))(a, x),
+    "batch": lambda f: jax.vmap(f, (None, 0))(a, X),
+    "batch of gradients": lambda f: jax.vmap(jax.grad(f, (0, 1)), (None, 0))(a, X),
+    "gradient of a batch that shares an argument": lambda f: jax.grad(lambda a, X: jax.vmap(f, (None, 0))(a, X).sum(), (0, 1))(a, X),
+    "gradient of nested batches": lambda f: jax.grad(lambda A, X: jax.vmap(jax.vmap(f, (None, 0)), (0, None))(A, X).sum(), (0, 1))(A, X),
+    "many directions": lambda f: jax.jacfwd(lambda X: jax.vmap(f, (None, 0))(a, X))(X),
+    "many cotangents": lambda f: jax.jacrev(lambda a: jax.vmap(f, (None, 0))(a, X))(a),
+    "hessian in a batch": lambda f: jax.vmap(jax.hessian(f, (0, 1)), (None, 0))(a, X),
+    "hessian in a loop": lambda f: jax.hessian(lambda a: lax.scan(lambda c, x: (c, f(c, x)), a, X)[1].sum())(a),
+    "reverse over reverse": lambda f: jax.jacrev(jax.jacrev(f, (0, 1)), (0, 1))(a, x),
+    "checkpoint": lambda f: jax.grad(lambda A: jax.checkpoint(lambda A: jax.vmap(f)(A, X).sum())(A))(A),
+}
+
+
+@pytest.mark.parametrize("lockstep", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_transformation(lockstep):
+    def run(args):
+        return lanes.run(motion, args, lockstep=lockstep)
+
+    all_of = lambda f: [transformed(f) for transformed in TRANSFORMED.values()]  # noqa: E731
+    got, wanted = jax.jit(lambda: all_of(total(run)))(), jax.jit(lambda: all_of(PLAIN))()
+    for name, of_run, of_plain in zip(TRANSFORMED, got, wanted, strict=True):
+        for value, reference in zip(jax.tree.leaves(of_run), jax.tree.leaves(of_plain), strict=True):
+            assert value.shape == reference.shape, name
+            np.testing.assert_allclose(value, reference, rtol=1e-11, atol=1e-14, err_msg=name)
+
+
+def test_results_do_not_depend_on_the_number_of_cores(monkeypatch):
+    """A batch is split into as many loops as there are cores, with the same bits."""
+
+    def final(h, e):
+        return jaxnsd.simulate(BouncingBall(e_N=e), jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.6, 1e-2, sensitivity="discrete").q[-1, 0]
+
+    heights, e = jnp.linspace(0.5, 1.5, 9), 0.7
+    results = []
+    for strands in (1, 2, 4):
+        jax.clear_caches()
+        monkeypatch.setattr(lanes, "STRANDS", strands)
+        results.append(np.asarray(jax.jit(jax.vmap(jax.value_and_grad(final, 1), (0, None)))(heights, e)))
+    jax.clear_caches()
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+def test_on_two_devices():
+    """`shard_map` takes batches and gradients, and each device does its part."""
+    program = """
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import Mesh, PartitionSpec as P
+        import jaxnsd
+        from jaxnsd.models import BouncingBall
+        jax.config.update("jax_enable_x64", True)
+        def final(h):
+            return jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.5, 1e-2, sensitivity="discrete").q[-1, 0]
+        batch, heights = jax.vmap(jax.value_and_grad(final)), jnp.linspace(0.5, 1.5, 6)
+        parted = jax.jit(jax.shard_map(batch, mesh=Mesh(jax.devices(), ("x",)), in_specs=P("x"), out_specs=P("x")))(heights)
+        for got, wanted in zip(parted, jax.jit(batch)(heights)):
+            assert len(got.sharding.device_set) == 2 and not got.sharding.is_fully_replicated
+            np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    """
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=dict(os.environ, XLA_FLAGS=flags), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_without_jit_and_with_plain_numbers():
+    """Leaves that are Python numbers, mapped and differentiated without jit."""
+
+    def final(h):
+        return jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 2e-2, 1e-2).q[-1, 0]
+
+    with jax.disable_jit():
+        np.testing.assert_allclose(jax.vmap(jax.grad(final))(jnp.array([1.0, 2.0])), 1.0)
+
+
+def test_a_bar_counts_the_steps_of_all_members(monkeypatch):
+    """Member by member: the bar is fed by every member, and knows of how many."""
+    shown = []
+
+    class Bar:
+        def __init__(self, total, **_):
+            self.total, self.n = total, 0
+
+        def update(self, n):
+            self.n += n
+
+        def close(self):
+            shown.append((self.n, self.total))
+
+    monkeypatch.setattr(jaxnsd.progress, "bar", Bar)
+    final = lambda h: jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 1.0, 1e-2, progress=True).q[-1, 0]  # noqa: E731
+    plain = lambda h: jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 1.0, 1e-2).q[-1, 0]  # noqa: E731
+    heights = jnp.linspace(0.5, 1.0, 5)
+    np.testing.assert_array_equal(jax.vmap(final)(heights), jax.vmap(plain)(heights))
+    jax.effects_barrier()
+    assert shown == [(500, 500)]
