@@ -199,7 +199,7 @@ def picture(truth, measured, models, clean, noisy):
     for kind in ("discrete", "located"):
         x, y = np.asarray(exact(jnp.asarray(noisy[kind][0][-1]), jnp.asarray(fine))).T
         ax.plot(x, y, color=colours[kind], linewidth=0.9, label=f"recovered, {kind}")
-    ax.plot(*data.T, ".", color="0.3", markersize=3, label="measured")
+    ax.plot(*data.T, ".", color="0.7", markersize=7, zorder=1, label="measured")
     ax.set(xlabel="distance $x$ in m", ylabel="height $y$ in m", title="the throw, from the parameters that were recovered")
     ax.legend(frameon=False, loc="upper right")
 
