@@ -17,20 +17,10 @@ import numpy as np
 from jax import lax
 
 from ..linalg import matmul
-from .problem import join, scale
+from .problem import broadcast, join, scale, split
 
 #: Round-off of the pivoting, in units of the machine precision: variables of that size tie.
 TIE = 64
-
-
-def directions(d, count):
-    """Unit directions of a polyhedral friction cone, (count, d); two for planar contacts, none without friction."""
-    if d == 0:
-        return np.zeros((0, 0))
-    if d == 1:
-        return np.array([[1.0], [-1.0]])
-    angle = 2 * np.pi * np.arange(count) / count
-    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
 def least(x):
@@ -49,10 +39,11 @@ class Dictionary(NamedTuple):
     count: object
 
 
-def lemke(M, q, pivots, unsolved):
-    """``x >= 0`` with ``w = M x + q >= 0`` and ``x w = 0`` by Lemke's method, (N,); what it has when it ends in a ray or unfinished.
+def lemke(M, q, pivots, attempt):
+    """``x >= 0`` with ``w = M x + q >= 0`` and ``x w = 0`` by Lemke's method, (N,), and the number of pivots; where
+    the method ends in a ray, or is not finished, what it has then.
 
-    ``M`` and ``q`` have entries of order one. At most so many ``pivots``; none where the problem is not ``unsolved``.
+    ``M`` and ``q`` have entries of order one. At most so many ``pivots``. Every ``attempt`` takes another way to a solution.
     """
     N, dtype = q.shape[0], q.dtype
     eps = float(jnp.finfo(dtype).eps)
@@ -60,7 +51,7 @@ def lemke(M, q, pivots, unsolved):
     # The covering and the infinitesimal vector: any that are positive and have no relation to the problem. With ones in the former the
     # last pivot of a symmetric problem ties with others, and it is decided by round-off whether they are right.
     draw = np.random.default_rng(0).uniform(1, 2, (N, 2))
-    covering, noise = jnp.asarray(draw[:, :1], dtype), jnp.asarray(draw[:, 1:], dtype)
+    covering, noise = jnp.roll(jnp.asarray(draw[:, :1], dtype), attempt), jnp.asarray(draw[:, 1:], dtype)
     T = jnp.concatenate([M, covering, q[:, None], noise], axis=1)
     number = jnp.arange(2 * N + 1, dtype=jnp.int32)
 
@@ -103,7 +94,7 @@ def lemke(M, q, pivots, unsolved):
 
     start = Dictionary(T, number[:N], number[N:], jnp.asarray(N, jnp.int32), jnp.zeros((), jnp.int32))
     # The covering variable enters first, as far as it takes to make all others nonnegative.
-    row = jnp.where(unsolved & jnp.any(q < 0), least(q / covering[:, 0]), -1)
+    row = jnp.where(jnp.any(q < 0), least(q / covering[:, 0]), -1)
     state, _ = lax.while_loop(unfinished, step, (start, row))
     return refine(M, q, state), state.count
 
@@ -129,30 +120,81 @@ def refine(M, q, state):
     return x
 
 
-def complete(problem, unsolved, edges=8):
-    """Percussions in internal order by `lemke`: exact for d <= 1, with a friction cone of so many ``edges`` for d = 2."""
+class Cones(NamedTuple):
+    """Polyhedral friction cones for d = 2: two edges next to one in the middle, three around on the other side."""
+
+    middle: object  # (n,) angle of an edge
+    attempt: object  # number of the attempt, which tells how close the next edges are
+
+
+#: Edges of a polyhedral friction cone, by the number of tangential directions.
+EDGES = (0, 2, 6)
+
+#: Attempts with edges that are closer and closer, each half as far as the last; then the cones are turned and wide again.
+CLOSER = 14
+
+
+def size(n, d):
+    """Rows of the complementarity problem of n contacts."""
+    return n * (2 + EDGES[d]) if d else n
+
+
+def widest(problem):
+    """Cones to start with: regular hexagons."""
+    return Cones(jnp.zeros((problem.n,), problem.c.dtype), jnp.zeros((), jnp.int32))
+
+
+def directions(cones, d):
+    """Unit directions of the edges, (n, edges, d)."""
+    n, dtype = cones.middle.shape[0], cones.middle.dtype
+    if d < 2:
+        return jnp.broadcast_to(jnp.asarray([[[1.0], [-1.0]]] if d else np.zeros((1, 0, 0)), dtype), (n, EDGES[d], d))
+    third = np.pi / 3
+    closer = third * 0.5 ** (cones.attempt % CLOSER).astype(dtype)
+    offsets = closer * jnp.asarray([0, 1, -1, 0, 0, 0], dtype) + jnp.asarray([0, 0, 0, 2 * third, -2 * third, np.pi], dtype)
+    angle = cones.middle[:, None] + offsets[None, :]
+    return jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=2)
+
+
+def complete(problem, cones):
+    """``(z, cones, pivots)``: percussions by `lemke`, exact for d <= 1, and for d = 2 the cones of the next attempt."""
     n, d = problem.n, problem.d
-    dtype = problem.c.dtype
-    D = directions(d, edges)
-    K = len(D)
-    # z = scale B (P_N, beta): every contact in units in which its own Delassus operator is one.
-    B = np.zeros((n * (d + 1), n * (1 + K)))
-    B[n * d :, :n] = np.eye(n)
-    B[: n * d, n:] = np.kron(np.eye(n), D.T)
-    E = np.kron(np.eye(n), np.ones((K, 1)))
-    B, E = jnp.asarray(B, dtype), jnp.asarray(E, dtype)
+    dtype, K = problem.c.dtype, EDGES[d]
     s_N, s_F = (jnp.sqrt(r) for r in scale(problem.G, n, d))
-    s = join(s_N, jnp.broadcast_to(s_F[:, None], (n, d)))
-    unit = jnp.max(jnp.where(join(problem.active, jnp.broadcast_to(problem.active[:, None], (n, d))), s * jnp.abs(problem.c), 0))
+    s = join(s_N, broadcast(s_F, d))
+    unit = jnp.max(jnp.where(join(problem.active, broadcast(problem.active, d)), s * jnp.abs(problem.c), 0))
     unit = jnp.where(unit > 0, unit, 1)
+    # z = unit s B (P_N, beta): every contact in units in which its own Delassus operator is one.
+    eye = jnp.eye(n, dtype=dtype)
+    edges = eye[:, None, :, None] * directions(cones, d).swapaxes(1, 2)[:, :, None, :]
+    B = jnp.concatenate(
+        [
+            jnp.concatenate([jnp.zeros((n * d, n), dtype), edges.reshape(n * d, n * K)], axis=1),
+            jnp.concatenate([eye, jnp.zeros((n, n * K), dtype)], axis=1),
+        ]
+    )
     M = matmul(matmul(B.T, s[:, None] * problem.G * s[None, :]), B)
     q = matmul(B.T, s * problem.c / unit)
     active = jnp.concatenate([problem.active, jnp.repeat(problem.active, K)])
-    if K:
-        cone = jnp.concatenate([jnp.diag(problem.mu * s_N / s_F), -E.T], axis=1)
+    if d:
+        E = jnp.asarray(np.kron(np.eye(n), np.ones((K, 1))), dtype)
         slip = jnp.concatenate([jnp.zeros((n, n), dtype), E])
-        M = jnp.block([[M, slip], [cone, jnp.zeros((n, n), dtype)]])
+        cone = jnp.concatenate([eye * (problem.mu * s_N / s_F)[None, :], -E.T, jnp.zeros((n, n), dtype)], axis=1)
+        M = jnp.concatenate([jnp.concatenate([M, slip], axis=1), cone])
         q, active = jnp.concatenate([q, jnp.zeros((n,), dtype)]), jnp.concatenate([active, problem.active])
     M, q = jnp.where(active[:, None] & active[None, :], M, 0), jnp.where(active, q, 1)
-    x, pivots = lemke(M, q, 50 + 10 * len(q), unsolved)
-    return unit * s * matmul(B, x[: n * (1 + K)]), pivots
+    x, pivots = lemke(M, q, 50 + 4 * q.shape[0], cones.attempt)
+    z = unit * s * matmul(B, x[: n * (1 + K)])
+    if d < 2:
+        return z, cones._replace(attempt=cones.attempt + 1), pivots
+    P_N, P_F = split(z, n, d)
+    norm = jnp.sqrt(jnp.sum(P_F * P_F, axis=1))
+    some = norm > 0
+    # Where the contact slips the percussion belongs on the circle, not on the edge between two of its points.
+    slips = some & (x[n * (1 + K) :] > 0)
+    factor = jnp.where(slips, problem.mu * P_N / jnp.where(some, norm, 1), 1)
+    attempt = cones.attempt + 1
+    turned = jnp.asarray(2.4 * np.arange(1, n + 1), dtype) * (attempt // CLOSER).astype(dtype)
+    middle = jnp.where(some, jnp.arctan2(P_F[:, 1], P_F[:, 0]), cones.middle)
+    middle = jnp.where(attempt % CLOSER == 0, turned, middle)
+    return join(P_N, factor[:, None] * P_F), Cones(middle, attempt), pivots

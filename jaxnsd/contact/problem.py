@@ -50,6 +50,11 @@ def join(x_N, x_F):
     return linalg.concatenate([x_F.reshape(-1), x_N])
 
 
+def broadcast(x, d):
+    """(n, d) entries from one per contact (n,)."""
+    return x[:, None] * np.ones((1, d)) if linalg.is_unpacked(x) else jnp.broadcast_to(x[:, None], (x.shape[0], d))
+
+
 def diagonal(G):
     """Diagonal of a matrix, unpacked or not."""
     return np.diagonal(G) if linalg.is_unpacked(G) else jnp.diagonal(G)
@@ -137,8 +142,13 @@ def split_rows(matrix, n, d):
     return matrix[n * d :], matrix[: n * d].reshape(n, d, matrix.shape[1])
 
 
-def newton_step(problem, r, z, xi, modes, residual):
-    """One step of the semismooth Newton method from ``z``."""
+def newton_step(problem, r, z, xi, modes, residual, shift=None):
+    """One step of the semismooth Newton method from ``z``.
+
+    Without a ``shift`` percussions that the matrix does not determine (redundant contacts) stay as they are. Where their rows contradict
+    each other by a slip however small, the solution lies elsewhere: some of these contacts slip. The matrix plus ``shift`` times the
+    identity takes the step as far as it takes them to.
+    """
     n, d = problem.n, problem.d
     r_N, _ = r
     xi_N, _ = split(xi, n, d)
@@ -147,7 +157,10 @@ def newton_step(problem, r, z, xi, modes, residual):
         slip = logical_and(modes.closed, logical_not(modes.stick))
         correction = where(slip, multiply(problem.mu, r_N * xi_N), linalg.zeros_like(r_N))
         F_F = F_F - correction[:, None] * modes.direction
-    return z - linalg.lu(newton_matrix(problem, r, modes), guard=True)(join(F_N, F_F))
+    matrix = newton_matrix(problem, r, modes)
+    if shift is not None:
+        matrix = matrix + shift * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    return z - linalg.lu(matrix, guard=shift is None)(join(F_N, F_F))
 
 
 def response(problem, z, xi, dxi, dmu):

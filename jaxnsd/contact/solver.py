@@ -8,11 +8,11 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from .. import linalg
-from ..linalg import absolute, maximum, where
+from ..linalg import absolute, divide, multiply
 from ..newton import iterate
 from .gauss_seidel import gauss_seidel_sweep
-from .lemke import complete
-from .problem import Problem, modes_at, natural_map, newton_step, scale, split
+from .lemke import complete, size, widest
+from .problem import Problem, broadcast, join, modes_at, natural_map, newton_step, scale, split
 
 #: Sweeps of block Gauss-Seidel and Newton steps in one globalized iteration. Sweeps that cycle do so with a small even period: an odd
 #: number of them meets the whole cycle.
@@ -29,8 +29,12 @@ class Result(NamedTuple):
     contact: object  # contact with the largest entry where the problem was not solved, else -1
 
 
-#: Largest number of contacts, frictionless or planar, of which Lemke's method finds a solution where Newton's method cycles.
-SMALL = 16
+#: Largest complementarity problem, in rows (see `lemke.size`), that is given to Lemke's method. A pivot touches its square.
+SMALL = 128
+
+#: Newton steps after Lemke's method, and the shift of their matrix, as a power of the machine precision. Of 581 problems of boxes that
+#: come to rest, on which Newton's method had failed, the power 0.6 left 8, 2, 0 unsolved with 8, 20, 40 steps, and 0.55 none with 20.
+POLISH, SHIFT = 25, 0.55
 
 
 #: Members of a batch on which Newton's method cycled are gathered, so many at a time, and globalized apart from the rest.
@@ -38,45 +42,50 @@ CHUNK = 32
 
 
 class Equations:
-    """The natural map of one problem as a function of a loop's carry ``(z, xi)``."""
+    """The natural map of one problem as a function of a loop's carry ``(z, xi, largest)``; ``largest`` is its largest entry."""
 
     def __init__(self, problem, settings, dtype):
-        n, d = problem.n, problem.d
         self.problem, self.tolerance = problem, settings.tolerance_for(dtype)
-        self.r = problem.scale()
-        c_N, c_F = split(absolute(problem.c), n, d)
-        sizes = where(problem.active, self.r[0] * c_N, 0.0)
-        for a in range(d):
-            sizes = maximum(sizes, where(problem.active, self.r[1] * c_F[:, a], 0.0))
-        self.size = jnp.maximum(linalg.max_entry(sizes), float(jnp.finfo(dtype).tiny) / self.tolerance)
+        self.r = r_N, r_F = problem.scale()
+        self.tiny = float(jnp.finfo(dtype).tiny)
+        self.G = absolute(problem.G)
+        self.c = absolute(problem.c)
+        self.r_rows = join(r_N, broadcast(r_F, problem.d))
 
     def at(self, z):
-        """``(z, xi)`` and the error over its bound."""
+        """Carry at ``z``, and the error: the largest entry of the natural map over its bound."""
         xi = linalg.matmul(self.problem.G, z) + self.problem.c
-        largest = linalg.max_entry(absolute(self.residual(z, xi)[1]))
-        return (linalg.to_leaves(z), linalg.to_leaves(xi)), largest / self.bound(z)
+        F = absolute(self.residual(z, xi)[1])
+        error = linalg.max_entry(divide(F, self.bound(z)))
+        return (linalg.to_leaves(z), linalg.to_leaves(xi), linalg.max_entry(F)), error
 
     def bound(self, z):
-        """Bound of the natural map."""
-        return self.tolerance * (self.size + linalg.max_entry(absolute(z)))
+        """Bound of every row of the natural map: relative to what the row is made of, a disc's radius included."""
+        n, d = self.problem.n, self.problem.d
+        z = absolute(z)
+        terms_N, terms_F = split(z + self.r_rows * (linalg.matmul(self.G, z) + self.c), n, d)
+        terms = join(terms_N, terms_F + broadcast(multiply(self.problem.mu, terms_N), d))
+        return self.tolerance * terms + self.tiny
 
     def residual(self, z, xi):
+        """Modes of the contacts, and the natural map."""
         modes = modes_at(self.problem, self.r, z, xi)
         return modes, natural_map(self.problem, self.r, z, xi, modes)
 
     def worst(self, carry, error):
-        """Contact with the largest entry of the natural map where the problem was not solved, else -1."""
-        F = linalg.pack(self.residual(*(linalg.from_leaves(part) for part in carry))[1])
-        F_N, F_F = split(jnp.abs(F), self.problem.n, self.problem.d)
+        """Contact with the largest entry of the natural map over its bound where the problem was not solved, else -1."""
+        z, xi, _ = map(linalg.from_leaves, carry)
+        F = linalg.pack(divide(absolute(self.residual(z, xi)[1]), self.bound(z)))
+        F_N, F_F = split(F, self.problem.n, self.problem.d)
         largest = jnp.max(jnp.concatenate([F_N[:, None], F_F], axis=1), axis=1)
         return jnp.where(error <= 1, -1, jnp.argmax(largest).astype(jnp.int32))
 
-    def newton(self, carry):
-        """One Newton step."""
-        z, xi = (linalg.from_leaves(part) for part in carry)
-        return self.at(newton_step(self.problem, self.r, z, xi, *self.residual(z, xi)))
+    def newton(self, carry, shift=None):
+        """One Newton step; with a ``shift`` of the matrix (see `problem.newton_step`)."""
+        z, xi, _ = map(linalg.from_leaves, carry)
+        return self.at(newton_step(self.problem, self.r, z, xi, *self.residual(z, xi), shift))
 
-    def rescue(self, carry):
+    def sweep(self, carry):
         """Sweeps of Gauss-Seidel, which go on from where they were, then Newton steps, kept if they solve the problem."""
         swept, _ = carry
         r_N, _ = scale(self.problem.G, self.problem.n, self.problem.d)
@@ -87,13 +96,36 @@ class Equations:
         best = jax.tree.map(lambda a, b: jnp.where(solved, a, b), tried, start[0])
         return (swept, best), jnp.where(solved, error, start[1])
 
+    def pivot(self, carry):
+        """Lemke's method on friction cones whose edges close in on the last directions, then Newton steps; the best is kept."""
+        cones, best, least, iterations = carry
+        z, cones, pivots = complete(self.problem, cones)
+        shift = float(jnp.finfo(z.dtype).eps) ** SHIFT
+        x, error, steps = iterate(lambda carry: self.newton(carry, shift), *self.at(z), POLISH)
+        better = error < least
+        best, error = jax.tree.map(lambda a, b: jnp.where(better, a, b), (x, error), (best, least))
+        return (cones, best, error, iterations + pivots + steps), error
+
+    def rescue(self, z, error, max_rescues):
+        """``(carry, error, iterations)`` of the globalized iteration, from the error at z."""
+        problem = self.problem
+        start = self.at(z)[0]
+        if size(problem.n, problem.d) > SMALL:
+            (_, best), error, rescues = iterate(self.sweep, (jnp.zeros_like(z), start), error, max_rescues)
+            return best, error, STEPS * rescues
+        carry = (widest(problem), start, error, jnp.zeros((), jnp.int32))
+        (_, best, _, iterations), error, _ = iterate(self.pivot, carry, error, max_rescues)
+        return best, error, iterations
+
 
 def solve(problem, z0, settings, dtype, *, refine=False):
     """Solve a contact problem from the guess ``z0`` by a semismooth Newton method; where it cycles, by a globalized iteration.
 
-    The globalization alternates sweeps of nonlinear block Gauss-Seidel with Newton steps from where the sweeps have come. In a
-    batch the few problems that need it are gathered, so that the rest does not wait for them. With ``refine`` a guess that solves the
-    problem to the tolerance takes one Newton step all the same, which brings it to round-off.
+    The globalization starts afresh. Small problems are given to Lemke's method: it is complete for d <= 1; for d = 2 friction cones of
+    six edges close in on the directions of slip, each time followed by Newton steps. Large problems alternate sweeps of nonlinear block
+    Gauss-Seidel with Newton steps from where the sweeps have come. In a batch the few problems that need it are gathered, so that the
+    rest does not wait for them. With ``refine`` a guess that solves the problem to the tolerance takes one Newton step all the same,
+    which brings it to round-off.
     """
     equations = Equations(problem, settings, dtype)
     start, error = equations.at(z0)
@@ -101,50 +133,35 @@ def solve(problem, z0, settings, dtype, *, refine=False):
     newton, error, iterations = iterate(equations.newton, *start, settings.max_iterations)
     z = linalg.from_leaves(newton[0])
     if not settings.max_rescues:
-        contact = equations.worst(newton, error)
+        largest, contact = newton[2], equations.worst(newton, error)
     else:
         arrays = *(linalg.pack(part) for part in problem[:4]), jax.tree.map(linalg.pack, problem.r)
-        z, error, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(z), error, iterations)
+        z, error, largest, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(z), error, newton[2], iterations)
         if linalg.is_unpacked(z0):
             z = linalg.unpack(z)
-    return Result(z, iterations, error, error * equations.bound(z), contact)
+    return Result(z, iterations, error, largest, contact)
 
 
 def rescue(settings, d):
     """Function that globalizes an unsolved problem; under `vmap` it gathers the unsolved ones."""
 
-    def one(arrays, z, error, iterations):
+    def one(arrays, z, error, largest, iterations):
         *arrays, r = arrays
-        problem = Problem(*arrays, d, r)
-        equations = Equations(problem, settings, z.dtype)
-        if d <= 1 and problem.n <= SMALL:
-            solution, pivots = complete(problem, error > 1)
-            solution, new = equations.at(solution)
-            better = new < error
-            best = jax.tree.map(lambda a, b: jnp.where(better, a, b), solution, equations.at(z)[0])
-            error = jnp.where(better, new, error)
-            return best[0], error, iterations + pivots, equations.worst(best, error)
-        (_, best), error, rescues = iterate(equations.rescue, (jnp.zeros_like(z), equations.at(z)[0]), error, settings.max_rescues)
-        return best[0], error, iterations + STEPS * rescues, equations.worst(best, error)
+        equations = Equations(Problem(*arrays, d, r), settings, z.dtype)
+        best, error, more = equations.rescue(z, error, settings.max_rescues)
+        return best[0], error, best[2], iterations + more, equations.worst(best, error)
+
+    def nothing(arrays, z, error, largest, iterations):
+        return z, error, largest, iterations, jnp.full_like(iterations, -1)
 
     @custom_vmap
-    def guarded(arrays, z, error, iterations):
-        return lax.cond(
-            error > 1,
-            one,
-            lambda arrays, z, error, iterations: (z, error, iterations, jnp.full_like(iterations, -1)),
-            arrays,
-            z,
-            error,
-            iterations,
-        )
+    def guarded(*args):
+        return lax.cond(args[2] > 1, one, nothing, *args)
 
     @guarded.def_vmap
     def _batched(axis_size, in_batched, *args):
         args = jax.tree.map(lambda x, batched: x if batched else jnp.broadcast_to(x, (axis_size, *jnp.shape(x))), args, tuple(in_batched))
-        _, z, error, iterations = args
-        chunk = min(CHUNK, axis_size)
-        result = (z, error, iterations, jnp.full_like(iterations, -1))
+        error, chunk, result = args[2], min(CHUNK, axis_size), nothing(*args)
 
         def gather(_):
             pending = error > 1
@@ -154,7 +171,7 @@ def rescue(settings, d):
                 index = lax.dynamic_slice_in_dim(order, k * chunk, chunk)
                 piece = jax.tree.map(lambda x: x.at[index].get(mode="clip"), args)
                 # Lanes that only fill the chunk must not keep it busy.
-                piece = (*piece[:2], jnp.where(index < axis_size, piece[2], 0), piece[3])
+                piece = (*piece[:2], jnp.where(index < axis_size, piece[2], 0), *piece[3:])
                 done = jax.vmap(one)(*piece)
                 return jax.tree.map(lambda x, y: x.at[index].set(y, mode="drop"), result, done)
 

@@ -100,24 +100,35 @@ ROUND_OFF = 0.6
 class ImplicitScheme(Scheme):
     """A theta- or alpha-scheme: contacts are chosen at the start of a step and obey the impact law at its end.
 
-    A contact is active where ``g_N(q_k) + prediction dt g_N_dot(q_k, u_k) <= 0`` and, with ``require_closing``, ``g_N_dot(q_k, u_k) <= 0``:
-    A14 (26) is ``prediction = 1`` with ``require_closing``; another common rule is ``prediction = 0.5`` without. Both tests are made up to
-    round-off, so that a contact that rests at gap zero does not open and close in turn.
+    A contact is active where ``g_N(q_k) + prediction dt g_N_dot(q_k, u_k) <= 0`` and, with ``require_closing=True``,
+    ``g_N_dot(q_k, u_k) <= 0``. Both tests are made up to round-off, so that a contact that rests at gap zero does not open and close in
+    turn. There are three rules:
 
-    The choice matters for bodies that come to rest with 0 < e_N < 1. Under the first rule, which the theorems on dissipation need, a
-    contact never gets over its last bounces: it pushes in every other step, and the body sinks with the speed
-    ``(1 - e) / (1 + e) a dt / 2`` for an acceleration a towards the contact. Under the second it comes to rest, at the price of a
-    little energy, of order dt^2, created while it does.
+    default:               ``prediction = 1/2``, no test of the velocity. Contacts that open, ``g_N_dot > 0``, have restitution 1 in the
+                           step, all others e_N
+    require_closing=True:  ``prediction = 1``: A14 (26), the rule of the theorems
+    require_closing=False: ``prediction = 1/2``, e_N for all contacts: a common rule of other codes
+
+    They differ where bodies come to rest with 0 < e_N < 1. Under A14 (26) a contact never gets over its last bounces: it pushes in
+    every other step, and the body sinks with the speed ``(1 - e) / (1 + e) a dt / 2`` for an acceleration a towards the contact. Under the
+    third rule it rests, but a contact that opens with v is pushed open with -e v: ``(v_minus + v_plus) P_N > 0`` creates energy, of order
+    dt^2, until it does. Under the default ``xi_N = v_plus + v_minus`` lets such a contact alone, or sends it back as fast as it came.
+    So ``(theta v_plus + (1 - theta) v_minus) P_N`` is (1 - 2 theta) v_minus P_N for contacts that open, and
+    (1 - theta (1 + e)) v_minus P_N for those that close: neither is positive for 1/2 <= theta <= 1/(1 + e), which is what the proof of
+    A14, Proposition 1, asks of the contacts. What is left of the bounces halts within a depth of a dt^2 / 4: each pair of steps brings
+    the contact back to where it was but for (1 - e) v dt / 2, and leaves e v.
 
     Force directions and xi are evaluated at the predicted configuration ``(t_{k+1}, q_k + dt q_dot(t_k, q_k, u_k))``, for both
     velocities; where gaps are linear in q they do not depend on it.
     """
 
-    prediction: float = field(default=1.0, kw_only=True)
-    require_closing: bool = field(default=True, kw_only=True)
+    prediction: float | None = field(default=None, kw_only=True)
+    require_closing: bool | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
         super().__post_init__()
+        if self.prediction is None:
+            object.__setattr__(self, "prediction", 1.0 if self.require_closing else 0.5)
         if not 0 <= self.prediction <= 1:
             raise ValueError(f"{self.name}: prediction must lie in [0, 1], got {self.prediction!r}; it is a fraction of the step")
 
@@ -206,6 +217,16 @@ class ImplicitStep(Step):
     def active(self):
         """The scheme's activity rule, at the start of the step."""
         return self.scheme.active(self.prepared, self.t, self.dt, self.q, self.u_minus)
+
+    def law(self, kin):
+        """The impact law; without a rule on the closing velocity, contacts that open have restitution 1 (see `ImplicitScheme`)."""
+        law = super().law(kin)
+        if self.scheme.require_closing is not None or not law.mu.shape[0]:
+            return law
+        n = law.mu.shape[0]
+        before = linalg.matmul(kin.W.T, self.u_minus) + kin.chi
+        opening = jnp.concatenate([jnp.zeros(before.shape[0] - n, bool), before[-n:] > 0])
+        return law._replace(rebound=jnp.where(opening, before, law.rebound))
 
     def condensed(self, u, kin):
         """With the factors of a linear system."""
