@@ -18,11 +18,14 @@ from .derivatives import with_rule
 class SemismoothNewton:
     """Settings of the semismooth Newton method.
 
-    tolerance:       bound of the natural map relative to the size of the percussions (and of the momentum balance relative to the
-                     momenta); None: 1e-12 in float64, 2e-6 in float32
+    tolerance:       bound of every row of the natural map, relative to the terms that this row is made of: each contact in its own units
+                     (and of the momentum balance relative to the momenta); None: 1e-12 in float64, 2e-6 in float32
     max_iterations:  bound of the Newton iterations of one contact problem, before the globalization takes over
-    max_rescues:     bound of the globalized iterations (each some sweeps of block Gauss-Seidel, then Newton steps) of a problem on
-                     which plain Newton cycles; the rest of a batch waits but does not change
+    max_rescues:     bound of the globalized iterations of a problem on which plain Newton cycles; the rest of a batch waits but does
+                     not change. They start afresh, so that they do not depend on where Newton's method has come to, and with it on the
+                     tolerance. Up to 16 spatial or 32 planar contacts each is a run of Lemke's method: one is enough for planar and
+                     frictionless contacts, a few for spatial ones. With more contacts each is some sweeps of block Gauss-Seidel, then
+                     Newton steps
     max_outer:       bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
     """
 

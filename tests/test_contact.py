@@ -1,6 +1,7 @@
 """The contact solver, seen from outside: the law in plain NumPy, closed forms, other solvers, finite differences."""
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
+import jaxnsd
 from jaxnsd import Outcome, SemismoothNewton
 from jaxnsd.contact_problem import solve_contact_problem
 
 SEED = 20181
 #: (n, d) of the fresh problems.
+FAST = [(3, 1), (3, 2), (6, 2)]
 SHAPES = [(1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (2, 2), (3, 2), (4, 2), (6, 2)]
 
 
@@ -116,13 +119,13 @@ def solve_one(G, c, mu, d=2, **kwargs):
 
 
 # --------------------------------------------------------------------------------------------------------------- values
-@pytest.mark.parametrize("n, d", SHAPES)
+@pytest.mark.parametrize("n, d", [s if s in FAST else pytest.param(*s, marks=pytest.mark.slow) for s in SHAPES])
 def test_fresh_problems_are_solved_in_few_iterations(n, d):
     G, c, mu = fresh(n, d, 225)
     solution = jax.tree.map(np.asarray, solve_batch(G, c, mu, d))
     residual = np.array([natural_map(*x, d) for x in zip(solution.P, solution.xi, mu, G, strict=True)])
     np.testing.assert_allclose(np.einsum("kij,kj->ki", G, solution.P) + c, solution.xi, rtol=0, atol=1e-12 * (1 + np.abs(solution.P).max()))
-    assert np.mean(residual <= 1e-10) >= 0.995
+    assert np.mean(residual <= 1e-10) == 1
     assert np.median(solution.iterations) <= 6
     # What is not solved says so, and nothing that is solved is called unsolved.
     np.testing.assert_array_equal(residual <= 1e-10, solution.outcome == Outcome.SUCCESS)
@@ -139,7 +142,7 @@ def test_constructed_solution_is_found(n, d):
     np.testing.assert_allclose(solution.xi, [xi for _, _, xi in made], atol=1e-9)
 
 
-@pytest.mark.parametrize("n", [1, 3, 6])
+@pytest.mark.parametrize("n", [3, pytest.param(6, marks=pytest.mark.slow)])
 def test_frictionless_contact_is_a_quadratic_program(n):
     # Minimize 1/2 P^T G P + c^T P over P >= 0, with G = L L^T: the nonnegative least squares problem |L^T P + L^-1 c|.
     rng = generator(n, 2)
@@ -228,7 +231,7 @@ def test_scaling_of_units_does_not_matter():
         np.testing.assert_allclose(solution.P, velocity * mass * P, atol=1e-9 * velocity * mass)
 
 
-@pytest.mark.parametrize("n, d", [(1, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize("n, d", [pytest.param(1, 1, marks=pytest.mark.slow), pytest.param(1, 2, marks=pytest.mark.slow), (3, 2)])
 def test_float32(n, d):
     G, c, mu = (x.astype(np.float32) for x in fresh(n, d, 60, seed=7))
     solution = solve_batch(G, c, mu, d)
@@ -238,6 +241,82 @@ def test_float32(n, d):
     assert solved.mean() >= 0.98 and residual[solved].max() < 2e-5
     for jacobian in jax.tree.leaves(derivatives(G, c, mu, d)):
         assert jacobian.dtype == jnp.float32 and np.all(np.isfinite(jacobian))
+
+
+# ----------------------------------------------------------------------------------- what Newton's method alone does not solve
+def test_a_block_on_two_corners_that_cannot_both_stick():
+    # G is singular: the corners' sticking rows contradict each other by a slip of 1e-8 m/s, so one of them slips. A block with
+    # half sides 0.1 and 0.15 that comes to rest, tilted by 1e-4 ... 1e-10 rad, with restitution in what arrives.
+    half, height, mass = 0.1, 0.15, np.array([1.0, 1.0, (0.1**2 + 0.15**2) / 3])
+    G, c = [], []
+    for tilt in 10.0 ** -np.arange(4, 11):
+        arm, depth = half * np.sin(tilt), height * np.cos(tilt)
+        x = half * np.cos(tilt) * np.array([-1, 1])
+        lever = np.array([-arm, arm]) - depth
+        W = np.array([row for i in (0, 1) for row in ((0, 1, x[i] + height * np.sin(tilt)), (1, 0, -lever[i]))]).T
+        arriving = np.array([0, -9.81e-3, 3 * tilt])
+        G.append(W.T @ (W / mass[:, None]))
+        c.append(W.T @ (arriving - np.array([0, 9.81e-3, 0])) + np.array([0.5, 0, 0.5, 0]) * (W.T @ arriving))
+    mu = np.full((len(G), 2), 0.3)
+    for tolerance in (None, 1e-8, 1e-5):  # and a looser tolerance does not fail where a tighter one succeeds
+        solution = solve_batch(np.array(G), np.array(c), mu, 1, SemismoothNewton(tolerance=tolerance))
+        assert np.all(solution.outcome == Outcome.SUCCESS)
+        residual = [natural_map(*x, 1) for x in zip(solution.P, solution.xi, mu, G, strict=True)]
+        assert max(residual) <= (1e-14 if tolerance is None else 1e-2 * tolerance)
+    assert np.all(solution.iterations < 60)
+
+
+def test_every_planar_contact_has_its_solution():
+    # Any regular G and mu up to 1.5: Newton's method cycles on some, which all have a solution.
+    rng = generator(12)
+    L = rng.normal(size=(20000, 2, 2))
+    G, c, mu = L @ L.swapaxes(1, 2), rng.normal(size=(20000, 2)), rng.uniform(0, 1.5, (20000, 1))
+    G[0], c[0] = [[17.96939500235976, -53.91355480627282], [-53.91355480627282, 162.9842210232885]], [-0.2893600936952829, 3.62666638496983]
+    mu[0] = 1.5
+    solution = solve_batch(G, c, mu, 1)
+    np.testing.assert_array_equal(solution.outcome, Outcome.SUCCESS)
+    np.testing.assert_allclose(solution.P[0], [0.00292756872016972, -0.00439135308025458], rtol=1e-9)
+    P, xi, r = np.asarray(solution.P), np.asarray(solution.xi), 1 / G[:, [0, 1], [0, 1]]
+    x = P - r * xi
+    radius = mu[:, 0] * np.maximum(0, x[:, 0])
+    F = np.stack([P[:, 0] - np.maximum(0, x[:, 0]), P[:, 1] - np.clip(x[:, 1], -radius, radius)], 1)
+    terms = np.abs(P) + r * (np.einsum("kij,kj->ki", np.abs(G), np.abs(P)) + np.abs(c))
+    assert np.all(np.abs(F) <= 1e-11 * (terms + mu * terms[:, :1]))
+
+
+@pytest.mark.parametrize("dtype, a", [(np.float64, 1e6), (np.float32, 1e3)])
+def test_every_contact_is_solved_in_its_own_units(dtype, a):
+    solution = solve_contact_problem(np.diag(np.array([1 / a, a], dtype)), -np.ones(2, dtype), dtype(0), d=0)
+    assert solution.outcome == Outcome.SUCCESS
+    np.testing.assert_allclose(solution.P, [a, 1 / a], rtol=1e-6)
+    np.testing.assert_allclose(solution.xi, 0, atol=1e-6)
+
+
+@jaxnsd.system
+class Stack(jaxnsd.System):
+    """Bodies on top of each other, on a floor at zero; q are the heights of their lower sides less those at rest."""
+
+    mass: jax.Array
+
+    def mass_matrix(self, t, q):
+        return jnp.diag(self.mass)
+
+    def potential_energy(self, t, q):
+        return 9.81 * self.mass @ q
+
+    def gap(self, t, q):
+        return q - jnp.concatenate([jnp.zeros_like(q[:1]), q[:-1]])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_stack_of_very_different_masses_carries_itself(dtype):
+    # Heavy on light, mass ratio 1e5: in float32 the heavy body's share in G is known to one percent.
+    stack, zero = Stack(jnp.asarray([1.0, 1e5, 1.0, 1e5], dtype)), jnp.zeros(4, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solution = jaxnsd.simulate(stack, jaxnsd.Moreau(), zero, zero, 0.2, 1e-3)
+    assert solution.success
+    assert np.abs(solution.q).max() < (1e-4 if dtype == np.float64 else 0.02)
 
 
 # -------------------------------------------------------------------------------------------------- redundant contacts
@@ -264,7 +343,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("corners", [4, 8])
+@pytest.mark.parametrize("corners", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_redundant_corners(corners):
     # Coulomb friction with more contacts than velocities: G has rank 6. A second solve from another guess, and of a G made
     # regular by a tiny compliance of the corners, must give the same velocities, while single percussions differ. Not so for a box that
@@ -328,7 +407,7 @@ def differences(function, args, step=1e-6):
     return out
 
 
-@pytest.mark.parametrize("modes", SMOOTH)
+@pytest.mark.parametrize("modes", [pytest.param(modes, marks=[pytest.mark.slow] * (modes != SMOOTH[2])) for modes in SMOOTH])
 @pytest.mark.parametrize("d", [1, 2])
 def test_derivatives_are_those_of_the_solution(modes, d):
     function, args = smooth_problem(modes, d)
@@ -338,7 +417,7 @@ def test_derivatives_are_those_of_the_solution(modes, d):
             np.testing.assert_allclose(derivative, difference, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("d", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_second_derivatives(d):
     function, (G, c, mu) = smooth_problem(("slide", "stick"), d)
     loss = lambda c, mu: jnp.sum(jnp.sin(function(G, c, mu)))  # noqa: E731
@@ -348,7 +427,7 @@ def test_second_derivatives(d):
             np.testing.assert_allclose(derivative, difference, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("d", [0, 1, 2])
+@pytest.mark.parametrize("d", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 2])
 def test_derivatives_at_kinks_are_finite(d):
     # At rest, at zero slip with the percussion on the border of the disc, grazing, without friction.
     G, ones = jnp.eye(d + 1), jnp.ones(d)

@@ -19,7 +19,7 @@ from jax import lax
 from ..linalg import matmul
 from .problem import broadcast, join, scale, split
 
-#: Round-off of the pivoting, in units of the machine precision: variables of that size tie.
+#: Round-off of the pivoting, in units of the machine precision: variables of that size tie, pivots of that size are none.
 TIE = 64
 
 
@@ -47,7 +47,7 @@ def lemke(M, q, pivots, attempt):
     """
     N, dtype = q.shape[0], q.dtype
     eps = float(jnp.finfo(dtype).eps)
-    small, cover = eps**0.6, 2 * N
+    small, cover = TIE * eps, 2 * N
     # The covering and the infinitesimal vector: any that are positive and have no relation to the problem. With ones in the former the
     # last pivot of a symmetric problem ties with others, and it is decided by round-off whether they are right.
     draw = np.random.default_rng(0).uniform(1, 2, (N, 2))
