@@ -81,10 +81,7 @@ def _events(scheme, prepared, t, dt, before, after):
     rate = system.gap_velocity(end, q, u)
     pushed = after.P.P_N > 0
     impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
-    # Nor is a gap smaller than the round-off of the coordinates open.
-    round_off = thresholds.round_off(u.dtype) * dt * resolution(q, dt, u.shape[0])
-    closed = thresholds.touch(u.dtype) * dt * slow + jnp.abs(kin.W[:, n * d :]).T @ round_off
-    gap = system.gap(t, before.q)
+    gap, closed = system.gap(t, before.q), closed_gap(kin.W[:, n * d :], slow, dt, q)
     touches = pushed & ~impacts & (gap > closed)
     e_N, _, _ = system.contact_data(end, q)
     ends = impacts & (e_N > 0) & (-e_N * rate < thresholds.LAST * slow)
@@ -117,19 +114,21 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
     def where_contacts_push(d_args, own):
         event = _Event(scheme, prepared, t, dt, before, settled, settings)
 
+        one = undefined(jnp.ones_like(t), here)
+
         @storing_solutions
         def corrections(d_args, own):
-            one = undefined(jnp.ones_like(t), here)
             return *jax.tree.map(lambda x: one * x, event.corrections(args, d_args, own)), not_a_number(d_args)
 
         @storing_solutions
         def at_rest(d_args, own):
-            one = undefined(jnp.ones_like(t), here)
             return *jax.tree.map(lambda x: one * x, event.at_rest(settled, d_args, own)), jnp.zeros_like(t)
 
-        lands = jnp.any(event.landing)
-        rests = lambda *tangents: lax.cond(lands, at_rest, lambda *_: nothing, *tangents)  # noqa: E731
-        return lax.cond(jnp.any(event.impacting | event.turning), corrections, rests, d_args, own)
+        moved = lax.cond(jnp.any(event.impacting | event.turning), corrections, lambda *_: nothing, d_args, own)
+        if scheme.position_level:
+            return moved
+        own = jax.tree.map(jnp.add, own, moved[:3])
+        return jax.tree.map(jnp.add, moved, lax.cond(jnp.any(event.landing), at_rest, lambda *_: nothing, d_args, own))
 
     dq, du, dP, none = lax.cond(jnp.any(settled.P.P_N > 0), where_contacts_push, lambda *_: nothing, d_args, own)
     shifted = scheme.shifted(primals[0], primals[1] + primals[2], after, d_after, dq, du)
@@ -153,11 +152,16 @@ class _Event:
         self.pushed = after.P.P_N > 0
         self.impacting = self.pushed & closed_fast(self.system.gap(self.t, self.q), rate, self.slow[0], dt)
         self.persistent = (self.pushed | (before.P.P_N > 0)) & (jnp.abs(rate) <= self.slow[0])
-        # What a scheme that closes gaps on position level does already.
-        slow = self.pushed & ~(before.P.P_N > 0) & ~self.impacting
-        self.landing = slow & self.persistent & (not scheme.position_level)
+        self.landing = self.landed(t, before, rate)
         self.along_a_line = self.flow.d == 1
         self.turning = self.turned(before, after) if self.along_a_line else jnp.zeros_like(self.pushed)
+
+    def landed(self, t, before, rate):
+        """Contacts (n,) that come to rest: they close too slowly to be told from rest, or with one of the last impacts of a sequence."""
+        opened = self.system.gap(t, before.q) > closed_gap(self.system.W_N(self.t, self.q, self.u), self.slow[0], self.dt, self.q)
+        e_N, _, _ = self.system.contact_data(self.t, self.q)
+        last = self.impacting & (-e_N * rate < thresholds.LAST * self.slow[0])
+        return last | (self.pushed & opened & self.persistent & ~self.impacting)
 
     def turned(self, before, after):
         """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""
@@ -284,6 +288,12 @@ class _Event:
         d_tau = jnp.sum(jnp.where(goes_on, -d_slip / jnp.where(crossing, rate, 1), 0))
         f_minus = jax.tree.map(lambda x: x / dt, (u_on - u, P_on))
         return jax.tree.map(lambda a, b: (a - b) * d_tau, f_minus, f_plus), jnp.any(goes_on)
+
+
+def closed_gap(W_N, slow, dt, q):
+    """Gaps (n,) up to which contacts are closed: what the forces close in a step, and the round-off of the coordinates, tell no more."""
+    round_off = thresholds.round_off(q.dtype) * dt * resolution(q, dt, W_N.shape[0])
+    return thresholds.touch(q.dtype) * dt * slow + jnp.abs(W_N).T @ round_off
 
 
 def closed_fast(gap, rate, slow, dt):
