@@ -57,7 +57,7 @@ $(BIN)/python:
 $(OLDEST)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
-		'jax==$(OLDEST_JAX).*' 'jaxlib==$(OLDEST_JAX).*' pytest pytest-xdist filelock scipy
+		'jax==$(OLDEST_JAX)' 'jaxlib==$(OLDEST_JAX)' pytest pytest-xdist filelock scipy
 	@touch $@
 
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python

@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from little_systems import LITTLE
 from scheme_table import label
 
+import jaxnsd
 from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean, SymmetricMoreau, VariationalMoreau, simulate
 from jaxnsd.models import MODELS
 
@@ -284,3 +285,46 @@ def test_table(name, scheme, differentiated):
     terms = np.asarray(gradients[0] * direction)
     assert np.sum(np.abs(terms)) > 0
     assert abs(np.sum(terms) - tangent) < 1e-8 * np.sum(np.abs(terms)), (np.sum(terms), tangent)
+
+
+# ------------------------------------------------------------------------------------------------- other paths to the same results
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "scheme"), [("RotatingBall", LOBATTO), ("CornerBlock", MOREAU), ("SpringPendulum", JEAN)])
+def test_in_lockstep(name, scheme, monkeypatch):
+    """Batches whose members go side by side, as on a GPU, have the values and the gradients of single runs."""
+    row, system = TABLE[name], new(name)
+    q0, u0 = system.initial_state(*row.args)
+
+    def loss(x):
+        sol = simulate(system, scheme, q0 + 0 * x, x * u0 + 0.1 * (x - 1), 500 * row.dt, row.dt)
+        return jnp.sum(sol.q[-1] ** 2) + jnp.sum(sol.P_N), sol
+
+    x = jnp.array([1.0, 0.9])
+    (values, alone), slopes = jax.jit(jax.vmap(jax.value_and_grad(loss, has_aux=True)))(x)
+    # As if the state were large; what is compiled for a small one must not be found again.
+    monkeypatch.setitem(jaxnsd.simulate.__globals__, "LANES", 0)
+    jax.clear_caches()
+    (values_side, side), slopes_side = jax.jit(jax.vmap(jax.value_and_grad(loss, has_aux=True)))(x)
+    assert np.all(alone.success) and np.all(side.success)
+    np.testing.assert_allclose(values_side, values, rtol=1e-9)
+    np.testing.assert_allclose(side.q, alone.q, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(slopes_side, slopes, rtol=1e-7, atol=1e-9)
+    assert np.all(np.abs(slopes) > 1e-6)
+    jax.clear_caches()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TABLE))
+@pytest.mark.filterwarnings("ignore:.*float32")
+def test_in_single_precision(name):
+    """Every system runs in float32, and starts as it does in float64."""
+    row, system = TABLE[name], new(name)
+    scheme = row.fast or MOREAU
+    state = system.initial_state(*row.args)
+    single = tuple(x.astype(jnp.float32) for x in state)
+    short, exact = (simulate(system, scheme, *s, 50 * row.dt, row.dt) for s in (single, state))
+    assert short.q.dtype == short.P_N.dtype == jnp.float32
+    assert np.all(np.isfinite(short.q)) and np.all(np.isfinite(short.u))
+    assert bool(short.success), np.unique(short.outcome)
+    speed = 1 + np.max(np.abs(exact.u))
+    np.testing.assert_allclose(short.q, exact.q, rtol=0, atol=1e-3 * speed * 50 * row.dt + 1e-5)
