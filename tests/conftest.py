@@ -1,8 +1,4 @@
-"""Strict numerics for every test: float64, no silent rank promotion; short compilation in the fast tier, the user's own in the slow one.
-
-The fast tier is bound by compilation. Its programs are run once, so LLVM does not optimize them (half of the time to compile; a run takes
-up to five times as long, and results differ by round-off). The slow tier compiles as a user does.
-"""
+"""Strict numerics for every test: float64, no silent rank promotion, and one compilation cache for all runs and workers."""
 
 import gc
 import os
@@ -29,13 +25,6 @@ jax.config.update("jax_compilation_cache_max_size", 2**30)
 # Tracing makes millions of small objects that live on: looking through them for cycles, again and again, is a tenth of the time.
 gc.freeze()
 gc.set_threshold(100_000, 20, 50)
-
-
-def pytest_configure(config):
-    """Compile the fast tier without optimizations, here and in the processes that tests start."""
-    if config.option.markexpr == "not slow":
-        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-        jax.config.update("jax_disable_most_optimizations", os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1")
 
 
 @pytest.fixture(autouse=True)

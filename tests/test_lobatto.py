@@ -264,6 +264,8 @@ CASES = {
     "slider-crank, RATTLE": (SliderCrank(), 2, SliderCrank().initial_state(), 1e-4),
     "sledge": (Sledge(), 3, (jnp.array([0.0, 0.1]), jnp.array([1.0, 0.0])), 0.01),
 }
+#: Without friction, with it, with constraints on velocity level; the others take much longer to compile.
+FAST = ("ball that slides", "wall, driven", "skate")
 STEPS, LONG = 256, 2048
 
 
@@ -274,7 +276,7 @@ def solved(case):
     return simulate(system, Lobatto(s), q0, u0, n * dt, dt).raise_if_failed()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case if case in FAST else pytest.param(case, marks=pytest.mark.slow) for case in CASES])
 def test_equations_of_every_step(case):
     """Momentum, positions, both levels of the constraints, complementarity, slip direction and impact law, (47)-(59), on every step."""
     system, _, _, dt = CASES[case]
@@ -386,7 +388,13 @@ def slope_reference(T):
     return np.array([x, np.exp(-x)])
 
 
-@pytest.mark.parametrize("s, sizes", [(2, (16, 32, 64)), (3, (8, 16, 32, 64)), (4, (8, 16, 32)), (5, (8, 16))])
+@pytest.mark.parametrize(
+    "s, sizes",
+    [
+        (2, (16, 32, 64)),
+        *(pytest.param(s, sizes, marks=pytest.mark.slow) for s, sizes in ((3, (8, 16, 32, 64)), (4, (8, 16, 32)), (5, (8, 16)))),
+    ],
+)
 def test_order_with_persistent_contact(s, sizes):
     """C24 6.3, case 1: order 2 s - 2 with contact and sliding friction, against another method on the reduced equation of motion."""
     reference = slope_reference(1.6)
@@ -397,7 +405,7 @@ def test_order_with_persistent_contact(s, sizes):
         assert errors[1] < 1e-12 and errors[0] / errors[1] > 2**7.5, "order 8, down to round-off"
 
 
-@pytest.mark.parametrize("s", [2, 3])
+@pytest.mark.parametrize("s", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_first_order_across_impacts(s):
     """C24 6.3, case 2: about first order, as all schemes that capture events."""
     sizes = (16, 32, 64)
@@ -407,7 +415,7 @@ def test_first_order_across_impacts(s):
     assert errors[-1] < 2e-2 and errors[-1] > 1e-5
 
 
-@pytest.mark.parametrize("s", [2, 3, 4])
+@pytest.mark.parametrize("s", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_order_with_a_driven_constraint(s):
     """Order 2 s - 2 with a bilateral, rheonomic constraint, against the pendulum's angle by another method."""
     system = Pendulum(amplitude=0.3)
@@ -425,6 +433,7 @@ def test_order_with_a_driven_constraint(s):
 
 
 @pytest.mark.parametrize("s", [2, 3, 4])
+@pytest.mark.slow
 def test_nonholonomic_constraint(s):
     """The skate against its closed form. The index shift between R^{i-1} and gamma^i, C24 (51), costs order: s - 1 is what is left."""
     sizes, omega = (16, 32, 64), 1.5
@@ -433,7 +442,7 @@ def test_nonholonomic_constraint(s):
     assert observed(sizes, errors) == pytest.approx(s - 1, abs=0.15)
 
 
-@pytest.mark.parametrize("s", [2, 4])
+@pytest.mark.parametrize("s", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_turning_slip_is_of_first_order(s):
     """A mass slides in a plane with a force across: the friction of a step has the direction of slip at its end, C24 (58)."""
     T, sizes = 0.6, (16, 32, 64)
@@ -449,6 +458,7 @@ def test_turning_slip_is_of_first_order(s):
 
 # --------------------------------------------------------------------------------------------------------------- formulations
 @pytest.mark.parametrize("s", [2, 3])
+@pytest.mark.slow
 def test_quaternion_in_two_formulations(s):
     """A free body: quasi-velocities with q_dot = B(q) u, and redundant coordinates with |q| = 1 as a constraint, converge to each other."""
     omega, T, sizes = np.array([0.5, 2.0, -0.7]), 1.6, (16, 32)
@@ -464,6 +474,7 @@ def test_quaternion_in_two_formulations(s):
     assert np.log2(differences[0] / differences[1]) == pytest.approx(2 * s - 2, abs=0.3)
 
 
+@pytest.mark.slow
 def test_slider_crank_in_two_formulations():
     """Redundant and minimal coordinates give the same motion: through impacts, up to the error of the time steps."""
     n, dt = STEPS, 1e-4
@@ -476,6 +487,7 @@ def test_slider_crank_in_two_formulations():
     np.testing.assert_allclose(angles[:before], np.asarray(minimal.q)[:before], atol=2e-8)
 
 
+@pytest.mark.slow
 def test_slider_crank_obeys_its_constraints():
     """C24 6.2: no penetration, |g| <= 1e-12 and dg/dt = 0 at every node."""
     system = SliderCrank()
@@ -558,6 +570,7 @@ def rattle(q, u, dt, n):
     return tuple(np.array(x) for x in zip(*path, strict=True))
 
 
+@pytest.mark.slow
 def test_two_stages_are_rattle():
     """Lobatto(2) is the RATTLE scheme with contact, written here independently; through several impacts with friction."""
     solution = solved("slider-crank, RATTLE")
@@ -570,6 +583,7 @@ def test_two_stages_are_rattle():
 
 # ----------------------------------------------------------------------------------------------------------------------- energy
 @pytest.mark.parametrize("s, bound", [(2, 1e-3), (3, 5e-8)])
+@pytest.mark.slow
 def test_energy_stays_bounded(s, bound):
     """A conservative system with a constraint over 1e5 steps: the energy oscillates in a band that does not grow or drift."""
     system = Pendulum()
@@ -603,6 +617,7 @@ def test_gradient_of_the_final_position():
     np.testing.assert_allclose(reverse, forward, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradients_with_constraints():
     """With a driven bilateral constraint, with respect to length and amplitude; the initial state moves with them."""
 
@@ -619,6 +634,7 @@ def test_gradients_with_constraints():
         np.testing.assert_allclose(J[:, i], difference, rtol=0, atol=2e-8)
 
 
+@pytest.mark.slow
 def test_gradients_with_quasi_velocities():
     """With q_dot = B(q) u, with respect to the initial angular velocity."""
 
@@ -634,6 +650,7 @@ def test_gradients_with_quasi_velocities():
         np.testing.assert_allclose(J[:, i], difference, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_batch_equals_loop():
     mus = jnp.linspace(0.1, 0.5, 5)
     np.testing.assert_allclose(jax.vmap(slide)(mus), jnp.stack([slide(mu) for mu in mus]), rtol=0, atol=1e-13)
@@ -641,6 +658,7 @@ def test_batch_equals_loop():
 
 # ------------------------------------------------------------------------------------------------------------------- robustness
 @pytest.mark.parametrize("mass", [1e-6, 1e-3, 1e6])
+@pytest.mark.slow
 def test_units_do_not_matter(mass):
     """The motion does not depend on the mass; neither does the solver's success, for percussions from 1e-8 to 1e5 N s."""
     state = PointMassOnSlope().initial_state(2)
@@ -651,6 +669,7 @@ def test_units_do_not_matter(mass):
 
 
 @pytest.mark.parametrize("dt", [1e-6, 1e-5, 3e-4, 1e-3, 3e-3])
+@pytest.mark.slow
 def test_slider_crank_for_a_range_of_steps(dt):
     """3e-3 is a third of a radian a step. Newton's method: at most six iterations on average and twenty at worst."""
     solution = simulate(SliderCrank(), Lobatto(3), *SliderCrank().initial_state(), LONG * dt, dt).raise_if_failed()
@@ -659,6 +678,7 @@ def test_slider_crank_for_a_range_of_steps(dt):
 
 
 @pytest.mark.parametrize("dt", [1e-5, 1e-3, 0.2, 0.4])
+@pytest.mark.slow
 def test_slope_for_a_range_of_steps(dt):
     state = PointMassOnSlope().initial_state(2)
     solution = simulate(PointMassOnSlope(), Lobatto(4), *state, STEPS * dt, dt).raise_if_failed()
@@ -667,6 +687,7 @@ def test_slope_for_a_range_of_steps(dt):
 
 
 @pytest.mark.parametrize("r", [0.5, 5.0])
+@pytest.mark.slow
 def test_constant_of_the_paper(r):
     """C24's constant r changes the way to the solution, not the solution."""
     system, s, state, dt = CASES["ball that slides"]
@@ -676,6 +697,7 @@ def test_constant_of_the_paper(r):
         assert violation < 1e-11, equation
 
 
+@pytest.mark.slow
 def test_redundant_contacts():
     """Three runners that touch together, redundant in both directions, move as one; so does the sum of the percussions."""
     start, dt = CASES["sledge"][2], 0.01

@@ -138,6 +138,7 @@ def test_nonlinear_solver_and_linear_factorization_agree(scheme):
         np.testing.assert_allclose(getattr(general, name), getattr(linear, name), atol=1e-11)
 
 
+@pytest.mark.slow
 def test_newmark_with_2_beta_equal_gamma_is_the_variant():
     # A14 (30), (31): written with different unknowns and states.
     with pytest.warns(UserWarning, match="first order only"):
@@ -147,6 +148,7 @@ def test_newmark_with_2_beta_equal_gamma_is_the_variant():
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), atol=1e-11)
 
 
+@pytest.mark.slow
 def test_alpha_schemes_without_filter_are_newmark():
     reference = solve(jaxnsd.Newmark(), t1=2.0)
     for scheme in (jaxnsd.HHT(0.0), jaxnsd.GeneralizedAlpha(alpha_m=0.0, alpha_f=0.0, beta=0.25, gamma=0.5)):
@@ -332,6 +334,7 @@ def test_how_a_body_comes_to_rest_under_the_three_rules():
 
 
 # --------------------------------------------------------------------------------------------------------------- nonlinear
+@pytest.mark.slow
 def test_theta_method_on_the_spring_pendulum():
     """Capobianco & Eugster (2018), Fig. 4: Jean's theta-method drifts where the symmetric scheme does not (8e-2 after 1000 s)."""
     pendulum = SpringPendulum()
