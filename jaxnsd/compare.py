@@ -154,5 +154,8 @@ def _name(scheme):
     """The scheme as it is written in Python, without what is at its default."""
     default = type(scheme)()
     values = {key: value for key, value in vars(scheme).items() if value != getattr(default, key)}
-    texts = {key: _name(value) if isinstance(value, Scheme) else f"{value:g}" for key, value in values.items()}
-    return f"{scheme.name}({', '.join(f'{key}={text}' for key, text in texts.items())})"
+
+    def text(value):
+        return _name(value) if isinstance(value, Scheme) else f"{value:g}" if isinstance(value, float) else repr(value)
+
+    return f"{scheme.name}({', '.join(f'{key}={text(value)}' for key, value in values.items())})"
