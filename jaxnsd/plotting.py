@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 #: Okabe & Ito's palette without its yellow, which is faint on white: blue, vermilion, green, purple, orange, sky blue, black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -180,6 +180,11 @@ def convergence(dts, errors, *, labels=None, orders=(), fitted=None, ax=None):
     ends = np.array([dts.min(), dts.max()])
     for order in orders:
         ax.loglog(ends, errors[0, largest] * (ends / ends[1]) ** order, "--", color="0.5", linewidth=0.8, label=f"slope {order:g}")
+    if dts.max() < 100 * dts.min():
+        # Few powers of ten: labels between them, which are short enough to stand side by side.
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(r"step size $\Delta t$ in s")
     ax.set_ylabel("error")
     ax.legend(frameon=False)
