@@ -4,6 +4,7 @@ from . import energy, xla_flags  # xla_flags sets an option of XLA's CPU backend
 from .contact_problem import ContactSolution, solve_contact_problem
 from .linear_system import LinearSystem
 from .newton import SemismoothNewton
+from .nodes import node_velocities
 from .projection import project_position, project_velocity
 from .results import Event, Outcome
 from .schemes import (
@@ -46,6 +47,7 @@ __all__ = [
     "VariationalMoreau",
     "check",
     "energy",
+    "node_velocities",
     "project_position",
     "project_velocity",
     "simulate",

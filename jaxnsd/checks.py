@@ -162,6 +162,32 @@ def state(system, q0, u0):
     return q0, u0
 
 
+def start(system, scheme, solver, q0, u0, dt, start):
+    """State of the scheme at the end of a solution, from which a run goes on."""
+    final = getattr(start, "final", None)
+    if final is None:
+        raise TypeError(f"simulate: start must be a Solution that simulate returned, got {type(start).__name__}; give q0 and u0 otherwise")
+    if q0 is not None or u0 is not None:
+        raise ValueError("simulate: with start, q0 and u0 are those of its last node; pass None for both, or leave start out")
+    if final.q.ndim != 1:
+        raise ValueError(f"simulate: start must be one motion, got a batch of shape {final.q.shape[:-1]}; go on with jax.vmap")
+
+    def init(system, t, q, u):
+        return scheme.init(scheme.prepare(system, dt), t, dt, q, u, solver)[0]
+
+    own = jax.eval_shape(init, system, start.t[-1], final.q, final.u)
+    if jax.tree.map(jnp.shape, own) != jax.tree.map(jnp.shape, final):
+        raise ValueError(f"simulate: start must be of the same system and scheme, got a state that is none of {scheme.name}()")
+    if scheme.lead and known(dt, *start.t[:2]):
+        before = float(start.t[1] - start.t[0]) / start.save_every
+        if abs(dt - before) > 1e-6 * dt:
+            raise ValueError(
+                f"simulate: velocities of {scheme.name}() are at mid-interval, so it goes on with the same dt = {before:.6g}, got {dt}; "
+                "for another start from sol.q[-1] and jaxnsd.node_velocities(system, scheme, sol)[-1]"
+            )
+    return final
+
+
 def _array(caller, name, value, ndim):
     """An array of a floating dtype with ``ndim`` axes and finite entries."""
     if value is None:
@@ -197,8 +223,8 @@ def _warn_float32():
         )
 
 
-def system(system, scheme, t0, t1, dt, q0, u0):
-    """Check a system at its initial state, and that the scheme takes it."""
+def system(system, scheme, t0, t1, dt, q0, u0, own=False):
+    """Check a system at its initial state, and that the scheme takes it; ``own``: the state is one that the scheme has made."""
     if isinstance(system, type) and issubclass(system, System):
         raise TypeError(f"simulate: system must be an instance, got the class {system.__name__}; write {system.__name__}(...)")
     if not isinstance(system, System):
@@ -216,7 +242,8 @@ def system(system, scheme, t0, t1, dt, q0, u0):
         raise ValueError(f"simulate: {scheme.name}() does not take {name}: {reason}")
     _contact_data(system, name)
     if known(*jax.tree.leaves(system), t0, q0, u0):
-        _values(system, name, scheme, t0, t1, dt, q0, u0)
+        if not own:
+            _values(system, name, scheme, t0, t1, dt, q0, u0)
         with jax.ensure_compile_time_eval():
             if known(dt):
                 scheme.check(system, dt)

@@ -18,7 +18,7 @@ from . import sensitivity as sensitivities
 from .derivatives import undefined
 from .newton import SemismoothNewton
 from .results import EXPLANATION, Event, Outcome
-from .schemes.base import Scheme
+from .schemes.base import Scheme, nothing_to_solve
 from .system import System
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
@@ -36,8 +36,9 @@ LANES = 64
 class Solution:
     """A simulated motion, N steps stored at every ``save_every``-th node (N below counts the stored intervals).
 
-    For the Moreau-type schemes ``q[k]`` and ``u[k]`` belong to the same node ``t[k]``; ``u[k]`` is the velocity that leaves it, and
-    ``P_N[k]`` acts at the node ``t[k + 1]``, where it turns ``u[k]`` into ``u[k + 1]``. With ``save_every > 1`` percussions are summed
+    For the Moreau-type schemes ``u[k]`` is the velocity with which the node ``t[k]`` is left, and ``P_N[k]`` acts at the node ``t[k + 1]``,
+    where it turns ``u[k]`` into ``u[k + 1]``. With `SymmetricMoreau` and `VariationalMoreau` it is the velocity half a step later, at
+    mid-interval: `node_velocities` gives those of the nodes. With ``save_every > 1`` percussions are summed
     over each stored interval, ``iterations`` summed, ``residual`` and ``outcome`` are the worst in it, ``events`` are all in it.
 
     ==============  ============  =================================================================================
@@ -54,6 +55,7 @@ class Solution:
     ``contact``     (N,)          contact with the largest residual in a step that did not converge, else -1
     ``events``      (N,)          `jaxnsd.Event` bits: impacts, and what derivatives do not see: grazing, simultaneous impacts, Zeno
     ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
+    ``final``       state of the scheme at the last node, from which ``simulate(..., start=solution)`` goes on
     ``save_every``  int           steps in a stored interval
     ==============  ============  =================================================================================
 
@@ -77,6 +79,7 @@ class Solution:
     initial_outcome: Any
     events: Any
     auxiliary: Any
+    final: Any = None
     save_every: int = field(default=1, metadata={"static": True})
 
     def __repr__(self) -> str:
@@ -176,11 +179,11 @@ class SimulationError(RuntimeError):
 def simulate(
     system: System,
     scheme: Scheme,
-    q0: ArrayLike,
-    u0: ArrayLike,
+    q0: ArrayLike | None,
+    u0: ArrayLike | None,
     t1: ArrayLike | None = None,
     dt: ArrayLike | None = None,
-    t0: ArrayLike = 0.0,
+    t0: ArrayLike | None = None,
     *,
     n_steps: int | None = None,
     save_every: int = 1,
@@ -188,6 +191,7 @@ def simulate(
     sensitivity: str = "saltation",
     checkpoint: int | None = None,
     progress: bool = False,
+    start: Solution | None = None,
 ) -> Solution:
     """Simulate a system from ``(q0, u0)`` at ``t0`` to ``t1`` with a fixed step ``dt``.
 
@@ -212,6 +216,11 @@ def simulate(
                   the number of steps needs the least memory
     progress:     show a bar (needs tqdm; without it the run goes on without a bar)
 
+    start:        a `Solution` to go on from, of the same system and scheme, in place of q0 and u0, which are None then; t0 is its last time
+                  unless given. N steps and N more are those of one run of 2 N, to round-off, for every scheme: the whole state is handed
+                  on, with velocities at mid-interval, accelerations and percussions. Schemes whose velocities are at mid-interval need
+                  the same dt
+
     Returns a `Solution`. Works under `jit`, `vmap`, `grad`, in forward and reverse mode, and never raises inside of them: read
     ``solution.success``, or call ``solution.raise_if_failed()``.
 
@@ -222,17 +231,17 @@ def simulate(
     their range come back as the outcome INVALID_PARAMETER, values that are not finite as NON_FINITE.
     """
     options = {"save_every": save_every, "solver": solver, "sensitivity": sensitivity, "checkpoint": checkpoint, "progress": progress}
-    return checked(system, scheme, q0, u0, t1, dt, t0, n_steps=n_steps, **options)()
+    return checked(system, scheme, q0, u0, t1, dt, t0, n_steps=n_steps, start=start, **options)()
 
 
 def check(
     system: System,
     scheme: Scheme,
-    q0: ArrayLike,
-    u0: ArrayLike,
+    q0: ArrayLike | None,
+    u0: ArrayLike | None,
     t1: ArrayLike | None = None,
     dt: ArrayLike | None = None,
-    t0: ArrayLike = 0.0,
+    t0: ArrayLike | None = None,
     **options: Any,
 ) -> None:
     """Check the arguments of `simulate` without a run, and raise what `simulate` would raise.
@@ -250,7 +259,7 @@ def checked(
     u0,
     t1=None,
     dt=None,
-    t0=0.0,
+    t0=None,
     *,
     n_steps=None,
     save_every=1,
@@ -258,39 +267,48 @@ def checked(
     sensitivity="saltation",
     checkpoint=None,
     progress=False,
+    start=None,
 ):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
     checks.options(scheme, solver, save_every, sensitivity, checkpoint)
+    if t0 is None:
+        t0 = 0.0 if getattr(start, "t", None) is None else start.t[-1]
     t1, dt, n_steps = checks.steps(t0, t1, dt, n_steps, save_every)
+    state = None
+    if start is not None:
+        state = checks.start(system, scheme, solver, q0, u0, dt, start)
+        q0, u0 = state.q, state.u
     q0, u0 = checks.state(system, q0, u0)
-    checks.system(system, scheme, t0, t1, dt, q0, u0)
+    checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
     options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
     if checks.large(n_steps // save_every, q0, u0):
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
-    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress))
+    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state)
 
 
 @functools.partial(jax.jit, static_argnames=("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress"))
-def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress):
+def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress, start):
     dtype = q0.dtype
     times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
-    args = (system, times, q0, u0)
-    start, _ = shapes = history.shapes(args)
+    args = (system, times, q0, u0, start)
+    first, _ = shapes = history.shapes(args)
     # On a CPU a batch runs member by member.
-    lockstep = jax.default_backend() != "cpu" or max(q0.size, u0.size, *(P.size for P in start.P)) > LANES
+    lockstep = jax.default_backend() != "cpu" or max(q0.size, u0.size, *(P.size for P in first.P)) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     run = functools.partial(history.run, report=bar and bar.report)
-    rows, *first = lanes.run(run, args, lockstep=lockstep, begin=bar and bar.begin)
-    sol = _solution(history, shapes, args, rows, first)
+    rows, final, *first = lanes.run(run, args, lockstep=lockstep, begin=bar and bar.begin)
+    sol = _solution(history, shapes, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
     return dataclasses.replace(sol, residual=undefined(sol.residual, args))
 
 
-def _solution(history, shapes, args, rows, first):
-    """The `Solution` of a run with these ``args``, from rows (N + 1, width) and what is known of the first node."""
-    system, times, q0, _ = args
+def _solution(history, shapes, args, rows, first, final=None):
+    """The `Solution` of a run with these ``args``, from rows (N + 1, width), what is known of the first node, and the state at the last,
+    packed, or None.
+    """
+    system, times, q0, *_ = args
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
@@ -298,7 +316,9 @@ def _solution(history, shapes, args, rows, first):
     initial, code = first
     invalid = _parameters(system, times, q0)
     outcome, code = jnp.maximum(outcome, invalid), jnp.maximum(code.astype(jnp.int32), invalid)
-    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, every)
+    if final is not None:
+        final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
+    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, every)
 
 
 def _parameters(system, times, q0):
@@ -325,7 +345,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class _History:
-    """The loop over the steps of a run, as functions of ``(system, (t0, dt, t1), q0, u0)``."""
+    """The loop over the steps of a run, as functions of ``(system, (t0, dt, t1), q0, u0)``, or, to go on, of a state after them."""
 
     scheme: Any
     n_steps: int
@@ -334,9 +354,11 @@ class _History:
     sensitivity: str
     checkpoint: Any
 
-    def initial(self, system, times, q0, u0):
+    def initial(self, system, times, q0, u0, start=None):
         """State and info at the first node."""
         t0, dt, _ = times
+        if start is not None:
+            return start, nothing_to_solve(q0.dtype)
         return self.scheme.init(self.scheme.prepare(system, dt), t0, dt, q0, u0, self.solver)
 
     def shapes(self, args):
@@ -352,25 +374,27 @@ class _History:
         state, record = self.shapes((system, (jax.ShapeDtypeStruct((), q0.dtype),) * 3, q0, u0))
         return sum(x.size for x in jax.tree.leaves((self.node(state), record))) * q0.dtype.itemsize
 
-    def record(self, system, times, q0, u0):
+    def record(self, *args):
         """What is stored of one interval beside the state."""
-        state, info = self.initial(system, times, q0, u0)
+        state, info = self.initial(*args)
         zero = jnp.zeros((), jnp.int32)
         return Record(state.P, info.iterations, info.residual, zero, info.contact, zero)
 
     def run(self, args, report=None):
-        """``(rows, percussions at the first node, outcome there)``: a row holds a node's state and the record of the interval before."""
+        """``(rows, last state, percussions at the first node, outcome there)``; a row holds a node's state and the record of the
+        interval before.
+        """
         carry, body, row, first = self.start(args)
         n_stored = self.n_steps // self.save_every
         recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
         last, rows = _loop(body, carry, n_stored, recompute=recompute, report=report)
-        return jnp.concatenate([rows, row(last)[None]]), *first
+        return jnp.concatenate([rows, row(last)[None]]), _pack(last[0], rows.dtype), *first
 
     def start(self, args):
         """``(carry, body, row, (percussions at the first node, outcome there))``: what the loop over the stored intervals starts with,
         its body, the row of a carry.
         """
-        system, times, q0, u0 = args
+        system, times, q0, u0, *_ = args
         t0, dt, t1 = times
         dtype = q0.dtype
         prepared = self.scheme.prepare(system, dt)
@@ -386,7 +410,7 @@ class _History:
             code = jnp.where(speed > limit, Outcome.DIVERGED, code)
             return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
 
-        state, info = self.scheme.init(prepared, t0, dt, q0, u0, self.solver)
+        state, info = self.initial(*args)
         shapes = jax.eval_shape(lambda: (state, self.record(*args)))
         nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[1])
         nothing = nothing._replace(contact=nothing.contact - 1)

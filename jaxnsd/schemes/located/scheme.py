@@ -79,6 +79,11 @@ class LocatedImpacts(Scheme):
         return self.scheme.order
 
     @property
+    def lead(self):
+        """That of the wrapped scheme."""
+        return self.scheme.lead
+
+    @property
     def auxiliary(self):
         """State fields stored in the Solution: those of the wrapped scheme, and the impacts that were located."""
         return (*self.scheme.auxiliary, "impact_times", "impact_contacts")

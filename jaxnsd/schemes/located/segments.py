@@ -1,6 +1,5 @@
 """What a located step is made of: segments of the wrapped scheme, and impacts between them."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 from ... import linalg
 from .. import velocity
 from ..base import Percussions
-from ..flow import Flow
+from ..flow import Flow, acceleration_of_persistent
 
 #: Segments shorter than this part of a step are not stepped but extrapolated from one of the second length.
 SHORT, REGULAR = 1e-10, 1e-6
@@ -108,12 +107,8 @@ class Segments:
         """The state with the velocity of a time ``part length`` later, of motion whose contacts stay as they are."""
         if not part:
             return state
-        # Near problems that were solved: without the globalization they compile in a third of the time.
-        flow = Flow(self.scheme, dataclasses.replace(self.settings, max_rescues=0, max_iterations=20), state.P)
-        slow = flow.gained(prepared, t, length, state.q, state.u)
-        system = self.scheme.system(prepared)
-        closed = (system.gap(t, state.q) <= 0) & (jnp.abs(system.gap_velocity(t, state.q, state.u)) <= slow[0])
-        return state._replace(u=state.u + part * length * flow.acceleration(prepared, t, length, state.q, state.u, closed, slow)[0])
+        rate = acceleration_of_persistent(self.scheme, prepared, self.settings, t, length, state)
+        return state._replace(u=state.u + part * length * rate)
 
     def restarted(self, system, t, length, state, mask):
         """``(place, P, info)`` after an impact of the contacts in ``mask``."""

@@ -1,0 +1,31 @@
+"""Velocities at the nodes, of schemes whose velocities are at mid-interval."""
+
+import jax
+import jax.numpy as jnp
+
+from .newton import SemismoothNewton
+from .schemes.base import Percussions, State
+from .schemes.flow import acceleration_of_persistent
+
+
+def node_velocities(system, scheme, solution):
+    """Velocities (N + 1, n_u) with which the nodes of a `Solution` are left, at the times of its coordinates.
+
+    They are ``solution.u`` but for `SymmetricMoreau` and `VariationalMoreau`, whose ``u[k]`` is that of half a step after the node
+    ``t[k]``: there they are of second order, with contacts and constraints as they are at the node. For one motion; `vmap` makes batches.
+    """
+    if not scheme.lead:
+        return solution.u
+    scheme = getattr(scheme, "scheme", scheme)  # that which LocatedImpacts wraps
+    dt = (solution.t[1] - solution.t[0]) / solution.save_every
+    prepared, solver = scheme.prepare(system, dt), SemismoothNewton()
+    before = jax.tree.map(
+        lambda first, rest: jnp.concatenate([first[None], rest]),
+        solution.initial,
+        Percussions(solution.P_N, solution.P_F, solution.P_g, solution.P_gamma),
+    )
+
+    def at(t, q, u, P):
+        return u - scheme.lead * dt * acceleration_of_persistent(scheme, prepared, solver, t, dt, State(q, u, P))
+
+    return jax.jit(jax.vmap(at))(solution.t, solution.q, solution.u, before)
