@@ -162,8 +162,8 @@ def state(system, q0, u0):
     return q0, u0
 
 
-def start(system, scheme, solver, q0, u0, dt, start):
-    """State of the scheme at the end of a solution, from which a run goes on."""
+def start(q0, u0, start):
+    """State at the end of a solution, from which a run goes on."""
     final = getattr(start, "final", None)
     if final is None:
         raise TypeError(f"simulate: start must be a Solution that simulate returned, got {type(start).__name__}; give q0 and u0 otherwise")
@@ -171,6 +171,12 @@ def start(system, scheme, solver, q0, u0, dt, start):
         raise ValueError("simulate: with start, q0 and u0 are those of its last node; pass None for both, or leave start out")
     if final.q.ndim != 1:
         raise ValueError(f"simulate: start must be one motion, got a batch of shape {final.q.shape[:-1]}; go on with jax.vmap")
+    return final
+
+
+def continues(system, scheme, solver, dt, start):
+    """Check that a scheme can go on from a solution with this dt."""
+    final = start.final
 
     def init(system, t, q, u):
         return scheme.init(scheme.prepare(system, dt), t, dt, q, u, solver)[0]
@@ -185,7 +191,6 @@ def start(system, scheme, solver, q0, u0, dt, start):
                 f"simulate: velocities of {scheme.name}() are at mid-interval, so it goes on with the same dt = {before:.6g}, got {dt}; "
                 "for another start from sol.q[-1] and jaxnsd.node_velocities(system, scheme, sol)[-1]"
             )
-    return final
 
 
 def _array(caller, name, value, ndim):

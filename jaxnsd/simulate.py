@@ -272,13 +272,13 @@ def checked(
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
     checks.options(scheme, solver, save_every, sensitivity, checkpoint)
-    if t0 is None:
-        t0 = 0.0 if getattr(start, "t", None) is None else start.t[-1]
+    state = None if start is None else checks.start(q0, u0, start)
+    if state is not None:
+        q0, u0, t0 = state.q, state.u, start.t[-1] if t0 is None else t0
+    t0 = 0.0 if t0 is None else t0
     t1, dt, n_steps = checks.steps(t0, t1, dt, n_steps, save_every)
-    state = None
-    if start is not None:
-        state = checks.start(system, scheme, solver, q0, u0, dt, start)
-        q0, u0 = state.q, state.u
+    if state is not None:
+        checks.continues(system, scheme, solver, dt, start)
     q0, u0 = checks.state(system, q0, u0)
     checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
     options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
