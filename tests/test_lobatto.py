@@ -181,11 +181,13 @@ class PushedMass(System):
 
 
 # ------------------------------------------------------------------------------------- the equations of every step, recomputed
+@functools.cache
 def along(function, axes):
     """A method of a system at many times and states, as a NumPy array."""
     for _ in range(axes):
         function = jax.vmap(function)
-    return lambda *args: np.asarray(jax.jit(function)(*args))
+    function = jax.jit(function)
+    return lambda *args: np.asarray(function(*args))
 
 
 def violations(system, solution, dt):

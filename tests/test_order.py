@@ -209,7 +209,10 @@ SYMMETRIC = MOREAU_TYPE[1:]
 @pytest.mark.parametrize(
     ("scheme", "impacts"),
     # Lobatto schemes lose the symmetry in the step that captures an impact.
-    [(scheme, impacts) for scheme in SYMMETRIC for impacts in (False, True)] + [(scheme, False) for scheme in POSITION_LEVEL[:2]],
+    [
+        *((scheme, impacts) for scheme in SYMMETRIC for impacts in (False, True)),
+        *(pytest.param(scheme, False, marks=pytest.mark.slow) for scheme in POSITION_LEVEL[:2]),
+    ],
     ids=lambda value: value if isinstance(value, bool) else label(value),
 )
 def test_reversible(scheme, impacts):
