@@ -67,6 +67,8 @@ IDENTITIES = [
     (jaxnsd.GeneralizedAlpha(1.0), "(69)"),
     (jaxnsd.KrenkHogsberg(0.3), "(72)"),
 ]
+#: The fast tests: one scheme of each theorem.
+ONE_OF_EACH = (0, 2, 3, 6, 8)
 
 
 def made(scheme):
@@ -78,8 +80,12 @@ def made(scheme):
         return scheme()
 
 
-@pytest.mark.parametrize("friction", [False, True])
-@pytest.mark.parametrize(("scheme", "equation"), IDENTITIES, ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize("friction", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize(
+    ("scheme", "equation"),
+    [case if k in ONE_OF_EACH else pytest.param(*case, marks=pytest.mark.slow) for k, case in enumerate(IDENTITIES)],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
 def test_balance_is_an_identity(scheme, equation, friction):
     scheme = made(scheme)
     system, q0, u0 = random_system(0, friction=friction)

@@ -130,7 +130,9 @@ class Nonlinear(jaxnsd.System):
         return self.linear.tangential_velocity(t, q, u)
 
 
-@pytest.mark.parametrize("scheme", [s for s in SCHEMES if not isinstance(s, jaxnsd.KrenkHogsberg)][1:], ids=repr)
+@pytest.mark.parametrize(
+    "scheme", [*(pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES[1:5]), jaxnsd.GeneralizedAlpha(0.6)], ids=repr
+)
 def test_nonlinear_solver_and_linear_factorization_agree(scheme):
     linear, general = solve(scheme, t1=2.0), solve(scheme, Nonlinear(SYSTEM), t1=2.0)
     assert np.count_nonzero(linear.P_N) > 3
@@ -194,7 +196,9 @@ with warnings.catch_warnings():
     ]
 
 
-@pytest.mark.parametrize(("scheme", "order"), ORDERS, ids=repr)
+@pytest.mark.parametrize(
+    ("scheme", "order"), [case if k % 3 == 0 else pytest.param(*case, marks=pytest.mark.slow) for k, case in enumerate(ORDERS)], ids=repr
+)
 def test_order_on_damped_driven_motion(scheme, order):
     """Against the closed form: two for theta = 1/2 and second-order alpha parameters, one otherwise."""
     system = oscillator(C=DAMPING * np.eye(1), F=drive, G=None)
@@ -224,6 +228,7 @@ def bouncing_oscillator(t, e, phase, omega=2.0):
     return e ** np.floor(angle / np.pi + 0.5) * np.abs(np.cos(angle))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES[:1] + SCHEMES[2:3] + SCHEMES[4:], ids=repr)
 def test_order_one_through_impacts_of_a_bouncing_oscillator(scheme):
     """The error depends on where in its step an impact falls: mean over the motion and over initial phases."""
