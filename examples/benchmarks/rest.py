@@ -104,7 +104,7 @@ def tossed(scheme, end, dt=1e-3):
 
     def run(system, q0, u0):
         sol = jaxnsd.simulate(system, scheme, q0, u0, end, dt)
-        way = jnp.max(jnp.abs(sol.q[-round(1 / dt) :] - sol.q[-1]))
+        way = jnp.max(jnp.abs(sol.q[-round(1 / dt) :] - sol.q[-1:]))
         speed = jnp.max(jnp.abs(sol.u[-1]))
         return jnp.sum(sol.outcome != 0), jnp.sum(sol.iterations), jnp.max(sol.iterations), speed, way
 
