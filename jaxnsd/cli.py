@@ -172,7 +172,9 @@ def _list(args):
     print("\nSchemes (--scheme NAME):")
     for name, cls in SCHEMES.items():
         scheme = cls()
-        print(f"  {name:<18} order {scheme.order}{scheme.order_note and f' ({scheme.order_note})'}   {_first_line(cls)}")
+        print(f"  {name:<18} order {scheme.order}   {_first_line(cls)}")
+        if scheme.order_note:
+            print(f"{'':<30}order {scheme.order_note}")
     return 0
 
 
