@@ -174,7 +174,7 @@ def _list(args):
         scheme = cls()
         print(f"  {name:<18} order {scheme.order}   {_first_line(cls)}")
         if scheme.order_note:
-            print(f"{'':<30}order {scheme.order_note}")
+            print(f"{'':<31}order {scheme.order_note}")
     return 0
 
 
