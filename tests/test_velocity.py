@@ -218,7 +218,8 @@ def draw(seed, n, d, k):
 @pytest.mark.parametrize(
     ("scheme", "n", "d", "k"),
     [
-        pytest.param(GeneralizedAlpha(), 2, 1, 1),
+        (GeneralizedAlpha(), 1, 1, 0),
+        pytest.param(GeneralizedAlpha(), 2, 1, 1, marks=pytest.mark.slow),
         pytest.param(GeneralizedAlpha(0.3), 4, 2, 0, marks=pytest.mark.slow),
         pytest.param(HHT(0.2), 3, 1, 1, marks=pytest.mark.slow),
         pytest.param(Newmark(), 1, 2, 1, marks=pytest.mark.slow),
