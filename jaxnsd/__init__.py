@@ -1,5 +1,8 @@
 """jaxnsd: differentiable simulation of mechanical systems with hard contact, impact and Coulomb friction, in JAX."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import energy, xla_flags  # xla_flags sets an option of XLA's CPU backend, before the first computation
 from .contact_problem import ContactSolution, solve_contact_problem
 from .linear_system import LinearSystem
@@ -17,12 +20,16 @@ from .schemes import (
     MoreauJean,
     MoreauJeanVariant,
     Newmark,
+    Scheme,
     SymmetricMoreau,
     VariationalMoreau,
 )
 from .simulate import SimulationError, Solution, check, simulate
-from .system import System, static, system
+from .system import Parameter, System, static, system
 from .tridiagonal import Tridiagonal
+
+if TYPE_CHECKING:
+    from . import compare, models, plotting
 
 __all__ = [
     "HHT",
@@ -38,6 +45,8 @@ __all__ = [
     "MoreauJeanVariant",
     "Newmark",
     "Outcome",
+    "Parameter",
+    "Scheme",
     "SemismoothNewton",
     "SimulationError",
     "Solution",
@@ -46,8 +55,11 @@ __all__ = [
     "Tridiagonal",
     "VariationalMoreau",
     "check",
+    "compare",
     "energy",
+    "models",
     "node_velocities",
+    "plotting",
     "project_position",
     "project_velocity",
     "simulate",
@@ -57,3 +69,16 @@ __all__ = [
     "xla_flags",
 ]
 __version__ = "0.1.0"
+
+#: Modules that are imported when they are asked for: plotting imports matplotlib.
+_ON_DEMAND = ("compare", "models", "plotting")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_DEMAND})

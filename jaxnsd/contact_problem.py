@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from . import checks, contact, lanes, linalg
 from .newton import SemismoothNewton, implicit
@@ -24,7 +25,16 @@ class ContactSolution(NamedTuple):
     contact: jax.Array  # contact with the largest entry of the natural map where the problem was not solved, else -1
 
 
-def solve_contact_problem(G, c, mu, *, d=2, active=None, solver=None, guess=None):
+def solve_contact_problem(
+    G: ArrayLike,
+    c: ArrayLike,
+    mu: ArrayLike,
+    *,
+    d: int = 2,
+    active: ArrayLike | None = None,
+    solver: SemismoothNewton | None = None,
+    guess: ArrayLike | None = None,
+) -> ContactSolution:
     """Find percussions ``P`` such that ``xi = G P + c`` and ``P`` obey the law of impact and friction.
 
     For every contact, with its rows in the order N, T1, T2 (Capobianco & Eugster 2018, (30), (56), (57))

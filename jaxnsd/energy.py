@@ -15,7 +15,10 @@ from jax import lax
 from . import contact, thresholds
 from .linear_system import LinearSystem, product
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
+from .schemes.base import Scheme
 from .schemes.theta import ThetaScheme
+from .simulate import Solution
+from .system import System
 
 
 @jax.tree_util.register_dataclass
@@ -56,31 +59,31 @@ class EnergyBalance:
     theorem: Any = field(default=None, metadata={"static": True})
 
     @property
-    def total(self):
+    def total(self) -> jax.Array:
         """E = T + V at the nodes, (N + 1,)."""
         return self.kinetic + self.potential
 
     @property
-    def created(self):
+    def created(self) -> jax.Array:
         """Algorithmic energy that came from neither external forces nor damping, (N,): positive where contact or scheme create energy."""
         return jnp.diff(self.algorithmic) - self.external - self.damping
 
     @property
-    def scale(self):
+    def scale(self) -> jax.Array:
         """Largest energy of the motion, to which round-off is compared."""
         return jnp.maximum(jnp.max(jnp.abs(self.algorithmic)), jnp.max(self.kinetic) + jnp.max(jnp.abs(self.potential)))
 
     @property
-    def dissipative(self):
+    def dissipative(self) -> jax.Array:
         """Verdict of every step, (N,) booleans: no energy was created, beyond round-off (`thresholds.energy` times the largest energy)."""
         return self.created <= thresholds.energy(self.kinetic.dtype) * self.scale
 
-    def cumulated(self, name):
+    def cumulated(self, name: str) -> jax.Array:
         """Running sum of one of the works at the nodes, (N + 1, ...), zero at the first."""
         work = getattr(self, name)
         return jnp.concatenate([jnp.zeros_like(work[:1]), jnp.cumsum(work, axis=0)])
 
-    def verdict(self):
+    def verdict(self) -> str:
         """One sentence for a reader: whether energy was created, at how many steps, how much at most, and what stands behind it."""
         created, ok = np.asarray(self.created), np.asarray(self.dissipative)
         worst = int(np.argmax(created))
@@ -98,7 +101,7 @@ class EnergyBalance:
         return text
 
 
-def balance(system, scheme, solution):
+def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance:
     """Energy balance of a motion: an `EnergyBalance`.
 
     system, scheme:  those that the solution was made with

@@ -66,7 +66,7 @@ class LinearSystem(System):
         _check(self, name)
 
     # ------------------------------------------------------------------------------------------------------- what it is
-    def external_force(self, t):
+    def external_force(self, t: ArrayLike) -> jax.Array:
         """F(t), (n,)."""
         if self.F is None:
             return jnp.zeros(self.mass.shape[:1], self.mass.dtype)
@@ -78,77 +78,77 @@ class LinearSystem(System):
             return 0.5 * u @ (self.M(t, q, u) @ u)
         return 0.5 * jnp.sum(u * product(self.mass, u))
 
-    def potential_energy(self, t, q):
+    def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """V = 1/2 q^T K q, without the potential of F."""
         del t
         return 0.5 * jnp.sum(q * product(self.K, q))
 
-    def force(self, t, q, u):
+    def force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """F(t) - C v."""
         del q
         return self.external_force(t) - product(self.C, u)
 
-    def gap(self, t, q):
+    def gap(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """G^T q + w."""
         del t
         return jnp.sum(self.directions() * q[:, None], axis=0) + self.w
 
-    def tangential_velocity(self, t, q, u):
+    def tangential_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """G_F^T v."""
         del t, q
         if self.G_F is None:
             return jnp.zeros((self.directions().shape[1], 0), u.dtype)
         return jnp.sum(self.G_F * u[:, None, None], axis=0)
 
-    def directions(self):
+    def directions(self) -> jax.Array:
         """G, (n, n_N)."""
         return jnp.zeros((self.mass.shape[0], 0), self.mass.dtype) if self.G is None else self.G
 
     # --------------------------------------------------------------------------------- closed forms of what is derived
-    def M(self, t, q, u=None):
+    def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Mass matrix as an array (n, n)."""
         return super().M(t, q, u) if self._overridden(*INERTIA) else dense(self.mass)
 
-    def momentum(self, t, q, u):
+    def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """p = M v."""
         return super().momentum(t, q, u) if self._overridden(*INERTIA) else product(self.mass, u)
 
-    def b(self, t, q, u):
+    def b(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """b = F(t) - K q - C v."""
         if self._overridden("potential_energy", "q_dot", *INERTIA):
             return super().b(t, q, u)
         return self.force(t, q, u) - product(self.K, q)
 
-    def h(self, t, q, u):
+    def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """h = b: M is constant."""
         return super().h(t, q, u) if self._overridden("momentum", *INERTIA) else self.b(t, q, u)
 
-    def gap_velocity(self, t, q, u):
+    def gap_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """G^T v."""
         if self._overridden("gap", "q_dot"):
             return super().gap_velocity(t, q, u)
         return jnp.sum(self.directions() * u[:, None], axis=0)
 
-    def W_N(self, t, q, u=None):
+    def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """W_N = G."""
         return super().W_N(t, q, u) if self._overridden("gap", "gap_velocity", "q_dot") else self.directions()
 
-    def W_F(self, t, q, u=None):
+    def W_F(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """W_F = G_F, (n, n_N, d)."""
         if self.G_F is None or self._overridden("tangential_velocity"):
             return super().W_F(t, q, u)
         return self.G_F
 
     # ------------------------------------------------------------------------------------------------ what is constant
-    def is_linear(self):
+    def is_linear(self) -> bool:
         """Whether the equations of motion are still those of this class: a subclass may have added forces."""
         return not self._overridden("kinetic_energy", "potential_energy", "force", "q_dot", "mass_matrix", "M", "momentum", "b", "h")
 
-    def changes_inertia(self):
+    def changes_inertia(self) -> bool:
         """Whether a subclass has an inertia of its own."""
         return self._overridden(*INERTIA)
 
-    def has_constant_directions(self):
+    def has_constant_directions(self) -> bool:
         """Whether the force directions of the contacts are still G and G_F, and there are no bilateral constraints."""
         changed = self._overridden("gap", "gap_velocity", "q_dot", "tangential_velocity", "W_N", "W_F")
         return not (changed or self.defines("constraint") or self.defines("velocity_constraint"))

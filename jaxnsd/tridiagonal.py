@@ -34,7 +34,7 @@ class Tridiagonal:
             raise ValueError(f"Tridiagonal: diagonal must have shape (n,) and off (n - 1,), got {shapes[0]} and {shapes[1]}")
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int]:
         """(n, n)."""
         return (self.diagonal.shape[-1],) * 2
 
@@ -56,7 +56,7 @@ class Tridiagonal:
     def __rmul__(self, factor):
         return jax.tree.map(lambda x: factor * x, self)
 
-    def dense(self):
+    def dense(self) -> jax.Array:
         """The matrix as an array (n, n)."""
         return jnp.diag(self.diagonal) + jnp.diag(self.off, 1) + jnp.diag(self.off, -1)
 

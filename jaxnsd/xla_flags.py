@@ -5,10 +5,13 @@ whole loop touches fewer bytes than a threshold, 1 kB by default: then it compil
 single trajectory ten to forty times as fast. The threshold can be set by the environment only, before the first computation.
 
 Nothing else changes, and results agree to round-off. ``JAXNSD_XLA_FLAGS=0`` leaves the environment alone; a threshold that is already
-set is kept.
+set is kept. ``XLA_FLAGS`` may name a file that holds the flags, as XLA has it for a value that does not start with a dash: its content
+then takes the place of the name.
 """
 
 import os
+import re
+from collections.abc import MutableMapping
 
 #: Bytes that one pass of a loop may touch to be compiled natively: large enough for single trajectories and small batches; loops over
 #: large batches stay with the runtime, which spreads them over the cores.
@@ -18,19 +21,22 @@ _OPTION = "xla_cpu_small_while_loop_byte_threshold"
 _FLAG = "--xla_backend_extra_options="
 
 
-def set_threshold(environment=os.environ):
+def set_threshold(environment: MutableMapping[str, str] = os.environ) -> None:
     """Add the threshold to ``XLA_FLAGS`` of an environment, beside the options that are already there."""
-    flags = environment.get("XLA_FLAGS", "").split()
-    if environment.get("JAXNSD_XLA_FLAGS") == "0" or any(_OPTION in flag for flag in flags):
+    flags = environment.get("XLA_FLAGS", "").strip()
+    if environment.get("JAXNSD_XLA_FLAGS") == "0":
+        return
+    if flags and not flags.startswith("-"):
+        try:
+            with open(flags, encoding="utf-8") as file:
+                flags = file.read().strip()
+        except OSError:
+            return  # XLA says that it cannot read it
+    if _OPTION in flags:
         return
     setting = f"{_OPTION}={THRESHOLD}"
-    for i, flag in enumerate(flags):
-        if flag.startswith(_FLAG):
-            flags[i] = f"{flag},{setting}"
-            break
-    else:
-        flags.append(_FLAG + setting)
-    environment["XLA_FLAGS"] = " ".join(flags)
+    flags, found = re.subn(rf"({re.escape(_FLAG)}\S*)", rf"\1,{setting}", flags, count=1)
+    environment["XLA_FLAGS"] = flags if found else f"{flags} {_FLAG}{setting}".strip()
 
 
 set_threshold()

@@ -71,6 +71,50 @@ def test_subclass_with_further_mechanics_is_told_apart():
     np.testing.assert_allclose(MovingWall(I2, I2).gap_velocity(0.0, jnp.ones(2), jnp.ones(2)), [0.9], atol=1e-15)
 
 
+def test_what_is_derived_follows_what_is_overridden():
+    """Against the general definitions, which know nothing of M, K, C and G."""
+
+    class Mechanics:
+        def q_dot(self, t, q, u):
+            return 3 * u
+
+        def mass_matrix(self, t, q):
+            return jnp.diag(jnp.stack([1 + q[0] ** 2, jnp.ones_like(q[0])]))
+
+        def potential_energy(self, t, q):
+            return q[0] ** 4 + q[1] ** 2
+
+    t, q, u = 0.7, jnp.array([0.4, -0.3]), jnp.array([0.5, 2.0])
+    I2, G = np.eye(2), np.array([[1.0], [0.5]])
+    for names in (["q_dot"], ["mass_matrix"], ["potential_energy"], ["q_dot", "mass_matrix", "potential_energy"]):
+        methods = {name: vars(Mechanics)[name] for name in names}
+        special = jaxnsd.system(type("Special", (LinearSystem,), {"__annotations__": {}, **methods}))(I2, 2 * I2, 0.1 * I2, G=G, w=0.2)
+        assert not special.is_linear() and special.has_constant_directions() == ("q_dot" not in names)
+        general = {"gap": LinearSystem.gap, "force": LinearSystem.force, "potential_energy": LinearSystem.potential_energy, **methods}
+        if "mass_matrix" not in names:
+            general["kinetic_energy"] = lambda self, t, q, u: 0.5 * u @ u
+        general |= {name: getattr(special, name) for name in ("mass", "K", "C", "G", "w", "F", "directions", "external_force")}
+        general = jaxnsd.system(type("General", (System,), {"__annotations__": {}, **general}))()
+        for name in ("M", "momentum", "b", "h", "gap_velocity", "W_N", "kinetic_energy", "total_energy"):
+            np.testing.assert_allclose(getattr(special, name)(t, q, u), getattr(general, name)(t, q, u), atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(general.W_N(t, q, u), 3 * G)
+
+
+def test_a_force_may_close_over_traced_values():
+    """Under grad and vmap, without jit: the motion is linear in the load, so the derivative is the motion under a unit load."""
+
+    def end(load):
+        driven = LinearSystem(np.eye(1), np.eye(1), F=lambda t: load * jnp.stack([jnp.sin(3 * t)]))
+        return jaxnsd.simulate(driven, jaxnsd.MoreauJean(), np.zeros(1), np.zeros(1), 0.5, 1e-2).q[-1, 0]
+
+    loads = jnp.array([1.0, 0.5])
+    values, slopes = jax.vmap(jax.value_and_grad(end))(loads)
+    np.testing.assert_allclose(values, float(end(1.0)) * loads, rtol=1e-13)
+    np.testing.assert_allclose(slopes, end(1.0), rtol=1e-13)
+    # x'' + x = sin 3t from rest
+    np.testing.assert_allclose(values[0], (3 * np.sin(0.5) - np.sin(1.5)) / 8, rtol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

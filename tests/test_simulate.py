@@ -1,5 +1,6 @@
 """The driver: what is stored, checkpoints, batches, jit, float32, progress."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -56,6 +57,75 @@ def test_runs_can_be_put_end_to_end(plain):
     second = simulate(RotatingBall(), Moreau(), first.q[-1], first.u[-1], half * DT, DT)
     np.testing.assert_allclose(first.u, plain.u[: half + 1], rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(second.u, plain.u[half:], rtol=1e-11, atol=1e-12)
+
+
+# ---------------------------------------------------------------------------------------------------------- time as an argument
+@jaxnsd.system
+class Driven(jaxnsd.System):
+    """A unit mass under the force cos t."""
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def force(self, t, q, u):
+        return jnp.cos(t) + 0 * u
+
+
+def test_start_end_and_step_are_arguments_with_derivatives():
+    """x(t1) = cos t0 - cos t1 - sin t0 (t1 - t0) from rest at t0: values and derivatives, for a batch of intervals."""
+
+    def by_end(t0, t1):
+        return simulate(Driven(), jaxnsd.MoreauJean(), jnp.zeros(1), jnp.zeros(1), t1, t0=t0, n_steps=400).q[-1, 0]
+
+    def by_step(t0, dt):
+        return simulate(Driven(), jaxnsd.MoreauJean(), jnp.zeros(1), jnp.zeros(1), dt=dt, t0=t0, n_steps=400).q[-1, 0]
+
+    t0, t1 = jnp.array([0.0, 0.4]), jnp.array([1.0, 2.5])
+    x, (at_start, at_end) = jax.vmap(jax.value_and_grad(by_end, argnums=(0, 1)))(t0, t1)
+    np.testing.assert_allclose(x, jnp.cos(t0) - jnp.cos(t1) - jnp.sin(t0) * (t1 - t0), atol=2e-6)
+    np.testing.assert_allclose(at_start, -jnp.cos(t0) * (t1 - t0), atol=1e-5)
+    np.testing.assert_allclose(at_end, jnp.sin(t1) - jnp.sin(t0), atol=1e-5)
+    dt = (t1 - t0) / 400
+    along, by_dt = jax.vmap(jax.jacfwd(by_step, argnums=(0, 1)))(t0, dt)
+    np.testing.assert_allclose(by_dt, 400 * at_end, atol=1e-9)
+    np.testing.assert_allclose(along, at_start + at_end, atol=1e-10)  # start and end are moved together
+
+
+def test_derivative_of_a_run_with_an_impact_by_its_length():
+    """dq/dt1 = u(t1): after an impact as well, to O(dt); and the same motion as with t1 and dt."""
+
+    def end(t1):
+        sol = simulate(BouncingBall(), Moreau(), jnp.array([1.0]), jnp.zeros(1), t1, n_steps=700)
+        return sol.q[-1, 0], sol
+
+    (_, sol), slope = jax.value_and_grad(end, has_aux=True)(0.7)
+    closes = np.sqrt(2 / 9.81)
+    np.testing.assert_allclose(slope, 0.75 * 9.81 * closes - 9.81 * (0.7 - closes), rtol=2e-2)
+    given = simulate(BouncingBall(), Moreau(), jnp.array([1.0]), jnp.zeros(1), 0.7, 1e-3)
+    np.testing.assert_allclose(sol.q, given.q, atol=1e-13)
+    np.testing.assert_allclose(sol.t, given.t, atol=1e-15)
+
+
+# ------------------------------------------------------------------------------------------------------------- the solution
+def test_a_solution_in_a_line(plain):
+    assert repr(plain) == ("Solution(q (601, 3), u (601, 3), P_N (600, 1), P_F (600, 1, 1), t = 0 to 1.2 s, 600 SUCCESS)")
+    assert plain == plain and plain != dataclasses.replace(plain) and (plain == 3) is False
+    assert repr(jax.tree.map(lambda x: x[None], plain)).startswith("Solution(q (1, 601, 3)")
+
+
+def test_failures_cannot_be_raised_while_there_are_no_values():
+    def run(h0):
+        return simulate(BouncingBall(), Moreau(), h0, jnp.zeros(1), 0.02, 1e-3)
+
+    with pytest.raises(TypeError, match=r"raise_if_failed\(\) needs values.*read solution.success inside"):
+        jax.jit(lambda h0: run(h0).raise_if_failed().q)(jnp.ones(1))
+    with pytest.raises(TypeError, match=r"to_xarray\(\) needs values"):
+        jax.vmap(lambda h0: run(h0).to_xarray())(jnp.ones((2, 1)))
+    lines = []
+    jax.eval_shape(lambda h0: lines.append(repr(run(h0))), jnp.ones(1))
+    assert lines == ["Solution(q (21, 1), u (21, 1), P_N (20, 1), traced)"]
+    slope = jax.grad(lambda h0: run(h0).raise_if_failed().q[-1, 0])(jnp.ones(1))  # grad alone leaves the values
+    np.testing.assert_allclose(slope, 1.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------- checkpoint

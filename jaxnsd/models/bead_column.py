@@ -1,8 +1,10 @@
 """Column of beads: many simultaneous impacts."""
 
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from ..system import System, static, system
+from ..system import Parameter, System, static, system
 
 
 @system
@@ -13,10 +15,10 @@ class BeadColumn(System):
     as in Newton's cradle; with ``e_N = 0`` the beads come to rest on top of each other, where contact i carries the weight of n - i beads.
     """
 
-    mass: float = 0.1  # kg, of every bead; or (n,)
-    radius: float = 0.05  # m
-    gravity: float = 9.81  # m/s^2
-    e_N: float = 0.9
+    mass: Parameter = 0.1  # kg, of every bead; or (n,)
+    radius: Parameter = 0.05  # m
+    gravity: Parameter = 9.81  # m/s^2
+    e_N: Parameter = 0.9
     n: int = static(default=10)
 
     @property
@@ -29,18 +31,18 @@ class BeadColumn(System):
         """Their rates."""
         return tuple(rf"$\dot y_{{{i}}}$ in m/s" for i in range(self.n))
 
-    def mass_matrix(self, t, q):
+    def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """m times the identity."""
         return jnp.diag(jnp.broadcast_to(jnp.asarray(self.mass, q.dtype), (self.n,)))
 
-    def potential_energy(self, t, q):
+    def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """V = sum of m g q."""
         return self.gravity * jnp.sum(self.mass * q)
 
-    def gap(self, t, q):
+    def gap(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Gap of the lowest bead to the floor, then of each bead to the one below."""
         return jnp.concatenate([q[:1] - self.radius, q[1:] - q[:-1] - 2 * self.radius])
 
-    def initial_state(self, height=0.1, spacing=0.01):
+    def initial_state(self, height: Parameter = 0.1, spacing: Parameter = 0.01) -> tuple[jax.Array, jax.Array]:
         """``(q0, u0)``: at rest, the lowest bead ``height`` above the floor, and gaps of ``spacing`` between the beads."""
         return self.radius + height + jnp.arange(float(self.n)) * (2 * self.radius + spacing), jnp.zeros(self.n)

@@ -1,9 +1,10 @@
 """Elastic bar that hits a rigid wall: linear finite elements, Acary (2014)."""
 
+import jax
 import jax.numpy as jnp
 
 from ..linear_system import LinearSystem
-from ..system import system
+from ..system import Parameter, system
 from ..tridiagonal import Tridiagonal
 
 
@@ -21,7 +22,7 @@ class ElasticBar(LinearSystem):
         """Their rates."""
         return tuple(rf"$\dot q_{{{i}}}$ in m/s" for i in range(self.mass.shape[0]))
 
-    def initial_state(self, gap=5e-5, speed=0.1):
+    def initial_state(self, gap: Parameter = 5e-5, speed: Parameter = 0.1) -> tuple[jax.Array, jax.Array]:
         """``(q0, u0)``: undeformed, ``gap`` (m) before the wall, moving towards it with ``speed`` (m/s)."""
         n, dtype = self.mass.shape[0], self.mass.dtype
         return jnp.full((n,), gap, dtype), jnp.full((n,), -speed, dtype)

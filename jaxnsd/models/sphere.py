@@ -1,8 +1,10 @@
 """Sphere thrown on a floor and against a wall: friction in space."""
 
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from ..system import System, system
+from ..system import Parameter, System, system
 
 
 @system
@@ -17,13 +19,13 @@ class Sphere(System):
     rolls in the end with ``v = v_0 - 2/7 gamma_0``, gamma_0 the velocity of its contact point when it starts to slide.
     """
 
-    mass: float = 1.0  # kg
-    radius: float = 0.1  # m
-    gravity: float = 9.81  # m/s^2
-    wall: float = 2.0  # m
-    e_N: float = 0.5
-    e_F: float = 0.0
-    mu: float = 0.3
+    mass: Parameter = 1.0  # kg
+    radius: Parameter = 0.1  # m
+    gravity: Parameter = 9.81  # m/s^2
+    wall: Parameter = 2.0  # m
+    e_N: Parameter = 0.5
+    e_F: Parameter = 0.0
+    mu: Parameter = 0.3
 
     coordinate_names = ("$x$ in m", "$y$ in m", "$z$ in m", r"$\theta_x$ in rad", r"$\theta_y$ in rad", r"$\theta_z$ in rad")
     velocity_names = (
@@ -35,24 +37,24 @@ class Sphere(System):
         r"$\omega_z$ in rad/s",
     )
 
-    def mass_matrix(self, t, q):
+    def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """diag(m, m, m, J, J, J) with J = 2/5 m R^2."""
         inertia = 0.4 * self.mass * self.radius**2
         return jnp.diag(jnp.stack([jnp.asarray(x, q.dtype) for x in (self.mass,) * 3 + (inertia,) * 3]))
 
-    def potential_energy(self, t, q):
+    def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """V = m g z."""
         return self.mass * self.gravity * q[2]
 
-    def gap(self, t, q):
+    def gap(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Distances from the floor and from the wall."""
         return jnp.stack([q[2] - self.radius, self.wall - q[0] - self.radius])
 
-    def tangential_velocity(self, t, q, u):
+    def tangential_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """v + omega x r at the lowest point, r = (0, 0, -R), and at the point nearest to the wall, r = (R, 0, 0)."""
         R = self.radius
         return jnp.stack([u[0] - R * u[4], u[1] + R * u[3], u[1] + R * u[5], u[2] - R * u[4]]).reshape(2, 2)
 
-    def initial_state(self):
+    def initial_state(self) -> tuple[jax.Array, jax.Array]:
         """``(q0, u0)``: thrown towards floor and wall, spinning."""
         return jnp.array([0.0, 0.0, 0.6, 0.0, 0.0, 0.0]), jnp.array([2.0, 1.0, 0.0, 15.0, -10.0, 20.0])

@@ -1,8 +1,10 @@
 """Spring pendulum that hits a wall (Capobianco & Eugster 2018, Fig. 3-5)."""
 
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from ..system import System, static, system
+from ..system import Parameter, System, static, system
 
 
 @system
@@ -15,28 +17,28 @@ class SpringPendulum(System):
     is the same in the limit of small steps, but not the discrete one; with the angle, percussions are in N m s.
     """
 
-    mass: float = 1.0  # kg
-    length: float = 1.0  # m, of the unstressed spring
-    stiffness: float = 100.0  # N/m
-    gravity: float = 9.81  # m/s^2
-    e_N: float = 1.0
+    mass: Parameter = 1.0  # kg
+    length: Parameter = 1.0  # m, of the unstressed spring
+    stiffness: Parameter = 100.0  # N/m
+    gravity: Parameter = 9.81  # m/s^2
+    e_N: Parameter = 1.0
     gap_is_distance: bool = static(default=False)
 
     coordinate_names = ("$l$ in m", r"$\varphi$ in rad")
     velocity_names = (r"$\dot l$ in m/s", r"$\dot\varphi$ in rad/s")
 
-    def kinetic_energy(self, t, q, u):
+    def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T = m/2 (l'^2 + l^2 phi'^2); C18 (64), where a square is missing."""
         return 0.5 * self.mass * (u[0] ** 2 + (q[0] * u[1]) ** 2)
 
-    def potential_energy(self, t, q):
+    def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """V = k/2 (l - l0)^2 - m g l cos(phi), C18 (64)."""
         return 0.5 * self.stiffness * (q[0] - self.length) ** 2 - self.mass * self.gravity * q[0] * jnp.cos(q[1])
 
-    def gap(self, t, q):
+    def gap(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Angle to the wall, or distance from it."""
         return jnp.stack([q[0] * jnp.sin(q[1]) if self.gap_is_distance else q[1]])
 
-    def initial_state(self):
+    def initial_state(self) -> tuple[jax.Array, jax.Array]:
         """``(q0, u0)``: at rest, stretched by 0.1 m, at 45 degrees."""
         return jnp.array([1.1, jnp.pi / 4]), jnp.array([0.0, 0.0])

@@ -1,0 +1,63 @@
+"""What `import jaxnsd` gives: the public names, nothing of matplotlib, types; and the one flag that it sets."""
+
+import os
+import subprocess
+import sys
+from importlib.resources import files
+
+import pytest
+
+import jaxnsd
+from jaxnsd.xla_flags import set_threshold
+
+IMPORT = """
+import sys, jaxnsd
+assert not {"matplotlib", "jaxnsd.plotting", "jaxnsd.models"} & set(sys.modules), sorted(sys.modules)
+assert {"plotting", "models"} <= set(dir(jaxnsd))
+jaxnsd.models.BouncingBall(), jaxnsd.energy.balance
+assert "matplotlib" not in sys.modules
+jaxnsd.plotting, jaxnsd.compare.compare
+assert "matplotlib" in sys.modules
+import jax.numpy as jnp
+assert jnp.ones(3).sum() == 3  # XLA has taken its flags
+"""
+
+
+def test_import_takes_little_and_flags_may_be_in_a_file(tmp_path):
+    (tmp_path / "flags").write_text("--xla_cpu_enable_fast_math=false\n")
+    environment = {**os.environ, "XLA_FLAGS": str(tmp_path / "flags"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_public_names():
+    assert all(hasattr(jaxnsd, name) for name in jaxnsd.__all__)
+    assert {"Scheme", "models", "plotting", "energy", "compare", "check", "project_position", "Parameter"} <= set(jaxnsd.__all__)
+    assert files("jaxnsd").joinpath("py.typed").is_file()
+    with pytest.raises(AttributeError, match="module 'jaxnsd' has no attribute 'simulation'"):
+        jaxnsd.simulation  # noqa: B018
+
+
+SETTING = "xla_cpu_small_while_loop_byte_threshold=1048576"
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (None, f"--xla_backend_extra_options={SETTING}"),
+        ("--a=1  --b", f"--a=1  --b --xla_backend_extra_options={SETTING}"),
+        ("--xla_backend_extra_options=c=1 --b", f"--xla_backend_extra_options=c=1,{SETTING} --b"),
+        ("--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=7", None),  # None: left as it is
+        ("FILE", f"--d=1\n--e --xla_backend_extra_options={SETTING}"),
+        ("missing_file", None),
+    ],
+)
+def test_flags_beside_those_that_are_there(tmp_path, before, after):
+    (tmp_path / "flags").write_text("--d=1\n--e\n")
+    before = str(tmp_path / "flags") if before == "FILE" else before
+    environment = {} if before is None else {"XLA_FLAGS": before}
+    set_threshold(environment)
+    assert environment["XLA_FLAGS"] == (before if after is None else after)
+    switched_off = {"XLA_FLAGS": "--a", "JAXNSD_XLA_FLAGS": "0"}
+    set_threshold(switched_off)
+    assert switched_off["XLA_FLAGS"] == "--a"
