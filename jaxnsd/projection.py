@@ -12,8 +12,9 @@ from .system import System
 #: Bound of the Newton iterations; from nearby a few are enough.
 ITERATIONS = 30
 
-#: Multipliers may change a row by this part of what they do to it: rows that depend on each other leave them open.
-REGULARIZATION = 1e-8
+#: Percussions of contacts may change a gap by this power of the machine precision, relative to what they do to it: contacts that depend on
+#: each other leave them open.
+REGULARIZATION = 0.75
 
 #: Round-off of a configuration that is found, as a power of the machine precision.
 FOUND = 0.6
@@ -33,7 +34,12 @@ def project_position(system: System, q: ArrayLike, t: ArrayLike = 0.0, *, u: Arr
     """
     q = jnp.asarray(q)
     t = jnp.asarray(t, q.dtype)
-    v = jnp.zeros_like(system._velocity(q, None if u is None else jnp.asarray(u)))
+    return _project(system, q, t, jnp.zeros_like(system._velocity(q, None if u is None else jnp.asarray(u))))
+
+
+@jax.jit
+def _project(system, q, t, v):
+    """`project_position` with v = 0 in the shape of the velocities."""
     n_g, n_N = (rows(t, q).shape[0] for rows in (system.constraint, system.gap))
     if not n_g + n_N:
         return q
@@ -79,7 +85,8 @@ def _newton_step(args, x, n_u, n_g):
     size = jnp.where(size > 0, size, 1)
     active = (jnp.arange(len(z)) < n_g) | (z > values / size)
     residual = jnp.concatenate([M @ v - J.T @ z, jnp.where(active, values, z)])
-    below = jnp.concatenate([jnp.where(active[:, None], J, 0), jnp.diag(jnp.where(active, REGULARIZATION * size, 1))], axis=1)
+    soft = jnp.where(jnp.arange(len(z)) < n_g, 0, float(jnp.finfo(q.dtype).eps) ** REGULARIZATION * size)
+    below = jnp.concatenate([jnp.where(active[:, None], J, 0), jnp.diag(jnp.where(active, soft, 1))], axis=1)
     matrix = jnp.concatenate([jnp.concatenate([M - curvature, -J.T], axis=1), below])
     return jnp.linalg.solve(matrix, residual), values, J
 
