@@ -159,9 +159,10 @@ class _Event:
     def landed(self, t, before, rate):
         """Contacts (n,) that come to rest: they close too slowly to be told from rest, or with one of the last impacts of a sequence."""
         opened = self.system.gap(t, before.q) > closed_gap(self.system.W_N(self.t, self.q, self.u), self.slow[0], self.dt, self.q)
-        e_N, _, _ = self.system.contact_data(self.t, self.q)
+        e_N, _, mu = self.system.contact_data(self.t, self.q)
         last = self.impacting & (-e_N * rate < thresholds.LAST * self.slow[0])
-        return last | (self.pushed & opened & self.persistent & ~self.impacting)
+        # With friction what is left of the normal velocity goes on into slip: it must not be taken out.
+        return (mu == 0) & (last | (self.pushed & opened & self.persistent & ~self.impacting))
 
     def turned(self, before, after):
         """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""
