@@ -14,8 +14,10 @@ number.
 
 Impact map and one-sided flows are those of the system, not of the scheme, so that one mechanism serves all of them. Where slip along a line
 passes through zero without a rest the velocity does not jump, but friction does: there R is the identity, and
-tau = -gamma_F / gamma_F_dot. A contact without friction that closes too slowly to be told from rest stays: its gap no longer changes, and neither
-does the derivative of its gap.
+tau = -gamma_F / gamma_F_dot.
+
+A contact without friction that closes too slowly to be told from rest stays closed: its gap no longer changes, and neither does the
+derivative of its gap.
 """
 
 import dataclasses
