@@ -118,13 +118,17 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
 
         one = undefined(jnp.ones_like(t), here)
 
+        def first_order(more, own):
+            """``more``, whose sum with ``own`` has no derivative."""
+            return jax.tree.map(lambda more, own: one * more + (one - 1) * own, more, own)
+
         @storing_solutions
         def corrections(d_args, own):
-            return *jax.tree.map(lambda x: one * x, event.corrections(args, d_args, own)), not_a_number(d_args)
+            return *first_order(event.corrections(args, d_args, own), own), not_a_number(d_args)
 
         @storing_solutions
         def at_rest(d_args, own):
-            return *jax.tree.map(lambda x: one * x, event.at_rest(settled, d_args, own)), jnp.zeros_like(t)
+            return *first_order(event.at_rest(settled, d_args, own), own), jnp.zeros_like(t)
 
         moved = lax.cond(jnp.any(event.impacting | event.turning), corrections, lambda *_: nothing, d_args, own)
         if scheme.position_level:
