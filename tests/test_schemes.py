@@ -162,6 +162,8 @@ def run(name, scheme):
         place = q[1:] if scheme in MOREAU_TYPE else q[:-1] + entry.dt * u[:-1]
         after, before = (evaluate(t[1:], place, velocity) for velocity in (u[1:], u[:-1]))
     e_N, e_F, _ = (np.asarray(x) for x in entry.system.contact_data(0.0, q0))
+    if scheme in PREDICTING:  # their default rule: restitution 1 for contacts that open
+        e_N = np.where(before["gap_velocity"] > 0, 1.0, e_N)
     xi_N = after["gap_velocity"] + e_N * before["gap_velocity"]
     xi_F = after["tangential_velocity"] + e_F[:, None] * before["tangential_velocity"]
     nodal, bilateral = ("gap", "energy", "constraint"), ("constraint_velocity", "velocity_constraint")

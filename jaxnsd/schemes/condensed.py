@@ -129,7 +129,7 @@ class Factored(Condensed):
         """With contact percussions ``z``."""
         if z.shape[0] == 0:
             return u, P
-        return u + jnp.sum(self.Y * linalg.pack(z)[None, :], axis=1), P
+        return linalg.pack(u) + jnp.sum(self.Y * linalg.pack(z)[None, :], axis=1), P
 
 
 class Rows(NamedTuple):
