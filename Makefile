@@ -1,7 +1,7 @@
 # Every target works from a bare clone: it makes .venv from a Python >= 3.11 and installs what it needs, once per pyproject.toml.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-oldest lint format bench clean
+.PHONY: help demo test test-slow test-long test-oldest lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,9 +22,12 @@ demo: $(VENV)/.installed-demo ## the main job: woodpecker toy, 4096 of them, and
 test: $(VENV)/.installed-test ## lint, format check and the fast tests
 	$(BIN)/python -m pytest
 
-test-slow: $(VENV)/.installed-test ## the other tests, compiled as users compile, then those of the oldest JAX
-	$(BIN)/python -m pytest -m slow || [ $$? = 5 ] # 5: none is slow
+test-slow: $(VENV)/.installed-test ## the slow tests, then those of the oldest JAX
+	$(BIN)/python -m pytest -m "slow and not long" || [ $$? = 5 ] # 5: none is slow
 	@$(MAKE) --no-print-directory test-oldest
+
+test-long: $(VENV)/.installed-test ## campaigns: every scheme on every system, orders, thousands of states and of tossed bodies (hours)
+	$(BIN)/python -m pytest -m "slow and long"
 
 test-oldest: $(OLDEST)/.installed ## values and derivatives with the oldest JAX that is supported
 	$(OLDEST)/bin/python -m pytest -m oldest

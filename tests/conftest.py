@@ -33,3 +33,11 @@ def _close_figures():
     yield
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _free_programs():
+    """A file's compiled programs and traces take gigabytes together, and no other file needs them."""
+    yield
+    jax.clear_caches()
+    gc.collect()

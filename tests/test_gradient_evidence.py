@@ -13,6 +13,9 @@ from test_examples import load
 
 from jaxnsd import Event
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 pytest.importorskip("scipy")
 example = load("gradient_evidence")
 

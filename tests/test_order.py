@@ -15,6 +15,9 @@ from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, SymmetricMoreau, System, s
 from jaxnsd.models import SpringPendulum
 from jaxnsd.schemes.theta import ThetaScheme
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 
 @jaxnsd.system
 class DrivenSpringPendulum(SpringPendulum):

@@ -12,6 +12,9 @@ import jaxnsd
 from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean
 from jaxnsd.models import CornerBlock
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 SPEC = importlib.util.spec_from_file_location("rest", Path(__file__).parent.parent / "examples" / "benchmarks" / "rest.py")
 rest = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(rest)

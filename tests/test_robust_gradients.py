@@ -15,6 +15,9 @@ import pytest
 import jaxnsd
 from jaxnsd.models import MODELS, SliderCrank, SliderCrankMinimal
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 STEPS = 4
 LARGEST = 1e6  # of the derivatives, which go like 1 / dt where contacts close on position level or slowly
 CONTACT_DATA = ("e_N", "e_F", "mu", "e_N_beak", "e_N_sleeve")

@@ -14,6 +14,9 @@ import jaxnsd
 from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean, Newmark, SymmetricMoreau, System, VariationalMoreau, simulate
 from jaxnsd.models import PointMassOnSlope, RotatingBall, SliderCrank, Sphere, SpringPendulum, TwoDiscs
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 GRAVITY = 9.81
 
 

@@ -130,6 +130,7 @@ def test_failures_cannot_be_raised_while_there_are_no_values():
 
 
 # ---------------------------------------------------------------------------------------------------------------- checkpoint
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"checkpoint": 7}, {"checkpoint": 20, "save_every": 50}], ids=str)
 def test_checkpoint_changes_nothing(plain, options):
     """Values and gradients as without."""
@@ -149,24 +150,6 @@ def test_checkpoint_changes_nothing(plain, options):
 
 
 # --------------------------------------------------------------------------------------------------------------------- batches
-def test_vmap_agrees_with_a_loop():
-    omegas = np.array([-40.0, 0.0, 5.0, 30.0, 60.0])
-    mus = np.array([0.1, 0.2, 0.3, 0.2, 0.9])
-
-    def one(mu, omega):
-        return ball_run(RotatingBall(mu=mu), omega=omega)
-
-    batch = jax.vmap(one)(jnp.array(mus), jnp.array(omegas))
-    assert batch.q.shape == (5, N + 1, 3)
-    assert batch.success.shape == (5,)
-    assert bool(jnp.all(batch.success))
-    for i, (mu, omega) in enumerate(zip(mus, omegas, strict=True)):
-        single = one(float(mu), float(omega))
-        for name in ("t", "q", "u", "P_N", "P_F"):
-            x = np.asarray(getattr(single, name))
-            np.testing.assert_allclose(getattr(batch, name)[i], x, rtol=1e-10, atol=1e-11 * (1 + np.max(np.abs(x))), err_msg=name)
-
-
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_vmap_with_a_member_that_fails():
     """One member blows up (a stiff spring at a large step): it is flagged, and the others do not notice."""

@@ -48,7 +48,7 @@ class Row:
 
 TABLE = {
     "BouncingBall": Row(2000, 1e-3, LOBATTO, True, quick=False),
-    "SpringPendulum": Row(2000, 1e-3, VARIATIONAL, True, quick=False),
+    "SpringPendulum": Row(2000, 1e-3, VARIATIONAL, True),
     "Woodpecker": Row(3000, 1e-4, MOREAU, True),
     "BeadColumn": Row(2000, 1e-3, SYMMETRIC, options=(("n", 4),)),
     "RotatingBall": Row(2500, 4e-4, ALPHA, True, args=(50.0,)),
@@ -61,7 +61,7 @@ TABLE = {
     "Sphere": Row(1500, 1e-3, MOREAU, True),
     "CartesianPendulum": Row(1500, 1e-3, MOREAU, True, quick=False),
     "Skate": Row(1500, 1e-3, SYMMETRIC),
-    "ShakenTable": Row(1500, 1e-3, MOREAU, True, quick=False),
+    "ShakenTable": Row(1500, 1e-3, MOREAU, True),
     "TumblingBody": Row(1000, 1e-3, MOREAU, slow=(MOREAU, SYMMETRIC)),
 }
 

@@ -400,6 +400,7 @@ def test_derivatives_before_any_impact(scheme):
     np.testing.assert_allclose(second, [(gradient(x + s) - gradient(x - s)) / 2e-4 for s in steps], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_derivatives_through_contact_agree_in_both_modes_and_in_a_batch():
     def final(e, k):
         system = dataclasses.replace(SYSTEM, e_N=e, K=k * SYSTEM.K)
