@@ -108,6 +108,7 @@ def test_simulate_in_a_loop_of_the_user():
     np.testing.assert_allclose(second(in_scan(sliding), jax.jacrev)(0.2), wanted, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_simulate_in_lockstep(lockstep):
     wanted = second(sliding, jax.jacfwd)(0.2)
     assert abs(wanted) > 1e-3

@@ -60,6 +60,7 @@ def test_tridiagonal_and_dense_matrices_give_one_motion():
         np.testing.assert_allclose(a.P_N, b.P_N, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_numerical_damping_quiets_the_mesh_and_spares_the_wave():
     """Spurious oscillation of the free end behind the front: less with damping of high frequencies, at little cost in energy."""
     bar = elastic_bar(60)

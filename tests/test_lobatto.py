@@ -609,6 +609,7 @@ def slide(mu, s=3, steps=32):
     return simulate(system, Lobatto(s), *PointMassOnSlope().initial_state(1), 1.6, 1.6 / steps, **EXACT).q[-1]
 
 
+@pytest.mark.slow
 def test_gradient_of_the_final_position():
     """Forward and reverse mode against finite differences of order four, to 1e-8."""
     forward, reverse = jax.jacfwd(slide)(0.3), jax.jacrev(slide)(0.3)

@@ -193,8 +193,8 @@ CASES = {
 }
 
 
-#: For the fast tests: one contact and many, with and without friction, planar and spatial, redundant contacts.
-QUICK = ["CornerBlock"]
+#: For the fast tests: slip and stick of one contact; two contacts compile four times as long.
+QUICK = ["RotatingBall"]
 
 
 def parameters(name, draw):

@@ -50,7 +50,7 @@ def error(run, reference, p, mode=jax.jacfwd):
 SCHEMES = [jaxnsd.Moreau(), jaxnsd.SymmetricMoreau(), jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.8), jaxnsd.Lobatto(2)]
 
 
-@over(SCHEMES, [SCHEMES[0], SCHEMES[4]])
+@over(SCHEMES, SCHEMES[:1])
 def test_oblique_impacts_with_friction(scheme):
     """Two impacts, one that slips, one that slips or sticks: the saltation error falls with dt, the discrete one stays."""
     p, reference = jnp.array([1.0, 1.0, 0.1, 0.6, 0.0]), exact(2, 1.3)
