@@ -12,6 +12,9 @@ import jaxnsd
 from jaxnsd import energy
 from jaxnsd.models import BouncingBall, SpringPendulum, elastic_bar
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 balance = jax.jit(energy.balance, static_argnums=1)
 
 

@@ -13,6 +13,9 @@ import jaxnsd
 from jaxnsd import Lobatto, SemismoothNewton, System, butcher, simulate
 from jaxnsd.models import PointMassOnSlope, RotatingBall, SliderCrank, SliderCrankMinimal
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 GRAVITY = 9.81
 
 

@@ -12,6 +12,9 @@ from jaxnsd import LocatedImpacts, System, simulate
 from jaxnsd.models import BouncingBall, CornerBlock, DoublePendulum, PointMassOnSlope
 from jaxnsd.schemes.located.segments import Veiled
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 EXACT_IN_FLIGHT = [jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.8), jaxnsd.SymmetricMoreau(), jaxnsd.Lobatto(2)]
 
 

@@ -15,6 +15,9 @@ import jaxnsd
 from jaxnsd import Moreau, SymmetricMoreau, System, VariationalMoreau, simulate
 from jaxnsd.models import MODELS, BeadColumn, CornerBlock, DoublePendulum, RotatingBall, Sphere, SpringPendulum, TwoDiscs, Woodpecker
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 #: Steps of every run of a system, whatever their size: runs with different parameters, states and steps share one compiled program.
 N_STEPS = {CornerBlock: 4000, DoublePendulum: 4000, RotatingBall: 1000}
 

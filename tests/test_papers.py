@@ -8,6 +8,9 @@ from scheme_table import MOREAU_TYPE, over
 from jaxnsd import Moreau, SymmetricMoreau, VariationalMoreau, simulate
 from jaxnsd.models import BouncingBall, RotatingBall, SpringPendulum, Woodpecker
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 GRAVITY = 9.81
 
 # One number of steps for all step sizes of a test, so that they share one compiled run; what comes after the time of interest is cut off.

@@ -21,6 +21,9 @@ from scheme_table import label
 from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean, SymmetricMoreau, VariationalMoreau, simulate
 from jaxnsd.models import MODELS
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 MOREAU, SYMMETRIC, VARIATIONAL, JEAN, ALPHA, LOBATTO = (
     Moreau(),
     SymmetricMoreau(),

@@ -13,6 +13,9 @@ import jaxnsd
 from jaxnsd.linear_system import LinearSystem
 from jaxnsd.models import BouncingBall, SpringPendulum
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 rng = np.random.default_rng(5)
 N = 4
 
