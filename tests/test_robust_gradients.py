@@ -193,8 +193,8 @@ CASES = {
 }
 
 
-#: For the fast tests: slip and stick of one contact; two contacts compile four times as long.
-QUICK = ["RotatingBall"]
+#: A first look: slip and stick of one contact, redundant contacts.
+QUICK = ["RotatingBall", "CornerBlock"]
 
 
 def parameters(name, draw):
@@ -276,6 +276,7 @@ def check(name, sensitivity, n, seed):
     assert np.all(on_kink[apart])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_derivatives_at_every_kink(name):
     check(name, "saltation", 300, seed=1)
