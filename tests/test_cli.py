@@ -14,6 +14,9 @@ import jaxnsd
 from jaxnsd import cli, demo
 from jaxnsd.models import MODELS, RotatingBall
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 
 def call(capsys, *arguments):
     """``(exit status, stdout, stderr)`` of the command line, in this process."""

@@ -14,6 +14,9 @@ from jaxnsd import Moreau, simulate
 from jaxnsd.derivatives import undefined, with_rule
 from jaxnsd.models import BouncingBall
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 
 def in_scan(f):
     return lambda x: lax.scan(lambda c, _: (c, f(c)), x, None, length=2)[1][1]

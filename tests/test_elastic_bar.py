@@ -7,6 +7,9 @@ import pytest
 import jaxnsd
 from jaxnsd.models import elastic_bar
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 C = np.sqrt(210e9 / 7800)
 FORCE = 3.14e-4 * np.sqrt(210e9 * 7800) * 0.1
 

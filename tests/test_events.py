@@ -10,6 +10,9 @@ import jaxnsd
 from jaxnsd import Event, System, simulate
 from jaxnsd.models import BouncingBall
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 SCHEMES = [jaxnsd.Moreau(), jaxnsd.MoreauJean(), jaxnsd.Lobatto(2), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())]
 
 

@@ -15,6 +15,9 @@ import jaxnsd
 from jaxnsd import lanes
 from jaxnsd.models import BouncingBall
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 
 def motion(args):
     """A loop with a branch; its arguments are a number, a vector, and an integer vector that is not differentiated."""

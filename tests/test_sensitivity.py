@@ -11,6 +11,9 @@ import jaxnsd
 from jaxnsd import simulate
 from jaxnsd.models import BouncingBall
 
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
+
 example = load("gradient_evidence")
 G, Thrown = example.G, example.Particle
 

@@ -3,10 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scheme_table import over
 
 from jaxnsd import Moreau, SymmetricMoreau, simulate
 from jaxnsd.models import RotatingBall
+
+#: Its slow tests belong to the long tier: `make test-long`.
+pytestmark = pytest.mark.long
 
 FIELDS = ("t", "q", "u", "P_N", "P_F", "outcome", "contact")
 
