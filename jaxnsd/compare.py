@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import energy, plotting
-from .schemes import Scheme
 from .simulate import checked, simulate
 
 
@@ -63,7 +62,7 @@ def compare(system, schemes, q0, u0, t1, dt, t0=0.0, *, order=True, solver=None,
 
         run = checked(system, scheme, q0, u0, t1, dt, t0, solver=solver)
         if report:
-            report(f"{i} of {len(schemes)}: {_name(scheme)} is compiled and run{', with dt, dt/2 and dt/4' if order else ''}")
+            report(f"{i} of {len(schemes)}: {scheme} is compiled and run{', with dt, dt/2 and dt/4' if order else ''}")
         sol = jax.block_until_ready(run())
         seconds = []
         for _ in range(5):
@@ -137,7 +136,7 @@ def table(rows):
         if row.refused:
             refusals.append(f"{row.scheme.name}: {row.refused}")
             continue
-        name = _name(row.scheme) + ("" if row.success else " (not solved)")
+        name = repr(row.scheme) + ("" if row.success else " (not solved)")
         numbers = (f"{row.drift:+.1e}", f"{row.worst:.1e}", row.impacts, f"{row.per_impact:.2e}", f"{row.penetration:.1e}")
         lines.append((name, row.order, f"{row.observed:.1f}", *numbers, f"{1e6 * row.cost:.2f}"))
     cells = [[str(cell) for cell in line] for line in (head, *lines)]
@@ -148,14 +147,3 @@ def table(rows):
     ]
     text.insert(1, "-" * len(text[0]))
     return "\n".join([*text, *[f"\nnot taken: {sentence}" for sentence in refusals]])
-
-
-def _name(scheme):
-    """The scheme as it is written in Python, without what is at its default."""
-    default = type(scheme)()
-    values = {key: value for key, value in vars(scheme).items() if value != getattr(default, key)}
-
-    def text(value):
-        return _name(value) if isinstance(value, Scheme) else f"{value:g}" if isinstance(value, float) else repr(value)
-
-    return f"{scheme.name}({', '.join(f'{key}={text(value)}' for key, value in values.items())})"

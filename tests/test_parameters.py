@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxnsd
 from jaxnsd import HHT, GeneralizedAlpha, Lobatto, LocatedImpacts, MoreauJean, Newmark, butcher
 
 
@@ -14,6 +15,12 @@ def test_numbers_of_numpy_are_numbers():
     assert MoreauJean(theta=np.float32(0.5)) == MoreauJean(theta=0.5) and type(MoreauJean(theta=np.float64(0.6)).theta) is float
     assert MoreauJean(theta=1) == MoreauJean(theta=1.0)
     assert GeneralizedAlpha(rho_inf=np.float64(0.8)) == GeneralizedAlpha(0.8)
+
+
+def test_a_scheme_is_shown_as_it_is_written():
+    for scheme in [Lobatto(3), Lobatto(2, r=0.1), MoreauJean(), MoreauJean(2 / 3, require_closing=True), LocatedImpacts(HHT(0.1), 3)]:
+        assert eval(repr(scheme), vars(jaxnsd)) == scheme
+    assert repr(MoreauJean(midpoint_mass=True)) == "MoreauJean(midpoint_mass=True)"
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,23 @@ class Scheme:
     #: By what part of a step the velocity of a state is ahead of its coordinates in time.
     lead: ClassVar[float] = 0.0
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        # Where a class has none of its own `dataclass` writes one, which shows all fields.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Scheme.__repr__
+
     def __post_init__(self):
         parameters.check(self)
+
+    def __repr__(self):
+        """As it is written in Python, without what is at its default."""
+        try:
+            default = vars(type(self)())
+        except TypeError:  # a scheme that has no defaults
+            default = {}
+        text = [f"{key}={value!r}" for key, value in vars(self).items() if key not in default or value != default[key]]
+        return f"{self.name}({', '.join(text)})"
 
     @property
     def name(self):
