@@ -3,8 +3,9 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import energy, xla_flags  # xla_flags sets an option of XLA's CPU backend, before the first computation
+from . import energy, sets, xla_flags  # xla_flags sets an option of XLA's CPU backend, before the first computation
 from .contact_problem import ContactSolution, solve_contact_problem
+from .laws import NewtonImpact
 from .linear_system import LinearSystem
 from .newton import SemismoothNewton
 from .nodes import node_velocities
@@ -44,6 +45,7 @@ __all__ = [
     "MoreauJean",
     "MoreauJeanVariant",
     "Newmark",
+    "NewtonImpact",
     "Outcome",
     "Parameter",
     "Scheme",
@@ -62,6 +64,7 @@ __all__ = [
     "plotting",
     "project_position",
     "project_velocity",
+    "sets",
     "simulate",
     "solve_contact_problem",
     "static",

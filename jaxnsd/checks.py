@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import indices
+from . import anisotropy, indices, laws
 from .linear_system import LinearSystem, diagonal
 from .newton import SemismoothNewton
 from .schemes.base import Scheme
@@ -240,10 +240,11 @@ def system(system, scheme, t0, t1, dt, q0, u0, own=False):
         raise TypeError(f"simulate: class {name} is not registered as a pytree; decorate it with @jaxnsd.system")
     _statics(system, name)
     _leaves(system, name, q0.dtype)
+    _law(system, name)
     shapes, q, u = jax.eval_shape(lambda *args: args, system, q0, u0)
     leaves, structure = jax.tree.flatten(shapes)
     _signatures(structure, tuple(leaves), q, u)
-    reason = scheme.refuse(system, t0, q0, u0)
+    reason = scheme.refuse(anisotropy.isotropic(system), t0, q0, u0)
     if reason:
         raise ValueError(f"simulate: {scheme.name}() does not take {name}: {reason}")
     _contact_data(system, name)
@@ -303,9 +304,10 @@ def _signatures(structure, leaves, q, u):
 
     def shape(method, *args, wanted=None, meaning="", function=None):
         call, outside = f"{name}.{method}", None
-        function = function or getattr(kind, method)
+        written = getattr(kind, method, None)
+        function = function or written
         try:
-            if system.defines(method):
+            if function is not written or system.defines(method):
                 out, outside = indices.out_of_bounds(function, system, *args)
             else:
                 out = jax.eval_shape(function, system, *args)
@@ -344,6 +346,12 @@ def _signatures(structure, leaves, q, u):
         raise ValueError(
             f"{name}.tangential_velocity must return shape ({gap[0]}, d), with d = 1 (planar) or 2 (spatial), got {tangential}"
         )
+
+    def contact_data(field, value):
+        got = shape(field, function=value)
+        if got not in ((), gap):
+            raise ValueError(f"{name}.{field} must be a scalar or of shape {gap}, one entry per contact, got shape {got}")
+
     for method, args in (("constraint", (t, q)), ("velocity_constraint", (t, q, u))):
         got = shape(method, *args)
         if len(got) != 1:
@@ -364,15 +372,21 @@ def _signatures(structure, leaves, q, u):
         ("W_gamma", (n_u, n_gamma)),
     ):
         shape(method, t, q, u, wanted=wanted)
-    for field in ("e_N", "e_F", "mu"):
+    friction = laws.of(system).friction
+    if friction is not None and d != friction.d:
+        raise ValueError(
+            f"{name}.tangential_velocity must return shape ({gap[0]}, {friction.d}) for the friction of {name}.law, "
+            f"{type(friction).__name__}, got {tangential}"
+        )
+    for field in laws.restitutions(system):
 
         def value(system, field=field):
-            given = getattr(system, field)
-            return jnp.asarray(given() if callable(given) else given, q.dtype)
+            given = laws.restitutions(system)[field]
+            return jnp.asarray(given(jnp.ones(gap, q.dtype)) if callable(given) else given, q.dtype)
 
-        got = shape(field, function=value)
-        if got not in ((), gap):
-            raise ValueError(f"{name}.{field} must be a scalar or of shape {gap}, one entry per contact, got shape {got}")
+        contact_data(field, value)
+    for field in laws.coefficients(system):
+        contact_data(field, lambda system, field=field: jnp.asarray(laws.coefficients(system)[field], q.dtype))
 
 
 def _line(error):
@@ -382,23 +396,41 @@ def _line(error):
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line})" if frames and frames[-1].line else ""
 
 
+def _law(system, name):
+    """Check that a system's law is one, and that nothing is said twice."""
+    law = laws.of(system)
+    if not isinstance(law, laws.ImpactLaw):
+        raise TypeError(f"{name}.law must be a law such as jaxnsd.NewtonImpact(), got {law!r}")
+    for field, by_law in (("e_N", law.e_N), ("e_F", law.e_F), ("mu", law.friction)):
+        own = getattr(system, field)
+        if by_law is not None and (callable(own) or (known(own) and np.any(np.asarray(own) != 0))):
+            what = "friction" if field == "mu" else field
+            raise ValueError(
+                f"{name}.{field} must be left out, or zero, where {name}.law says {what}: {type(law).__name__} has {by_law!r}, and the "
+                f"system {'a method' if callable(own) else own}; say it once"
+            )
+
+
 def _contact_data(system, name):
     """Check restitution and friction, as far as they are known: they depend on no state."""
-    if not all(known(*jax.tree.leaves(getattr(system, field))) for field in CONTACT_DATA if not callable(getattr(system, field))):
-        return
-    if any(callable(getattr(system, field)) for field in CONTACT_DATA) and not known(*jax.tree.leaves(system)):
+    parts = [system.law, *(getattr(system, field) for field in CONTACT_DATA)]
+    if not known(*jax.tree.leaves(system if any(map(callable, parts)) else parts)):
         return
     with jax.ensure_compile_time_eval():
-        given = (getattr(system, field) for field in CONTACT_DATA)
-        e_N, e_F, mu = (np.atleast_1d(np.asarray(value() if callable(value) else value)) for value in given)
-    for field, value in (("e_N", e_N), ("e_F", e_F)):
+        tiny = jnp.finfo(jnp.float32).tiny * jnp.ones(1)
+        values = {field: value(tiny) if callable(value) else value for field, value in laws.restitutions(system).items()}
+        friction = laws.coefficients(system)
+    for field, value in values.items():
+        value = np.atleast_1d(np.asarray(value))
         if np.any(~((value >= 0) & (value <= 1))):
             raise ValueError(f"{name}.{field} must lie in [0, 1], got {value}; a restitution coefficient creates no energy")
-    if np.any(~(mu >= 0)) or np.any(np.isinf(mu)):
-        raise ValueError(f"{name}.mu must be finite and not negative, got {mu}; it is Coulomb's friction coefficient")
-    if np.any(mu > 0) and not _has_friction(system):
-        what = "G_F" if isinstance(system, LinearSystem) else "tangential_velocity(t, q, u)"
-        warnings.warn(f"{name}.mu is positive, but without {what} no friction acts; write it, or leave mu out", stacklevel=5)
+    for field, value in friction.items():
+        value = np.atleast_1d(np.asarray(value))
+        if np.any(~(value >= 0)) or np.any(np.isinf(value)):
+            raise ValueError(f"{name}.{field} must be finite and not negative, got {value}; it is Coulomb's friction coefficient")
+        if np.any(value > 0) and not _has_friction(system):
+            what = "G_F" if isinstance(system, LinearSystem) else "tangential_velocity(t, q, u)"
+            warnings.warn(f"{name}.{field} is positive, but without {what} no friction acts; write it, or leave {field} out", stacklevel=5)
 
 
 def _has_friction(system):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from .anisotropy import isotropic
 from .newton import SemismoothNewton
 from .schemes.base import Percussions, State
 from .schemes.flow import acceleration_of_persistent
@@ -18,7 +19,7 @@ def node_velocities(system, scheme, solution):
         return solution.u
     scheme = getattr(scheme, "scheme", scheme)  # that which LocatedImpacts wraps
     dt = (solution.t[1] - solution.t[0]) / solution.save_every
-    prepared, solver = scheme.prepare(system, dt), SemismoothNewton()
+    prepared, solver = scheme.prepare(isotropic(system), dt), SemismoothNewton()
     before = jax.tree.map(
         lambda first, rest: jnp.concatenate([first[None], rest]),
         solution.initial,

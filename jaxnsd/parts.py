@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from . import anisotropy
 from .simulate import _History, _loop, _solution, checked
 
 #: A run has at most so many parts, and a part at least so many steps: enough to stop soon, few enough to cost nothing.
@@ -22,7 +23,7 @@ class PartedRun:
     def __init__(self, system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None):
         system, q0, u0, t0, dt, t1, *options, _ = checked(system, scheme, q0, u0, t1, dt, t0, save_every=save_every, solver=solver).args
         self.history = _History(*options)
-        self.args = system, tuple(jnp.asarray(x, q0.dtype) for x in (t0, dt, t1)), q0, u0
+        self.system, self.args = system, (anisotropy.isotropic(system), tuple(jnp.asarray(x, q0.dtype) for x in (t0, dt, t1)), q0, u0)
         self.stored = self.history.n_steps // save_every
         count = -(-self.stored // max(-(-self.stored // PARTS), -(-STEPS // save_every)))
         self.length = -(-self.stored // count)
@@ -58,7 +59,7 @@ class PartedRun:
         if not parts:
             return None
         rows = np.concatenate([*(rows for rows, _ in parts), parts[-1][1][None]])[: self.stored + 1]
-        return _solution(self.history, self.history.shapes(self.args), self.args, rows, self._first)
+        return _solution(self.history, self.history.shapes(self.args), self.system, self.args, rows, self._first)
 
 
 @functools.partial(jax.jit, static_argnums=0)

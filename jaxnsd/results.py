@@ -42,7 +42,8 @@ EXPLANATION = {
         "the equations of the step were not solved to tolerance",
         "where bodies jam (mu near 1 or above) the step may have no solution: a smaller mu; in float32 try float64, or a larger tolerance "
         "in SemismoothNewton(...); with more contacts than Lemke's method takes (16 spatial, 32 planar), a larger max_rescues there; with "
-        "a scheme that is implicit in the velocity, a smaller dt or a larger max_outer",
+        "a scheme that is implicit in the velocity, a smaller dt or a larger max_outer; a restitution that is a function of the speed of "
+        "approach must stay in [0, 1]",
     ),
     Outcome.DIVERGED: (
         "the kinetic energy grew beyond every bound that the initial state suggests",
@@ -54,7 +55,8 @@ EXPLANATION = {
         "finite state",
     ),
     Outcome.INVALID_PARAMETER: (
-        "a parameter is outside of its range: e_N and e_F must lie in [0, 1], mu must not be negative, dt must be positive",
+        "a parameter is outside of its range: e_N and e_F must lie in [0, 1], mu, or what the friction of a law has in its place, must not "
+        "be negative, dt must be positive",
         "keep the parameters in their range, such as jax.nn.sigmoid(x) for a restitution and jax.nn.softplus(x) for a friction "
         "coefficient in place of a free x; jaxnsd.check(...) outside of jit and vmap names the parameter",
     ),

@@ -85,7 +85,7 @@ def _events(scheme, prepared, t, dt, before, after):
     impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
     gap, closed = system.gap(t, before.q), closed_gap(kin.W[:, n * d :], slow, dt, q)
     touches = pushed & ~impacts & (gap > closed)
-    e_N, _, _ = system.contact_data(end, q)
+    e_N, _, _ = system.contact_data(end, q, rate)
     ends = impacts & (e_N > 0) & (-e_N * rate < thresholds.LAST * slow)
     found = {Event.IMPACT: impacts, Event.GRAZING: touches, Event.ACCUMULATION: ends}
     if n > 1:
@@ -165,7 +165,7 @@ class _Event:
     def landed(self, t, before, rate):
         """Contacts (n,) that come to rest: they close too slowly to be told from rest, or with one of the last impacts of a sequence."""
         opened = self.system.gap(t, before.q) > closed_gap(self.system.W_N(self.t, self.q, self.u), self.slow[0], self.dt, self.q)
-        e_N, _, mu = self.system.contact_data(self.t, self.q)
+        e_N, _, mu = self.system.contact_data(self.t, self.q, rate)
         last = self.impacting & (-e_N * rate < thresholds.LAST * self.slow[0])
         # With friction what is left of the normal velocity goes on into slip: it must not be taken out.
         return (mu == 0) & (last | (self.pushed & opened & self.persistent & ~self.impacting))

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from . import checks, lanes, linalg
+from . import anisotropy, checks, lanes, laws, linalg
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .derivatives import undefined
@@ -292,28 +292,31 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     dtype = q0.dtype
     times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
-    args = (system, times, q0, u0, start)
+    args = (anisotropy.isotropic(system), times, q0, u0, start)
     first, _ = shapes = history.shapes(args)
     # On a CPU a batch runs member by member.
     lockstep = jax.default_backend() != "cpu" or max(q0.size, u0.size, *(P.size for P in first.P)) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     run = functools.partial(history.run, report=bar and bar.report)
     rows, final, *first = lanes.run(run, args, lockstep=lockstep, begin=bar and bar.begin)
-    sol = _solution(history, shapes, args, rows, first, final)
+    sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
     return dataclasses.replace(sol, residual=undefined(sol.residual, args))
 
 
-def _solution(history, shapes, args, rows, first, final=None):
-    """The `Solution` of a run with these ``args``, from rows (N + 1, width), what is known of the first node, and the state at the last,
-    packed, or None.
+def _solution(history, shapes, system, args, rows, first, final=None):
+    """The `Solution` of a run of ``system`` with these ``args``, from rows (N + 1, width), what is known of the first node, and the state
+    at the last, packed, or None.
     """
-    system, times, q0, *_ = args
+    _, times, q0, *_ = args
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
     t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
     initial, code = first
+    P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
+    if "R_F" in auxiliary:
+        auxiliary["R_F"] = anisotropy.scaled(system, auxiliary["R_F"])
     invalid = _parameters(system, times, q0)
     outcome, code = jnp.maximum(outcome, invalid), jnp.maximum(code.astype(jnp.int32), invalid)
     if final is not None:
@@ -324,10 +327,12 @@ def _solution(history, shapes, args, rows, first, final=None):
 def _parameters(system, times, q0):
     """Outcome code of what holds for a whole run: restitution in [0, 1], friction not negative, dt positive; all of it finite."""
     t0, dt, _ = times
-    e_N, e_F, mu = system.contact_data(t0, q0)
+    e_N, e_F, _ = system.contact_data(t0, q0)
     e = jnp.concatenate([e_N, e_F])
+    mu = jnp.concatenate([jnp.ravel(jnp.asarray(value, q0.dtype)) for value in laws.coefficients(system).values()])
+    turned = [jnp.ravel(jnp.asarray(leaf, q0.dtype)) for leaf in jax.tree.leaves(laws.of(system).friction)]
     outside = jnp.any((e < 0) | (e > 1)) | jnp.any(mu < 0) | (dt <= 0)
-    finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, jnp.stack([t0, dt])])))
+    finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, *turned, jnp.stack([t0, dt])])))
     code = jnp.where(outside, Outcome.INVALID_PARAMETER, jnp.where(finite, Outcome.SUCCESS, Outcome.NON_FINITE))
     return code.astype(jnp.int32)
 

@@ -18,13 +18,15 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from . import laws, pytrees
+
 #: A physical parameter of a system, as its fields are annotated: a number, or an array of them.
 Parameter = jax.Array | float
 
 
 def static(**kwargs: Any) -> Any:
     """Field of a system that is not a parameter (a number of elements, a flag): hashable, not differentiated, not batched."""
-    return dataclasses.field(metadata={"static": True}, **kwargs)
+    return pytrees.static(**kwargs)
 
 
 S = typing.TypeVar("S", bound=type)
@@ -42,30 +44,11 @@ def system(cls: S) -> S:
     cls = dataclasses.dataclass(frozen=True)(cls)
     _refuse_hidden(cls, new, inherited_fields)
     _warn_of_typos(cls, new)
-    fields = dataclasses.fields(cls)
-    leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
-    statics = tuple(f.name for f in fields if f.metadata.get("static"))
-
-    def flatten(instance):
-        return tuple(getattr(instance, name) for name in leaves), tuple(getattr(instance, name) for name in statics)
-
-    def flatten_with_keys(instance):
-        values, aux = flatten(instance)
-        return tuple((jax.tree_util.GetAttrKey(name), value) for name, value in zip(leaves, values, strict=True)), aux
-
-    def unflatten(aux, values):
-        instance = object.__new__(cls)
-        for name, value in (*zip(leaves, values, strict=True), *zip(statics, aux, strict=True)):
-            object.__setattr__(instance, name, value)
-        return instance
-
-    # Not `register_dataclass`: its tree structures compare equal for two classes with equal fields, and `jit` may then run the wrong one.
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    return cls
+    return pytrees.register(cls)
 
 
 #: Names of contact data, which a user writes as a field or as a method.
-CONTACT_DATA = ("e_N", "e_F", "mu")
+CONTACT_DATA = laws.CONTACT_DATA
 
 #: What others call it, and what it is called here.
 SYNONYMS = {
@@ -93,7 +76,7 @@ def _refuse_hidden(cls, new, inherited_fields):
         for name in (name for name, value in vars(base).items() if callable(value) and not name.startswith("__")):
             if name not in fields and callable(inspect.getattr_static(cls, name)):
                 continue
-            if name in CONTACT_DATA or isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
+            if name in (*CONTACT_DATA, "law") or isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
                 continue
             what = (inspect.getdoc(vars(base)[name]) or "").split("\n")[0]
             raise TypeError(
@@ -148,7 +131,10 @@ class System:
     ``constraint(t, q)``             (n_g,) bilateral constraints on position level, g = 0; default none
     ``velocity_constraint(t, q, u)`` (n_gamma,) bilateral constraints on velocity level, affine in u; default none
     ``e_N, e_F, mu``                 restitution in normal and tangential direction, friction coefficient: fields or methods without
-                                     arguments, scalar or (n_N,); default 0
+                                     arguments, scalar or (n_N,); default 0. ``e_N`` may be a method of one argument, the speeds of
+                                     approach (n_N,) in m/s, not negative
+    ``law``                          law of impact and friction (see `jaxnsd.laws`): class attribute, field, or method without arguments;
+                                     default `NewtonImpact()`, which takes the three above
     ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("$x$ in m", "angle in rad")``; default None
     ``velocity_names``               tuple of n_u strings: ``("$v$ in m/s", ...)``; default None
     ===============================  ==========================================================================================
@@ -160,6 +146,7 @@ class System:
     e_N: Any = 0.0
     e_F: Any = 0.0
     mu: Any = 0.0
+    law: Any = laws.NewtonImpact()
     coordinate_names: ClassVar[tuple[str, ...] | None] = None
     velocity_names: ClassVar[tuple[str, ...] | None] = None
 
@@ -295,12 +282,9 @@ class System:
         """T + V, scalar in J."""
         return self.kinetic_energy(t, q, u) + self.potential_energy(t, q)
 
-    def contact_data(self, t: ArrayLike, q: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """``(e_N, e_F, mu)``, each broadcast to (n_N,)."""
-        shape = jax.eval_shape(self.gap, t, q).shape
-        values = []
-        for name in ("e_N", "e_F", "mu"):
-            value = getattr(self, name)
-            value = value() if callable(value) else value
-            values.append(jnp.broadcast_to(jnp.asarray(value, q.dtype), shape))
-        return tuple(values)
+    def contact_data(self, t: ArrayLike, q: jax.Array, rate: jax.Array | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """``(e_N, e_F, mu)``, each broadcast to (n_N,), by the system's `law`.
+
+        rate: gap velocities (n_N,) before the impact, on which a restitution may depend; None: at rest
+        """
+        return laws.data(self, jax.eval_shape(self.gap, t, q).shape, q.dtype, rate)

@@ -224,7 +224,7 @@ class ImplicitStep(Step):
         if self.scheme.require_closing is not None or not law.mu.shape[0]:
             return law
         n = law.mu.shape[0]
-        before = linalg.matmul(kin.W.T, self.u_minus) + kin.chi
+        before = self.before(kin)
         opening = jnp.concatenate([jnp.zeros(before.shape[0] - n, bool), before[-n:] > 0])
         return law._replace(rebound=jnp.where(opening, before, law.rebound))
 

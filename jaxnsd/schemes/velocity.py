@@ -8,7 +8,6 @@ where R is the scheme's momentum balance without percussions. Each iteration lin
 bilateral percussions ``P_b`` away and solves the contact problem that is left with the Delassus operator.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,35 +15,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import contact, linalg, thresholds
+from .. import contact, laws, linalg, thresholds
 from ..newton import implicit, iterate
+from ..pytrees import pytree, static
 from .base import Info, Percussions, nothing_to_solve
 from .condensed import Condensed, impulse, kinematics
 
-
-def static():
-    """Field of a step that is not differentiated: a scheme, a flag."""
-    return dataclasses.field(metadata={"static": True})
-
-
-def pytree(cls):
-    """Class decorator that makes a `Step` a frozen dataclass and a pytree: what is in its fields is differentiated."""
-    cls = dataclass(frozen=True)(cls)
-    fields = dataclasses.fields(cls)
-    names = tuple(f.name for f in fields if not f.metadata.get("static"))
-    statics = tuple(f.name for f in fields if f.metadata.get("static"))
-
-    def flatten(step):
-        return tuple(getattr(step, name) for name in names), tuple(getattr(step, name) for name in statics)
-
-    def unflatten(aux, values):
-        step = object.__new__(cls)
-        for name, value in (*zip(names, values, strict=True), *zip(statics, aux, strict=True)):
-            object.__setattr__(step, name, value)
-        return step
-
-    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
-    return cls
+__all__ = ["Law", "Response", "Step", "pytree", "resolution", "restitution", "solve", "static"]
 
 
 class Law(NamedTuple):
@@ -83,12 +60,20 @@ class Step:
         """`Kinematics` of contacts and constraints, at `place`."""
         return kinematics(self.system, *self.place(), self.u_minus)
 
+    def before(self, kin):
+        """Contact velocities before the impact, (n (d + 1),) in the contact solver's order."""
+        return linalg.matmul(kin.W.T, self.u_minus) + kin.chi
+
     def law(self, kin):
         """`Law` of the contacts, C18 (56): ``xi = xi_plus + e xi_minus``, both velocities at `place`."""
-        e_N, e_F, mu = self.system.contact_data(*self.place())
+        rate = None
+        if laws.depends_on_speed(self.system):
+            active = self.active()
+            rate = jnp.where(active, self.before(kin)[-active.shape[0] :], 0)
+        e_N, e_F, mu = self.system.contact_data(*self.place(), rate)
         if not mu.shape[0]:
             return Law(kin.chi, mu)
-        return Law(restitution(e_N, e_F, kin) * (linalg.matmul(kin.W.T, self.u_minus) + kin.chi), mu)
+        return Law(restitution(e_N, e_F, kin) * self.before(kin), mu)
 
     def linearized(self, u):
         """``(R(u), dR/du)``."""

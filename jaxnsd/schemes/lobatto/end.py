@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from ... import contact, linalg
 from .. import velocity
-from ..velocity import Law, Step, pytree, restitution
+from ..velocity import Step, pytree
 from .equations import combine
 
 
@@ -57,14 +57,11 @@ class EndStep(Step):
         """The end of the step."""
         return self.t, self.q
 
-    def law(self, kin):
-        """``xi = xi_{n+1} + e xi_n``, each at its own node."""
-        system, node = self.system, (self.t_n, self.q_n, self.u_minus)
-        e_N, e_F, mu = system.contact_data(self.t, self.q)
-        if not mu.shape[0]:
-            return Law(kin.chi, mu)
-        before = contact.join(system.gap_velocity(*node), system.tangential_velocity(*node))
-        return Law(restitution(e_N, e_F, kin) * before, mu)
+    def before(self, kin):
+        """Contact velocities at the start of the step: ``xi = xi_{n+1} + e xi_n``, each at its own node."""
+        del kin
+        node = self.t_n, self.q_n, self.u_minus
+        return contact.join(self.system.gap_velocity(*node), self.system.tangential_velocity(*node))
 
     def active(self):
         """A contact that any stage has met."""

@@ -1,0 +1,56 @@
+"""A system in the coordinates of its friction sets, in which friction is isotropic.
+
+With a set that is the image of a disc under a matrix S, see `jaxnsd.sets`, and ``gamma_F' = S gamma_F``, ``W_F' = W_F S`` the percussions
+P' of ``P_F = S P'`` lie in the disc and -xi' is normal to it: contact solver, schemes and derivatives know discs alone. What is stored is
+P_F.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from . import laws
+from .linear_system import LinearSystem
+
+
+class Isotropic:
+    """A system with its tangential velocities in the coordinates of its friction sets."""
+
+    def __init__(self, system):
+        self.system = system
+
+    def __getattr__(self, name):
+        if name.startswith("__") or name == "system":
+            raise AttributeError(name)
+        return getattr(self.system, name)
+
+    def tangential_velocity(self, t, q, u):
+        """``S gamma_F`` (n_N, d)."""
+        return scaled(self.system, self.system.tangential_velocity(t, q, u))
+
+    def W_F(self, t, q, u=None):
+        """``W_F S`` (n_u, n_N, d)."""
+        return scaled(self.system, self.system.W_F(t, q, u))
+
+
+jax.tree_util.register_pytree_node(Isotropic, lambda x: ((x.system,), None), lambda _, leaves: Isotropic(*leaves))
+
+
+def scaled(system, x):
+    """``S x`` (..., n_N, d) with the matrices S of a system's law: velocities and directions as the schemes see them, percussions as they
+    are.
+    """
+    friction = laws.of(system).friction
+    S = None if friction is None else friction.axes(x.shape[-2], x.dtype)
+    return x if S is None else jnp.sum(S.reshape((1,) * (x.ndim - 2) + S.shape) * x[..., None, :], axis=-1)
+
+
+def isotropic(system):
+    """The system as the schemes see it; one whose friction is isotropic is seen as it is."""
+    friction = laws.of(system).friction
+    if friction is None or friction.axes(1, jnp.float32) is None:
+        return system
+    if isinstance(system, LinearSystem) and system.is_linear() and system.has_constant_directions():
+        return dataclasses.replace(system, G_F=scaled(system, system.G_F))  # it stays linear
+    return Isotropic(system)

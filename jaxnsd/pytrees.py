@@ -1,0 +1,39 @@
+"""Frozen dataclasses that are pytrees: their fields are leaves, but for those declared as static."""
+
+import dataclasses
+
+import jax
+
+
+def static(**kwargs):
+    """Field that is no leaf: hashable, not differentiated, not batched."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+def register(cls):
+    """Make a pytree of a dataclass; its `__init__` is not called again when it is put together."""
+    fields = dataclasses.fields(cls)
+    names = tuple(f.name for f in fields if not f.metadata.get("static"))
+    statics = tuple(f.name for f in fields if f.metadata.get("static"))
+
+    def flatten(instance):
+        return tuple(getattr(instance, name) for name in names), tuple(getattr(instance, name) for name in statics)
+
+    def flatten_with_keys(instance):
+        values, aux = flatten(instance)
+        return tuple((jax.tree_util.GetAttrKey(name), value) for name, value in zip(names, values, strict=True)), aux
+
+    def unflatten(aux, values):
+        instance = object.__new__(cls)
+        for name, value in (*zip(names, values, strict=True), *zip(statics, aux, strict=True)):
+            object.__setattr__(instance, name, value)
+        return instance
+
+    # Not `register_dataclass`: its tree structures compare equal for two classes with equal fields, and `jit` may then run the wrong one.
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
+
+
+def pytree(cls):
+    """Class decorator that makes a class a frozen dataclass and a pytree."""
+    return register(dataclasses.dataclass(frozen=True)(cls))
