@@ -4,10 +4,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import energy, sets, xla_flags  # xla_flags sets an option of XLA's CPU backend, before the first computation
+from .contact import AbstractContactSolver, SemismoothNewton
 from .contact_problem import ContactSolution, solve_contact_problem
 from .laws import NewtonImpact
 from .linear_system import LinearSystem
-from .newton import SemismoothNewton
 from .nodes import node_velocities
 from .projection import project_position, project_velocity
 from .results import Event, Outcome
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HHT",
+    "AbstractContactSolver",
     "ContactSolution",
     "Event",
     "GeneralizedAlpha",

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import anisotropy, indices, laws
+from .contact import AbstractContactSolver
 from .linear_system import LinearSystem, diagonal
-from .newton import SemismoothNewton
 from .schemes.base import Scheme
 from .system import CONTACT_DATA, System
 
@@ -64,8 +64,12 @@ def _whole(name, value):
 
 
 def _solver(caller, solver):
-    if not isinstance(solver, SemismoothNewton):
-        raise TypeError(f"{caller}: solver must be a jaxnsd.SemismoothNewton(...), got {solver!r}")
+    if not isinstance(solver, AbstractContactSolver):
+        raise TypeError(f"{caller}: solver must be a jaxnsd.SemismoothNewton(...) or another AbstractContactSolver, got {solver!r}")
+    try:
+        hash(solver)
+    except TypeError:
+        raise TypeError(f"{caller}: solver must be hashable, got {solver!r}: make it a dataclass with frozen=True") from None
 
 
 def steps(t0, t1, dt, n_steps, save_every):

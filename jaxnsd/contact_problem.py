@@ -10,7 +10,8 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from . import checks, contact, lanes, linalg
-from .newton import SemismoothNewton, implicit
+from .contact import AbstractContactSolver, SemismoothNewton
+from .newton import implicit
 from .results import Outcome
 
 
@@ -32,7 +33,7 @@ def solve_contact_problem(
     *,
     d: int = 2,
     active: ArrayLike | None = None,
-    solver: SemismoothNewton | None = None,
+    solver: AbstractContactSolver | None = None,
     guess: ArrayLike | None = None,
 ) -> ContactSolution:
     """Find percussions ``P`` such that ``xi = G P + c`` and ``P`` obey the law of impact and friction.
@@ -51,7 +52,7 @@ def solve_contact_problem(
     mu:      scalar or (n,) friction coefficients, not negative
     d:       number of tangential directions: 2 spatial, 1 planar, 0 frictionless
     active:  (n,) booleans: a contact that is not active carries no percussion and its xi obeys nothing; default all
-    solver:  `SemismoothNewton` settings
+    solver:  `SemismoothNewton` with its settings, or an `AbstractContactSolver` of one's own
     guess:   (m,) percussions to start from; default zero
 
     Returns a `ContactSolution`. Works under `jit`, `vmap` and `grad`, in forward and reverse mode and to second order, by the implicit
@@ -81,11 +82,11 @@ def _solve(G, c, mu, active, guess, d, solver):
 
     def solve(args):
         args, guess = args
-        result = contact.solve(_problem(args, d), _kind(c)(guess), solver, dtype)
+        result = contact.solve(_problem(args, d), _kind(c)(guess), solver)
         return result._replace(z=linalg.pack(result.z))
 
     result = lanes.run(solve, (frozen, guess), lockstep=jax.default_backend() != "cpu")
-    z = implicit(Response(d), lax.stop_gradient(result.z), args)
+    z = implicit(Response(d, solver), lax.stop_gradient(result.z), args)
     xi = linalg.matmul(args[0], z) + args[1]
     finite = jnp.all(jnp.isfinite(jnp.concatenate([z, xi, mu])))
     outcome = jnp.where(result.error <= 1, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
@@ -99,6 +100,7 @@ class Response:
     """Derivative of the percussions by the implicit function theorem: one linear solve, no iteration."""
 
     d: int
+    solver: AbstractContactSolver
 
     def __call__(self, z, args, dargs):
         """Tangent of the percussions for a tangent of ``(G, c, mu, active)``, all in the contact solver's order."""
@@ -107,7 +109,7 @@ class Response:
         xi = linalg.matmul(G, z) + c
         dxi = linalg.matmul(dG, z) + dc  # at fixed percussions
         kind = _kind(c)
-        return linalg.pack(contact.response(_problem(args, self.d), kind(z), kind(xi), kind(dxi), kind(dmu)))
+        return linalg.pack(contact.response(_problem(args, self.d), kind(z), kind(xi), kind(dxi), kind(dmu), self.solver))
 
 
 def _kind(c):

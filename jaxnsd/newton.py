@@ -1,10 +1,8 @@
-"""Settings and loops of Newton's method, and the implicit function theorem that differentiates its result.
+"""Loops of Newton's method, and the implicit function theorem that differentiates its result.
 
 No iteration is ever differentiated: a solution ``x`` of ``Phi(x, args) = 0`` gets its derivative from one linear solve with the
 Jacobian at the solution, in forward and in reverse mode, whatever the number of iterations was.
 """
-
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -12,42 +10,6 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from .derivatives import with_rule
-
-
-@dataclass(frozen=True)
-class SemismoothNewton:
-    """Settings of the semismooth Newton method.
-
-    tolerance:       bound of every row of the natural map, relative to the terms that this row is made of: each contact in its own units
-                     (and of the momentum balance relative to the momenta); None: 1e-12 in float64, 2e-6 in float32
-    max_iterations:  bound of the Newton iterations of one contact problem, before the globalization takes over
-    max_rescues:     bound of the globalized iterations of a problem on which plain Newton cycles; the rest of a batch waits but does
-                     not change. They start afresh, so that they do not depend on where Newton's method has come to, and with it on the
-                     tolerance. Up to 16 spatial or 32 planar contacts each is a run of Lemke's method: one is enough for planar and
-                     frictionless contacts, a few for spatial ones. With more contacts each is some sweeps of block Gauss-Seidel, then
-                     Newton steps
-    max_outer:       bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
-    """
-
-    tolerance: float | None = None
-    max_iterations: int = 10
-    max_rescues: int = 60
-    max_outer: int = 20
-
-    def __post_init__(self):
-        if self.tolerance is not None and not 0 < self.tolerance < 1:
-            raise ValueError(f"SemismoothNewton: tolerance must lie between 0 and 1, got {self.tolerance!r}")
-        for name in ("max_iterations", "max_outer"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"SemismoothNewton: {name} must be at least 1, got {getattr(self, name)!r}")
-        if self.max_rescues < 0:
-            raise ValueError(f"SemismoothNewton: max_rescues must not be negative, got {self.max_rescues!r}")
-
-    def tolerance_for(self, dtype):
-        """The tolerance in force for a dtype."""
-        if self.tolerance is not None:
-            return self.tolerance
-        return 1e-12 if jnp.finfo(dtype).bits == 64 else 2e-6
 
 
 def iterate(step, x, error, max_iterations):

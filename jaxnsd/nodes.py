@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from .anisotropy import isotropic
-from .newton import SemismoothNewton
+from .contact import SemismoothNewton
 from .schemes.base import Percussions, State
 from .schemes.flow import acceleration_of_persistent
 

@@ -20,7 +20,6 @@ A contact without friction that closes too slowly to be told from rest stays clo
 derivative of its gap.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -148,7 +147,7 @@ class _Event:
 
     def __init__(self, scheme, prepared, t, dt, before, after, settings):
         # The problems of an event are near one that was solved: without the globalization they compile in a third of the time.
-        settings = dataclasses.replace(settings, max_rescues=0, max_iterations=20)
+        settings = settings.nearby()
         self.scheme, self.prepared, self.system = scheme, prepared, scheme.system(prepared)
         self.flow = Flow(scheme, settings, after.P)
         self.t, self.dt, self.u = t + dt, dt, before.u

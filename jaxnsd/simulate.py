@@ -15,8 +15,8 @@ from jax.typing import ArrayLike
 from . import anisotropy, checks, lanes, laws, linalg
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
+from .contact import AbstractContactSolver, SemismoothNewton
 from .derivatives import undefined
-from .newton import SemismoothNewton
 from .results import EXPLANATION, Event, Outcome
 from .schemes.base import Scheme, nothing_to_solve
 from .system import System
@@ -187,7 +187,7 @@ def simulate(
     *,
     n_steps: int | None = None,
     save_every: int = 1,
-    solver: SemismoothNewton | None = None,
+    solver: AbstractContactSolver | None = None,
     sensitivity: str = "saltation",
     checkpoint: int | None = None,
     progress: bool = False,
@@ -204,7 +204,7 @@ def simulate(
     n_steps:      number of steps, with either t1 or dt: then t0 and the one that is given may be traced, differentiated and batched. A
                   run whose length is a parameter has a fixed number of steps: ``simulate(..., t1=period, n_steps=1000)``
     save_every:   store every so-many-th node; must divide the number of steps
-    solver:       `SemismoothNewton` settings
+    solver:       `SemismoothNewton` with its settings, or an `AbstractContactSolver` of one's own
     sensitivity:  "saltation" differentiates the exact motion, up to O(dt): the shift in time of every impact, and of every reversal of
                   slip, is accounted for (see `jaxnsd.sensitivity`). "discrete" differentiates the discrete map; through an impact this
                   derivative does *not* tend to that of the exact motion as dt -> 0. The motion is the same to the bit where no

@@ -1,5 +1,6 @@
 """The contact solver, seen from outside: the law in plain NumPy, closed forms, other solvers, finite differences."""
 
+import dataclasses
 import functools
 import warnings
 
@@ -527,3 +528,42 @@ def test_bad_input_is_refused(changes, error, message):
     given = {"G": np.eye(6), "c": np.ones(6), "mu": 0.3, "d": 2, **changes}
     with pytest.raises(error, match=message):
         solve_contact_problem(given.pop("G"), given.pop("c"), given.pop("mu"), **given)
+
+
+# -------------------------------------------------------------------------------------------------- a solver of one's own
+@dataclasses.dataclass(frozen=True)
+class Relaxation(jaxnsd.AbstractContactSolver):
+    """Contact by contact in turn, planar, written as a user would."""
+
+    sweeps: int = 2000
+
+    def solve(self, problem, guess, *, refine=False):
+        G, c, n = problem.G, problem.c, problem.n
+
+        def visit(k, z):
+            i = k % n
+            j = n + i
+            P_N = jnp.where(problem.active[i], jnp.maximum(0, z[j] - (G[j] @ z + c[j]) / G[j, j]), 0)
+            z = z.at[j].set(P_N)
+            return z.at[i].set(jnp.clip(z[i] - (G[i] @ z + c[i]) / G[i, i], -problem.mu[i] * P_N, problem.mu[i] * P_N))
+
+        z = jax.lax.fori_loop(0, self.sweeps * n, visit, guess)
+        zero = jnp.zeros((), problem.dtype)
+        return jaxnsd.contact.Result(z, jnp.int32(self.sweeps), zero, zero, jnp.int32(-1))
+
+
+def test_a_solver_of_ones_own():
+    G, c, mu = random_problem(generator(12), 3, 1)
+    for args in ((G, c, mu), (G[:2, :2], c[:2], mu[:1])):  # above and below the size at which problems are unpacked
+        own, ours = solve_one(*args, d=1, solver=Relaxation()), solve_one(*args, d=1)
+        np.testing.assert_allclose(own.P, ours.P, atol=1e-10)
+        gradients = [
+            jax.grad(lambda c, s=s, args=args: solve_contact_problem(args[0], c, args[2], d=1, solver=s).P.sum())(args[1])
+            for s in (Relaxation(), None)
+        ]
+        np.testing.assert_allclose(*gradients, atol=1e-8)
+    block = jaxnsd.models.CornerBlock(e_N=0.2, mu=0.4)
+    runs = [jaxnsd.simulate(block, jaxnsd.Moreau(), *block.initial_state(), 0.4, 2e-3, solver=s) for s in (Relaxation(), None)]
+    np.testing.assert_allclose(runs[0].q, runs[1].q, atol=1e-9)
+    with pytest.raises(TypeError, match=r"hashable.*frozen=True"):
+        solve_contact_problem(G, c, mu, d=1, solver=type("Mutable", (jaxnsd.AbstractContactSolver,), {"__hash__": None})())

@@ -35,6 +35,16 @@ class Problem(NamedTuple):
     def n(self):
         return self.mu.shape[0]
 
+    @property
+    def dtype(self):
+        """Type of the numbers."""
+        return jnp.result_type(self.mu[0]) if linalg.is_unpacked(self.mu) else self.mu.dtype
+
+    def packed(self):
+        """The same problem of JAX arrays."""
+        arrays = (None if part is None else linalg.pack(part) for part in self[:4])
+        return Problem(*arrays, self.d, None if self.r is None else tuple(linalg.pack(r) for r in self.r))
+
     def scale(self):
         """Parameters (r_N, r_F) of the natural map."""
         return scale(self.G, self.n, self.d) if self.r is None else self.r

@@ -1,6 +1,7 @@
 """The solver of contact problems: a semismooth Newton method, and what takes over where it cycles."""
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax.custom_batching import custom_vmap
 from .. import linalg
 from ..linalg import absolute, divide, multiply
 from ..newton import iterate
+from .abstract import AbstractContactSolver, Result
 from .gauss_seidel import gauss_seidel_sweep
 from .lemke import complete, size, widest
 from .problem import Problem, broadcast, join, modes_at, natural_map, newton_step, scale, split
@@ -18,16 +20,6 @@ from .problem import Problem, broadcast, join, modes_at, natural_map, newton_ste
 #: Sweeps of block Gauss-Seidel and Newton steps in one globalized iteration. Sweeps that cycle do so with a small even period: an odd
 #: number of them meets the whole cycle.
 SWEEPS, STEPS = 7, 4
-
-
-class Result(NamedTuple):
-    """Solution of a contact problem."""
-
-    z: object  # percussions in internal order
-    iterations: object  # Newton iterations, those after a rescue included
-    error: object  # largest entry of the natural map over its bound: converged where <= 1
-    residual: object  # largest entry of the natural map, in units of percussion
-    contact: object  # contact with the largest entry where the problem was not solved, else -1
 
 
 #: Largest complementarity problem, in rows (see `lemke.size`), that is given to Lemke's method. A pivot touches its square.
@@ -119,28 +111,78 @@ class Equations:
         return best, error, iterations
 
 
-def solve(problem, z0, settings, dtype, *, refine=False):
-    """Solve a contact problem from the guess ``z0`` by a semismooth Newton method; where it cycles, by a globalized iteration.
+@dataclass(frozen=True)
+class SemismoothNewton(AbstractContactSolver):
+    """Settings of the semismooth Newton method.
 
-    The globalization starts afresh. Small problems are given to Lemke's method: it is complete for d <= 1; for d = 2 friction cones of
-    six edges close in on the directions of slip, each time followed by Newton steps. Large problems alternate sweeps of nonlinear block
-    Gauss-Seidel with Newton steps from where the sweeps have come. In a batch the few problems that need it are gathered, so that the
-    rest does not wait for them. With ``refine`` a guess that solves the problem to the tolerance takes one Newton step all the same,
-    which brings it to round-off.
+    tolerance:       bound of every row of the natural map, relative to the terms that this row is made of: each contact in its own units
+                     (and of the momentum balance relative to the momenta); None: 1e-12 in float64, 2e-6 in float32
+    max_iterations:  bound of the Newton iterations of one contact problem, before the globalization takes over
+    max_rescues:     bound of the globalized iterations of a problem on which plain Newton cycles; the rest of a batch waits but does
+                     not change. They start afresh, so that they do not depend on where Newton's method has come to, and with it on the
+                     tolerance. Up to 16 spatial or 32 planar contacts each is a run of Lemke's method: one is enough for planar and
+                     frictionless contacts, a few for spatial ones. With more contacts each is some sweeps of block Gauss-Seidel, then
+                     Newton steps
+    max_outer:       bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
     """
-    equations = Equations(problem, settings, dtype)
-    start, error = equations.at(z0)
-    start = (start, jnp.full_like(error, jnp.inf) if refine else error)
-    newton, error, iterations = iterate(equations.newton, *start, settings.max_iterations)
-    z = linalg.from_leaves(newton[0])
-    if not settings.max_rescues:
-        largest, contact = newton[2], equations.worst(newton, error)
-    else:
-        arrays = *(linalg.pack(part) for part in problem[:4]), jax.tree.map(linalg.pack, problem.r)
-        z, error, largest, iterations, contact = rescue(settings, problem.d)(arrays, linalg.pack(z), error, newton[2], iterations)
-        if linalg.is_unpacked(z0):
-            z = linalg.unpack(z)
-    return Result(z, iterations, error, largest, contact)
+
+    tolerance: float | None = None
+    max_iterations: int = 10
+    max_rescues: int = 60
+    max_outer: int = 20
+    unpacked: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
+            raise ValueError(f"SemismoothNewton: tolerance must lie between 0 and 1, got {self.tolerance!r}")
+        for name in ("max_iterations", "max_outer"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"SemismoothNewton: {name} must be at least 1, got {getattr(self, name)!r}")
+        if self.max_rescues < 0:
+            raise ValueError(f"SemismoothNewton: max_rescues must not be negative, got {self.max_rescues!r}")
+
+    def nearby(self):
+        """Without the globalization, which is two thirds of the compilation."""
+        return replace(self, max_rescues=0, max_iterations=20)
+
+    def solve(self, problem, guess, *, refine=False):
+        """Solve a contact problem from a ``guess`` by a semismooth Newton method; where it cycles, by a globalized iteration.
+
+        The globalization starts afresh. Small problems are given to Lemke's method: it is complete for d <= 1; for d = 2 friction cones of
+        six edges close in on the directions of slip, each time followed by Newton steps. Large problems alternate sweeps of nonlinear block
+        Gauss-Seidel with Newton steps from where the sweeps have come. In a batch the few problems that need it are gathered, so that the
+        rest does not wait for them. With ``refine`` a guess that solves the problem to the tolerance takes one Newton step all the same,
+        which brings it to round-off.
+        """
+        equations = Equations(problem, self, problem.dtype)
+        start, error = equations.at(guess)
+        start = (start, jnp.full_like(error, jnp.inf) if refine else error)
+        newton, error, iterations = iterate(equations.newton, *start, self.max_iterations)
+        z = linalg.from_leaves(newton[0])
+        if not self.max_rescues:
+            largest, contact = newton[2], equations.worst(newton, error)
+        else:
+            packed = problem.packed()
+            arrays = *packed[:4], packed.r
+            z, error, largest, iterations, contact = rescue(self, problem.d)(arrays, linalg.pack(z), error, newton[2], iterations)
+            if linalg.is_unpacked(guess):
+                z = linalg.unpack(z)
+        return Result(z, iterations, error, largest, contact)
+
+
+def solve(problem, guess, solver, *, refine=False):
+    """`Result` of a `Problem`, unpacked or not, by a ``solver`` that need not know of unpacked problems."""
+    if solver.unpacked or not linalg.is_unpacked(guess):
+        return solver.solve(problem, guess, refine=refine)
+    result = solver.solve(problem.packed(), linalg.pack(guess), refine=refine)
+    return result._replace(z=linalg.unpack(result.z))
+
+
+def response(problem, z, xi, dxi, dmu, solver):
+    """Derivative of the solution of a `Problem`, unpacked or not, by the ``solver`` (see `AbstractContactSolver.response`)."""
+    if solver.unpacked or not linalg.is_unpacked(z):
+        return solver.response(problem, z, xi, dxi, dmu)
+    return linalg.unpack(solver.response(problem.packed(), *map(linalg.pack, (z, xi, dxi, dmu))))
 
 
 def rescue(settings, d):

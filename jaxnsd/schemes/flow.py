@@ -3,7 +3,6 @@
 They come from the system, not from the scheme that steps it; a scheme lends its factors of the mass matrix where it has some.
 """
 
-import dataclasses
 from typing import Any, ClassVar
 
 import jax
@@ -80,7 +79,7 @@ class Flow:
 def acceleration_of_persistent(scheme, prepared, settings, t, dt, state):
     """du/dt (n_u,) of the motion at a state of a scheme, whose closed contacts stay closed."""
     # Near problems that were solved: without the globalization they compile in a third of the time.
-    flow = Flow(scheme, dataclasses.replace(settings, max_rescues=0, max_iterations=20), state.P)
+    flow = Flow(scheme, settings.nearby(), state.P)
     slow = flow.gained(prepared, t, dt, state.q, state.u)
     system = scheme.system(prepared)
     closed = (system.gap(t, state.q) <= 0) & (jnp.abs(system.gap_velocity(t, state.q, state.u)) <= slow[0])

@@ -129,7 +129,7 @@ def solve(step, u, P, settings):
     guess = contact.join(P.P_N, P.P_F)
     frozen, u, guess = jax.tree.map(lax.stop_gradient, (step, u, guess))
     x, info = _found(frozen, u, guess, d, n_g + P.P_gamma.shape[0], settings)
-    u, z, P_b = implicit(Response(d), jax.tree.map(lax.stop_gradient, x), step)
+    u, z, P_b = implicit(Response(d, settings), jax.tree.map(lax.stop_gradient, x), step)
     P_N, P_F = contact.split(z, n, d)
     return u, Percussions(P_N, P_F, P_b[:n_g], P_b[n_g:]), info
 
@@ -159,7 +159,7 @@ def _found(step, start, guess, d, n_b, settings):
             convert = condensed.convert
             c = condensed.at_contacts(free) + convert(kin.chi + law.rebound)
             problem = contact.Problem(condensed.G, c, convert(law.mu), convert(active), d)
-            result = contact.solve(problem, z, settings, dtype)
+            result = contact.solve(problem, z, settings)
             z = result.z
             free, P = condensed.add(free, P, z)
             info = Info(result.iterations, result.residual, result.error <= 1, result.contact)
@@ -192,6 +192,7 @@ class Response:
     """Derivative of the solution of a `Step` by the implicit function theorem: one linear solve, no iteration."""
 
     d: Any  # tangential directions
+    solver: Any
 
     def __call__(self, x, step, dstep):
         """``(du, dz, dP_b)`` for a tangent of the step."""
@@ -214,7 +215,7 @@ class Response:
         if z.shape[0]:
             d_xi = convert(d_xi) + condensed.at_contacts(free)
             problem = contact.Problem(condensed.G, None, convert(mu), convert(step.active()), self.d)
-            dz = contact.response(problem, convert(z), convert(xi), d_xi, convert(d_mu))
+            dz = contact.response(problem, convert(z), convert(xi), d_xi, convert(d_mu), self.solver)
             free, dP = condensed.add(free, dP, dz)
             dz = linalg.pack(dz)
         return linalg.pack(free), dz, condensed.percussions(dP)

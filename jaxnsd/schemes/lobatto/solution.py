@@ -42,7 +42,7 @@ def solve(stages, args, x, settings):
             z = stages.join(x.R)
             problem = stages.contact_problem(linear, linear.values, xi - linalg.matmul(linear.G, z))
             # Far contacts that are open loosen the solver's tolerance: refined, what is closed is exact all the same.
-            result = contact.solve(problem, stages.convert(z), settings, dtype, refine=True)
+            result = contact.solve(problem, stages.convert(z), settings, refine=True)
             result = result._replace(z=linalg.pack(result.z))
             dV, dQ, dR_b = linear.add(dV, dQ, dR_b, result.z - z)
             R = x.R[:, stages.m :] if dR_b is None else x.R[:, stages.m :] + dR_b.reshape(stages.s - 1, -1)
@@ -55,7 +55,7 @@ def solve(stages, args, x, settings):
     start = (x, base.nothing_to_solve(dtype), jnp.zeros((n,), dtype))
     (x, info, slack), _, _ = iterate(iteration, start, jnp.full((), jnp.inf, dtype), settings.max_outer)
     info = info._replace(contact=jnp.where(info.converged | (info.contact < 0), -1, info.contact % max(n, 1)))
-    x = implicit(StageResponse(stages), jax.tree.map(lax.stop_gradient, x), args)
+    x = implicit(StageResponse(stages, settings), jax.tree.map(lax.stop_gradient, x), args)
     return x, solution(lax.stop_gradient(slack)), info
 
 
@@ -107,6 +107,7 @@ class StageResponse:
     """Derivative of the solution of the stages by the implicit function theorem: one linear solve, no iteration."""
 
     stages: Any  # `Stages`
+    solver: Any
 
     def __call__(self, x, args, dargs):
         """Tangent of the unknowns for a tangent of the arguments."""
@@ -118,7 +119,7 @@ class StageResponse:
         dR = jnp.zeros((stages.s - 1, 0), x.V.dtype) if dR_b is None else dR_b.reshape(stages.s - 1, -1)
         if stages.m:
             at = stages.join(x.R), stages.join(linear.values.rows), xi, changes.mu.reshape(-1)
-            dz = linalg.pack(contact.response(stages.contact_problem(linear, linear.values), *map(stages.convert, at)))
+            dz = linalg.pack(contact.response(stages.contact_problem(linear, linear.values), *map(stages.convert, at), self.solver))
             dV, dQ, dR_b = linear.add(dV, dQ, dR_b, dz)
             dR = dR if dR_b is None else dR_b.reshape(stages.s - 1, -1)
             dR = jnp.concatenate([stages.split(dz), dR], axis=1)

@@ -1,0 +1,55 @@
+"""What a solver of contact problems is: the interface that time steps and `jaxnsd.solve_contact_problem` call."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from . import problem as law
+
+
+class Result(NamedTuple):
+    """Solution of a contact problem."""
+
+    z: object  # percussions in internal order
+    iterations: object  # Newton iterations, those after a rescue included
+    error: object  # largest entry of the natural map over its bound: converged where <= 1
+    residual: object  # largest entry of the natural map, in units of percussion
+    contact: object  # contact with the largest entry where the problem was not solved, else -1
+
+
+class AbstractContactSolver:
+    """A solver of contact problems, given to ``simulate(..., solver=)`` and ``solve_contact_problem(..., solver=)``.
+
+    A solver of one's own derives from it and writes `solve`. It is hashable, with equality by value: a frozen dataclass, as its settings
+    are constants of a compilation.
+
+    tolerance:  bound of every row of the natural map, relative to the terms that this row is made of; None: 1e-12 in float64, 2e-6 in
+                float32. Schemes that iterate use it for their own equations too
+    max_outer:  bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
+    unpacked:   whether `solve` takes small problems as object arrays of scalars as well (see `jaxnsd.linalg`); else it gets JAX arrays
+    """
+
+    tolerance: float | None = None
+    max_outer: int = 20
+    unpacked: bool = False
+
+    def tolerance_for(self, dtype):
+        """The tolerance in force for a dtype."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return 1e-12 if jnp.finfo(dtype).bits == 64 else 2e-6
+
+    def solve(self, problem, guess, *, refine=False):
+        """`Result` of a `Problem` from the percussions ``guess``, in the problem's order of rows. Pure JAX, never differentiated.
+
+        With ``refine`` a guess that solves the problem to the tolerance is to be improved all the same, as far as round-off allows.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must write solve(problem, guess, *, refine=False)")
+
+    def response(self, problem, z, xi, dxi, dmu):
+        """Derivative dz of the solution, linear in ``dxi`` (at fixed z) and ``dmu``: see `jaxnsd.contact.problem.response`."""
+        return law.response(problem, z, xi, dxi, dmu)
+
+    def nearby(self):
+        """The solver for problems next to one that was solved: it may be less robust, and compile faster."""
+        return self
