@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from . import energy, sets, xla_flags  # xla_flags sets an option of XLA's CPU backend, before the first computation
 from .contact import AbstractContactSolver, SemismoothNewton
 from .contact_problem import ContactSolution, solve_contact_problem
-from .laws import NewtonImpact
+from .laws import NewtonImpact, PoissonImpact
 from .linear_system import LinearSystem
 from .nodes import node_velocities
 from .projection import project_position, project_velocity
@@ -49,6 +49,7 @@ __all__ = [
     "NewtonImpact",
     "Outcome",
     "Parameter",
+    "PoissonImpact",
     "Scheme",
     "SemismoothNewton",
     "SimulationError",

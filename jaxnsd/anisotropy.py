@@ -10,7 +10,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from . import laws
+from . import laws, sets
 from .linear_system import LinearSystem
 
 
@@ -41,15 +41,13 @@ def scaled(system, x):
     """``S x`` (..., n_N, d) with the matrices S of a system's law: velocities and directions as the schemes see them, percussions as they
     are.
     """
-    friction = laws.of(system).friction
-    S = None if friction is None else friction.axes(x.shape[-2], x.dtype)
+    S = laws.axes(system, x.shape[-2], x.dtype)
     return x if S is None else jnp.sum(S.reshape((1,) * (x.ndim - 2) + S.shape) * x[..., None, :], axis=-1)
 
 
 def isotropic(system):
     """The system as the schemes see it; one whose friction is isotropic is seen as it is."""
-    friction = laws.of(system).friction
-    if friction is None or friction.axes(1, jnp.float32) is None:
+    if all(type(part).axes is sets.FrictionSet.axes for part in laws.of(system).sets):
         return system
     if isinstance(system, LinearSystem) and system.is_linear() and system.has_constant_directions():
         return dataclasses.replace(system, G_F=scaled(system, system.G_F))  # it stays linear

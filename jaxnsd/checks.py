@@ -346,9 +346,10 @@ def _signatures(structure, leaves, q, u):
     if len(gap) != 1:
         raise ValueError(f"{name}.gap must return shape (n_N,), one gap per contact, got {gap}; jnp.stack([...]) makes an array of scalars")
     tangential = shape("tangential_velocity", t, q, u)
-    if len(tangential) != 2 or tangential[0] != gap[0] or tangential[1] > 2:
+    if len(tangential) != 2 or tangential[0] != gap[0] or (tangential[1] > 2 and not laws.of(system).sets):
         raise ValueError(
-            f"{name}.tangential_velocity must return shape ({gap[0]}, d), with d = 1 (planar) or 2 (spatial), got {tangential}"
+            f"{name}.tangential_velocity must return shape ({gap[0]}, d), with d = 1 (planar) or 2 (spatial), got {tangential}; more "
+            "columns are those of rolling and drilling friction, which the friction of a law says"
         )
 
     def contact_data(field, value):
@@ -376,11 +377,12 @@ def _signatures(structure, leaves, q, u):
         ("W_gamma", (n_u, n_gamma)),
     ):
         shape(method, t, q, u, wanted=wanted)
-    friction = laws.of(system).friction
-    if friction is not None and d != friction.d:
+    parts = laws.of(system).sets
+    if parts and d != sum(part.d for part in parts):
+        shapes = " and ".join(f"{type(part).__name__} ({part.d})" for part in parts)
         raise ValueError(
-            f"{name}.tangential_velocity must return shape ({gap[0]}, {friction.d}) for the friction of {name}.law, "
-            f"{type(friction).__name__}, got {tangential}"
+            f"{name}.tangential_velocity must return shape ({gap[0]}, {sum(part.d for part in parts)}), the columns of the friction of "
+            f"{name}.law, {shapes}, got {tangential}"
         )
     for field in laws.restitutions(system):
 
@@ -413,6 +415,18 @@ def _law(system, name):
                 f"{name}.{field} must be left out, or zero, where {name}.law says {what}: {type(law).__name__} has {by_law!r}, and the "
                 f"system {'a method' if callable(own) else own}; say it once"
             )
+
+
+def solver_takes(system, solver):
+    """Check that the solver takes the contact problems of a system's law."""
+    law, name = laws.of(system), type(system).__name__
+    if not solver.general and (law.expands or len(law.sets) > 1):
+        what = "Poisson's law" if law.expands else "several sets of friction"
+        raise ValueError(
+            f"simulate: {type(solver).__name__}() does not take {name}: it solves contact problems of Newton's law with one set of "
+            f"friction, and {name}.law has {what}; use SemismoothNewton(), or set general = True in a solver that takes Problem.sizes "
+            "and Problem.least"
+        )
 
 
 def _contact_data(system, name):

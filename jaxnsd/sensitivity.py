@@ -167,7 +167,8 @@ class _Event:
         e_N, _, mu = self.system.contact_data(self.t, self.q, rate)
         last = self.impacting & (-e_N * rate < thresholds.LAST * self.slow[0])
         # With friction what is left of the normal velocity goes on into slip: it must not be taken out.
-        return (mu == 0) & (last | (self.pushed & opened & self.persistent & ~self.impacting))
+        frictionless = jnp.all(mu.reshape(mu.shape[0], -1) == 0, axis=1)
+        return frictionless & (last | (self.pushed & opened & self.persistent & ~self.impacting))
 
     def turned(self, before, after):
         """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""

@@ -4,7 +4,9 @@ Friction is a pair of a velocity gamma (d,) and a convex set C (Capobianco & Eug
 
     -xi in the normal cone of P_N C at P,       or, for any r > 0 (57),       P = prox_{P_N C}(P - r xi)
 
-so that P_N, xi and the set tell P where there is slip: of all percussions in the set it dissipates most.
+so that P_N, xi and the set tell P where there is slip: of all percussions in the set it dissipates most. Sliding, rolling and drilling
+friction are such pairs on one P_N: of rolling and drilling gamma is a relative angular velocity (rad/s), P a moment (N m s), and the
+coefficient of the set a length (m), the arm of the normal force.
 """
 
 from typing import Any, ClassVar
@@ -41,7 +43,7 @@ class FrictionSet:
 
 @pytree
 class Segment(FrictionSet):
-    """``|P| <= mu P_N``: friction along a line, and drilling friction, whose P is a moment (N m s) and whose mu is a length (m)."""
+    """``|P| <= mu P_N``: friction along a line, rolling friction of a wheel in the plane, drilling friction about the normal."""
 
     mu: Any
     d: ClassVar[int] = 1
@@ -49,7 +51,7 @@ class Segment(FrictionSet):
 
 @pytree
 class Disc(FrictionSet):
-    """``|P| <= mu P_N`` in the plane: Coulomb's isotropic friction."""
+    """``|P| <= mu P_N`` in the plane: Coulomb's isotropic friction, rolling friction of a ball."""
 
     mu: Any
     d: ClassVar[int] = 2

@@ -45,7 +45,7 @@ class Solution:
     ``t``           (N + 1,)      times, s
     ``q, u``        (N + 1, n_q), (N + 1, n_u)  coordinates and velocities
     ``P_N``         (N, n_N)      normal percussions, N s
-    ``P_F``         (N, n_N, d)   tangential percussions, N s
+    ``P_F``         (N, n_N, d)   tangential percussions, N s; those of rolling and drilling friction are moments, N m s
     ``P_g``         (N, n_g)      percussions of position-level constraints
     ``P_gamma``     (N, n_gamma)  percussions of velocity-level constraints
     ``initial``     `Percussions` at the first node: schemes that solve a first step (C18 (60), (62)) act there too
@@ -281,6 +281,7 @@ def checked(
         checks.continues(system, scheme, solver, dt, start)
     q0, u0 = checks.state(system, q0, u0)
     checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
+    checks.solver_takes(system, solver)
     options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
     if checks.large(n_steps // save_every, q0, u0):
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)

@@ -127,7 +127,8 @@ class System:
     ``force(t, q, u)``               (n_u,) generalized forces without potential; default 0
     ``q_dot(t, q, u)``               (n_q,) kinematic equation, affine in u; default u
     ``gap(t, q)``                    (n_N,) gaps, positive open; default none
-    ``tangential_velocity(t, q, u)`` (n_N, d), d = 1 planar, d = 2 spatial, affine in u; default d = 0, frictionless
+    ``tangential_velocity(t, q, u)`` (n_N, d), d = 1 planar, d = 2 spatial, affine in u; default d = 0, frictionless. Further columns are
+                                     the relative angular velocities of rolling and drilling friction, in rad/s, see ``law``
     ``constraint(t, q)``             (n_g,) bilateral constraints on position level, g = 0; default none
     ``velocity_constraint(t, q, u)`` (n_gamma,) bilateral constraints on velocity level, affine in u; default none
     ``e_N, e_F, mu``                 restitution in normal and tangential direction, friction coefficient: fields or methods without

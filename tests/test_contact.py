@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import nnls
 
 import jaxnsd
-from jaxnsd import Outcome, SemismoothNewton
+from jaxnsd import Outcome, SemismoothNewton, contact
 from jaxnsd.contact_problem import solve_contact_problem
 
 SEED = 20181
@@ -567,3 +567,61 @@ def test_a_solver_of_ones_own():
     np.testing.assert_allclose(runs[0].q, runs[1].q, atol=1e-9)
     with pytest.raises(TypeError, match=r"hashable.*frozen=True"):
         solve_contact_problem(G, c, mu, d=1, solver=type("Mutable", (jaxnsd.AbstractContactSolver,), {"__hash__": None})())
+
+
+# ----------------------------------------------------------------------------------- several discs, and a least normal percussion
+def several_discs(n, sizes, seed, r=0.1):
+    """A problem with discs of these sizes, and a least percussion in every other contact."""
+    rng = np.random.default_rng(seed)
+    d = sum(sizes)
+    A = rng.normal(size=(n * (d + 1),) * 2)
+    mu, least = rng.uniform(0.1, 0.8, size=(n, len(sizes))), np.abs(rng.normal(size=n)) * 0.5 * (np.arange(n) % 2 == 0)
+    problem = A @ A.T + r * np.eye(len(A)), rng.normal(size=len(A)), mu, np.ones(n, bool), d, None, least, sizes
+    return contact.Problem(*(jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in problem))
+
+
+def broken(problem, z):
+    """How far ``z`` is from the law: normal law, and nearest points of the discs, with NumPy."""
+    n, d, sizes = problem.n, problem.d, problem.sizes
+    xi = np.asarray(problem.G @ z + problem.c)
+    (P_N, P_F), (xi_N, xi_F) = ((x[n * d :], x[: n * d].reshape(n, d)) for x in (np.asarray(z), xi))
+    error, ends = np.abs(np.minimum(P_N - problem.least, xi_N)).max(), np.cumsum(sizes)
+    for k, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+        x = (P_F - xi_F)[:, end - size : end]
+        length = np.linalg.norm(x, axis=1)
+        nearest = x * np.minimum(1, problem.mu[:, k] * P_N / np.maximum(length, 1e-300))[:, None]
+        error = max(error, np.abs(nearest - P_F[:, end - size : end]).max())
+    return error
+
+
+@pytest.mark.parametrize("n, sizes", [(1, (1, 1)), (2, (2, 1)), pytest.param(1, (2, 2, 1), marks=pytest.mark.slow)])
+def test_several_discs_on_one_normal_percussion_that_has_a_least_value(n, sizes):
+    """Newton's method, what takes over from it, and the derivative of the solution against central differences."""
+    problems = [several_discs(n, sizes, seed) for seed in range(20)]
+
+    def solved(settings):
+        def solve(arrays):
+            problem = arrays._replace(d=sum(sizes), sizes=sizes)
+            result = contact.solve(problem, jnp.zeros_like(problem.c), settings)
+            return result.z, result.error
+
+        return jax.jit(solve)
+
+    for max_iterations in (10, 1):
+        solve = solved(SemismoothNewton(tolerance=1e-14, max_iterations=max_iterations))
+        for problem in problems:
+            z, error = solve(problem._replace(d=None, sizes=None))
+            assert error <= 1 and broken(problem, z) < 1e-12
+
+    rng, step = np.random.default_rng(1), 1e-6
+    for problem in problems[:6]:
+        arrays = problem._replace(d=None, sizes=None)
+        change = {name: jnp.asarray(rng.normal(size=getattr(problem, name).shape)) for name in ("c", "mu", "least")}
+        change["least"] = change["least"] * (problem.least > 0)
+        ends = [
+            np.asarray(solve(arrays._replace(**{name: getattr(problem, name) + h * x for name, x in change.items()}))[0])
+            for h in (step, -step)
+        ]
+        z, _ = solve(arrays)
+        dz = SemismoothNewton().response(problem, z, problem.G @ z + problem.c, *change.values())
+        np.testing.assert_allclose(dz, (ends[0] - ends[1]) / (2 * step), atol=1e-6 * np.abs(dz).max())

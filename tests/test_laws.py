@@ -1,5 +1,6 @@
 """Laws of impact and friction: what they say, recomputed from what a Solution stores, closed forms, and derivatives by their parameters."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -11,7 +12,19 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import fsolve
 
 import jaxnsd
-from jaxnsd import GeneralizedAlpha, LocatedImpacts, Moreau, MoreauJean, NewtonImpact, SymmetricMoreau, System, sets, simulate
+from jaxnsd import (
+    GeneralizedAlpha,
+    Lobatto,
+    LocatedImpacts,
+    Moreau,
+    MoreauJean,
+    NewtonImpact,
+    PoissonImpact,
+    SymmetricMoreau,
+    System,
+    sets,
+    simulate,
+)
 from jaxnsd.results import Outcome
 
 GRAVITY = 9.81
@@ -244,7 +257,7 @@ def test_through_an_oblique_impact_derivatives_by_the_parameters_of_friction_are
         (NewtonImpact(lambda speed: jnp.ones(3)), ValueError, "law.e_N must be a scalar or of shape (1,)"),
         (NewtonImpact(friction=sets.Ellipse(-0.1, 0.2)), ValueError, "law.friction.mu_1 must be finite and not negative"),
         (NewtonImpact(friction=sets.Ellipse(np.array([0.1, 0.2]), 0.2)), ValueError, "law.friction.mu_1 must be a scalar or of shape (1,)"),
-        (NewtonImpact(friction=sets.Segment(0.1)), ValueError, "tangential_velocity must return shape (1, 1) for the friction"),
+        (NewtonImpact(friction=sets.Segment(0.1)), ValueError, "tangential_velocity must return shape (1, 1), the columns of the friction"),
         (0.3, TypeError, "law must be a law such as jaxnsd.NewtonImpact()"),
     ],
 )
@@ -273,6 +286,16 @@ def test_what_is_said_twice_or_is_no_set_is_refused():
         NewtonImpact(friction=0.3)
 
 
+def test_a_solver_that_knows_newtons_law_alone_refuses_others():
+    @dataclasses.dataclass(frozen=True)
+    class Own(jaxnsd.AbstractContactSolver):
+        pass
+
+    for system in (Rod(PoissonImpact(0.5)), Wheel(NewtonImpact(friction=(sets.Segment(0.5), sets.Segment(0.1))))):
+        with pytest.raises(ValueError, match=re.escape(f"Own() does not take {type(system).__name__}")):
+            jaxnsd.check(system, Moreau(), jnp.array([0, 1.0, 0]), jnp.zeros(3), 1.0, 0.1, solver=Own())
+
+
 def test_traced_parameters_outside_of_their_range_have_an_outcome():
     def outcome(p):
         law = NewtonImpact(p[0], friction=sets.Ellipse(p[1], p[2]))
@@ -280,3 +303,289 @@ def test_traced_parameters_outside_of_their_range_have_an_outcome():
 
     codes = jax.jit(jax.vmap(outcome))(np.array([[0.5, 0.3, 0.1], [1.2, 0.3, 0.1], [0.5, 0.3, -0.1], [0.5, np.nan, 0.1]]))
     np.testing.assert_array_equal(codes, [Outcome.SUCCESS, Outcome.INVALID_PARAMETER, Outcome.INVALID_PARAMETER, Outcome.NON_FINITE])
+
+
+# ------------------------------------------------------------------------------------------------------------ Poisson's law
+@jaxnsd.system
+class Rod(System):
+    """A rod of mass and length one above a floor without gravity, its tips frictional: q = (x, y, phi)."""
+
+    law: Any = PoissonImpact(0.5)
+    mu: Any = 0.3
+    gravity: Any = 0.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * (u[0] ** 2 + u[1] ** 2 + u[2] ** 2 / 12)
+
+    def potential_energy(self, t, q):
+        return self.gravity * q[1]
+
+    def gap(self, t, q):
+        arm = 0.5 * jnp.sin(q[2])
+        return jnp.stack([q[1] - arm, q[1] + arm])
+
+    def tangential_velocity(self, t, q, u):
+        arm = 0.5 * jnp.sin(q[2]) * u[2]
+        return jnp.stack([u[0] + arm, u[0] - arm])[:, None]
+
+
+M = np.diag([1.0, 1.0, 1 / 12])
+
+
+def directions(angle):
+    """W (3, 4) of the rod: normal and tangential direction of its first tip, then of the second."""
+    c, s = 0.5 * np.cos(angle), 0.5 * np.sin(angle)
+    return np.array([[0, 1, -c], [1, 0, s], [0, 1, c], [1, 0, -s]]).T
+
+
+#: Step of an impact, so short that it changes nothing else.
+SHORT = 1e-9
+
+
+def one_impact(system, angle, u):
+    """Velocity after an impact of the rod, percussions, and whether it was solved."""
+    q = jnp.stack([jnp.zeros_like(angle), 0.5 * jnp.abs(jnp.sin(angle)) - SHORT, angle])
+    sol = simulate(system, Moreau(), q - SHORT * u, u, n_steps=1, dt=SHORT, sensitivity="discrete")
+    return sol.u[-1], sol.P_N[-1], sol.P_F[-1, :, 0], sol.success
+
+
+impact = jax.jit(jax.vmap(one_impact))
+
+
+def drawn(n, seed):
+    """Angles, a third of them zero, where both tips hit; velocities that close the lower tip; and parameters of the rod."""
+    rng = np.random.default_rng(seed)
+    angle = rng.uniform(0.05, 1.4, n) * (np.arange(n) % 3 > 0)
+    u = rng.normal(size=(n, 3)) * np.array([2, 1, 1])
+    u[:, 1] = -np.abs(u[:, 1]) - 0.5 * np.abs(u[:, 2])
+    return angle, u, rng.uniform(0, 1, n), rng.uniform(0, 1, n)
+
+
+def energy(u):
+    return 0.5 * np.einsum("ni,ij,nj->n", u, M, u)
+
+
+def test_poissons_law_in_impacts_of_one_and_two_contacts_and_newtons_paradox():
+    """Both phases recomputed: the first by `solve_contact_problem`, the second from what is stored. Newton's law creates energy in some of
+    these impacts, in which slip turns or ends; Poisson's in none.
+    """
+    n = 600
+    angle, u, e, mu = drawn(n, 0)
+    after, P_N, P_F, success = (np.asarray(x) for x in impact(Rod(PoissonImpact(e), mu, np.zeros(n)), angle, u))
+    by_newton, *_, newton_success = (np.asarray(x) for x in impact(Rod(NewtonImpact(e), mu, np.zeros(n)), angle, u))
+    assert success.all() and newton_success.all()
+    turned = 0
+    for k in range(0, n, 5):
+        W = directions(angle[k])
+        G, before = W.T @ np.linalg.solve(M, W), W.T @ u[k]
+        closed = np.array([True, angle[k] == 0])
+        P = np.stack([P_N[k], P_F[k]], axis=1).ravel()
+        np.testing.assert_allclose(M @ (after[k] - u[k]), W @ P, atol=1e-12)
+        compression = jaxnsd.solve_contact_problem(jnp.asarray(G), jnp.asarray(before), mu[k], d=1, active=jnp.asarray(closed)).P
+        if angle[k] == 0:
+            # The friction of two tips in one line is not unique; its sum is.
+            np.testing.assert_allclose(after[k, 1:], by_newton[k, 1:], atol=1e-10)
+            continue
+        expansion = (P - np.asarray(compression))[:2]
+        plus, least = (W.T @ after[k])[:2], e[k] * float(compression[0])
+        assert abs(min(expansion[0] - least, plus[0])) < 1e-11
+        assert abs(expansion[1]) <= mu[k] * expansion[0] + 1e-11
+        if abs(plus[1]) > 1e-9:
+            np.testing.assert_allclose(expansion[1], -np.sign(plus[1]) * mu[k] * expansion[0], atol=1e-11)
+        turned += before[1] * plus[1] <= 1e-12
+    assert turned > 20
+    gained = (energy(by_newton) - energy(u)) / energy(u)
+    assert np.count_nonzero(gained > 1e-3) >= 3
+    assert np.all(energy(after) <= energy(u) * (1 + 1e-12))
+    # Both tips at once, of which one gives back everything and the other nothing: with G = [[4, -2], [-2, 4]] both percussions of
+    # compression are v / 2, and in the expansion v / 2 asks for v / 4 of the other.
+    apart = jnp.array([[0.0, 1.0]])
+    (poisson, P_N, *_), (newton, *_) = (
+        impact(Rod(law(apart), np.zeros(1), np.zeros(1)), np.zeros(1), np.array([[0.0, -1.0, 0.0]]))
+        for law in (PoissonImpact, NewtonImpact)
+    )
+    np.testing.assert_allclose(poisson[0] @ directions(0.0)[:, ::2], [0, 1.5], atol=1e-12)
+    np.testing.assert_allclose(newton[0] @ directions(0.0)[:, ::2], [0, 1], atol=1e-12)
+    np.testing.assert_allclose(P_N[0], [0.75, 1.0], atol=1e-12)
+    # Without friction a single contact knows one law.
+    none = np.zeros(n)
+    frictionless = [np.asarray(impact(Rod(law(e), none, none), angle, u)[0]) for law in (PoissonImpact, NewtonImpact)]
+    np.testing.assert_allclose(*frictionless, atol=1e-9)
+
+
+def planar(G, c, mu, least):
+    """A single planar contact by enumeration: percussions (N, T) with ``P_N >= least``."""
+    for open_, sticks, side in ((o, s, d) for o in (True, False) for s, d in ((True, 0), (False, 1), (False, -1))):
+        rows = np.stack([[1.0, 0.0] if open_ else G[0], G[1] if sticks else [side * mu, 1.0]])
+        P = np.linalg.solve(rows, [least if open_ else -c[0], -c[1] if sticks else 0])
+        xi = G @ P + c
+        friction = abs(P[1]) <= mu * P[0] + 1e-12 if sticks else side * xi[1] >= -1e-12
+        if P[0] >= least - 1e-12 and xi[0] >= -1e-12 and friction:
+            return P
+    raise AssertionError("no solution")
+
+
+def test_derivatives_of_poissons_impact_by_state_and_parameters():
+    """Those of the impact map against central differences of both phases by enumeration, NumPy alone."""
+
+    def reference(x):
+        angle, u, e, mu = x[0], x[1:4], x[4], x[5]
+        W = directions(angle)[:, :2]
+        G = W.T @ np.linalg.solve(M, W)
+        P = planar(G, W.T @ u, mu, 0.0)
+        P = P + planar(G, W.T @ u + G @ P, mu, e * P[0])
+        return u + np.linalg.solve(M, W @ P)
+
+    angle, u, e, mu = drawn(60, 1)
+    x = np.c_[angle, u, e, mu][angle > 0.1][:24]
+    along = jax.jit(jax.vmap(jax.jacfwd(lambda x: one_impact(Rod(PoissonImpact(x[4]), x[5]), x[0], x[1:4])[0])))
+    J, step, compared = np.asarray(along(x)), 1e-6, 0
+    for k, at in enumerate(x):
+        ends = np.array([[reference(at + h), reference(at - h)] for h in step * np.eye(6)])
+        central = (ends[:, 0] - ends[:, 1]).T / (2 * step)
+        one_sided = np.abs(ends[:, 0] + ends[:, 1] - 2 * reference(at)).max() / step
+        if one_sided < 1e-4:  # no kink between
+            np.testing.assert_allclose(J[k], central, atol=1e-6 * np.abs(central).max())
+            compared += 1
+    assert compared > 15
+
+
+@pytest.mark.parametrize(
+    "scheme", [Moreau(), *(pytest.param(s, marks=pytest.mark.slow) for s in (MoreauJean(), Lobatto(2), GeneralizedAlpha()))], ids=repr
+)
+def test_a_rod_comes_to_rest_by_poissons_law_and_stays(scheme):
+    """A body at rest is not pushed up by its weight, the sum of the percussions is the momentum, no energy comes from nowhere."""
+    rod = Rod(PoissonImpact(0.5), 0.3, GRAVITY)
+    sol = simulate(rod, scheme, jnp.array([0, 0.5, 0.3]), jnp.array([1.0, 0, 0.5]), 2.0, 2e-3).raise_if_failed()
+    assert np.max(np.abs(sol.u[-1])) < 1e-9 and np.max(np.abs(rod.gap(0.0, sol.q[-1]))) < 1e-3
+    np.testing.assert_allclose(np.sum(sol.P_N), GRAVITY * 2.0, rtol=1e-9)
+    np.testing.assert_allclose(np.sum(sol.P_N[-20:], axis=1), GRAVITY * 2e-3, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_derivatives_by_poissons_restitution_through_an_impact_in_flight():
+    """The ball's closed form: exact where impacts are located, of first order by saltation."""
+
+    @jaxnsd.system
+    class Bouncing(System):
+        law: Any
+        kinetic_energy, potential_energy, gap = Ball.kinetic_energy, Ball.potential_energy, Ball.gap
+
+    def exact(p):
+        v = jnp.sqrt(2 * GRAVITY * p[1])
+        s = 0.6 - v / GRAVITY
+        return p[0] * v * s - 0.5 * GRAVITY * s**2
+
+    def run(scheme, dt):
+        return jax.grad(lambda p: simulate(Bouncing(PoissonImpact(p[0])), scheme, p[1:], jnp.zeros(1), 0.6, dt).q[-1, 0])(p)
+
+    p = np.array([0.7, 1.0])
+    np.testing.assert_allclose(run(LocatedImpacts(MoreauJean()), 0.1), jax.grad(exact)(p), atol=1e-12)
+    errors = [np.max(np.abs(run(Moreau(), dt) - jax.grad(exact)(p))) for dt in (1e-3, 1e-4)]
+    assert errors[0] < 0.05 and errors[1] < 0.2 * errors[0]
+
+
+# ------------------------------------------------------------------------------------------------- rolling and drilling friction
+@jaxnsd.system
+class Wheel(System):
+    """A wheel on a floor in the plane, with friction of sliding and of rolling: q = (x, y, phi)."""
+
+    law: Any
+    radius: Any = 0.3
+    inertia: Any = 0.02
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * (u[0] ** 2 + u[1] ** 2 + self.inertia * u[2] ** 2)
+
+    def potential_energy(self, t, q):
+        return GRAVITY * q[1]
+
+    def gap(self, t, q):
+        return q[1:2] - self.radius
+
+    def tangential_velocity(self, t, q, u):
+        return jnp.stack([u[0] + self.radius * u[2], u[2]])[None, :]
+
+
+@pytest.mark.parametrize(
+    "scheme", [Moreau(), pytest.param(Lobatto(2), marks=pytest.mark.slow), pytest.param(MoreauJean(), marks=pytest.mark.slow)], ids=repr
+)
+def test_a_wheel_with_rolling_friction_comes_to_a_halt(scheme):
+    """(1 + J / (m R^2)) dv/dt = -g c / R while it rolls, so with c' = c / R / (1 + J / (m R^2)) it stops after v^2 / (2 g c'); the way and
+    its derivatives by the arm c, by the radius and by the speed.
+    """
+    dt = 2e-3
+
+    def way(p):
+        c, radius, v = p
+        wheel = Wheel(NewtonImpact(0.0, friction=(sets.Segment(0.5), sets.Segment(c))), radius)
+        start = jnp.stack([0.0, radius, 0.0]), jnp.stack([v, 0.0, -v / radius])
+        sol = simulate(wheel, scheme, *start, 1.2, dt)
+        return sol.q[-1, 0], sol
+
+    def exact(p):
+        c, radius, v = p
+        return v**2 / (2 * GRAVITY * c / radius / (1 + 0.02 / radius**2))
+
+    p = jnp.array([0.03, 0.3, 0.8])
+    J, sol = jax.jit(jax.jacfwd(way, has_aux=True))(p)
+    assert sol.success and np.max(np.abs(sol.u[-1])) < 1e-10
+    np.testing.assert_allclose(sol.q[-1, 0], exact(p), atol=dt)
+    np.testing.assert_allclose(J, jax.grad(exact)(p), rtol=0.02)
+    # A moment of c P_N in N m s against the rotation, and what holds the contact point.
+    u, P_N, P_F = (np.asarray(x) for x in (sol.u, sol.P_N[:, 0], sol.P_F[:, 0]))
+    np.testing.assert_allclose(0.02 * np.diff(u[:, 2]), 0.3 * P_F[:, 0] + P_F[:, 1], atol=1e-12)
+    np.testing.assert_allclose(np.diff(u[:, 0]), P_F[:, 0], atol=1e-12)
+    rolls = np.abs(u[1:, 2]) > 1e-9
+    np.testing.assert_allclose(P_F[rolls, 1], -np.sign(u[1:, 2][rolls]) * 0.03 * P_N[rolls], atol=1e-12)
+    assert np.all(np.abs(P_F[:, 1]) <= 0.03 * P_N + 1e-12) and np.all(np.abs(u[1:, 0] + 0.3 * u[1:, 2]) < 1e-11)
+
+
+@jaxnsd.system
+class Globe(System):
+    """A ball on a floor in space with anisotropic sliding, rolling and drilling friction: q = (x, y, z, angles), u = (v, omega)."""
+
+    law: Any = NewtonImpact(0.3, friction=(sets.Ellipse(0.4, 0.2, 0.5), sets.Disc(0.004), sets.Segment(0.01)))
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * (u[:3] @ u[:3] + 0.004 * u[3:] @ u[3:])
+
+    def potential_energy(self, t, q):
+        return GRAVITY * q[2]
+
+    def gap(self, t, q):
+        return q[2:3] - 0.1
+
+    def tangential_velocity(self, t, q, u):
+        return jnp.stack([u[0] - 0.1 * u[4], u[1] + 0.1 * u[3], u[3], u[4], u[5]])[None, :]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [Moreau(), MoreauJean(), Lobatto(2), LocatedImpacts(MoreauJean())], ids=lambda scheme: scheme.name)
+def test_sliding_rolling_and_drilling_at_once(scheme):
+    """Dropped with spin: every set and every direction from what is stored; in the end all is at rest."""
+    start = jnp.array([0, 0, 0.102, 0, 0, 0]), jnp.array([0.3, 0.2, 0, 2.0, 1.0, 8.0])
+    sol = simulate(Globe(), scheme, *start, 2.5, 5e-3).raise_if_failed()
+    u, P_N, P = (np.asarray(x) for x in (sol.u, sol.P_N[:, 0], sol.P_F[:, 0]))
+    W = np.asarray(Globe().W_F(0.0, *start))[:, 0]
+    np.testing.assert_allclose(
+        np.diff(u, axis=0) * np.array([1, 1, 1, *[0.004] * 3]),
+        P @ W.T + np.outer(P_N, [0, 0, 1, 0, 0, 0]) - 5e-3 * GRAVITY * np.eye(6)[2],
+        atol=1e-11,
+    )
+    gamma = u[1:] @ W
+    inside = np.linalg.norm(P[:, :2] @ turned(0.5) / np.array([0.4, 0.2]), axis=1)
+    bound = P_N + 1e-10
+    assert (
+        np.all(inside <= bound) and np.all(np.linalg.norm(P[:, 2:4], axis=1) <= 0.004 * bound) and np.all(np.abs(P[:, 4]) <= 0.01 * bound)
+    )
+    if scheme.name == "LocatedImpacts":
+        return  # percussions of a step with an impact are sums
+    slides = (P_N > 0) & (np.linalg.norm(gamma[:, :2], axis=1) > 1e-8)
+    expected = [P_N[k] * friction_of_slip(gamma[k, :2], 0.4, 0.2, 0.5) for k in np.flatnonzero(slides)]
+    np.testing.assert_allclose(P[slides, :2], expected, atol=1e-9)
+    rolls, drills = (P_N > 0) & (np.linalg.norm(gamma[:, 2:4], axis=1) > 1e-6), (P_N > 0) & (np.abs(gamma[:, 4]) > 1e-6)
+    against = gamma[rolls, 2:4] / np.linalg.norm(gamma[rolls, 2:4], axis=1)[:, None]
+    np.testing.assert_allclose(P[rolls, 2:4], -0.004 * P_N[rolls, None] * against, atol=1e-9)
+    np.testing.assert_allclose(P[drills, 4], -0.01 * P_N[drills] * np.sign(gamma[drills, 4]), atol=1e-9)
+    assert slides.sum() > 5 and rolls.sum() > 50 and drills.sum() > 50

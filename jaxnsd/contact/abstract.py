@@ -26,11 +26,14 @@ class AbstractContactSolver:
     tolerance:  bound of every row of the natural map, relative to the terms that this row is made of; None: 1e-12 in float64, 2e-6 in
                 float32. Schemes that iterate use it for their own equations too
     max_outer:  bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
+    general:    whether `solve` takes what other laws than `NewtonImpact` with one disc ask for: several discs on one normal percussion,
+                and a least normal percussion (see `Problem`); else such laws are refused
     unpacked:   whether `solve` takes small problems as object arrays of scalars as well (see `jaxnsd.linalg`); else it gets JAX arrays
     """
 
     tolerance: float | None = None
     max_outer: int = 20
+    general: bool = False
     unpacked: bool = False
 
     def tolerance_for(self, dtype):
@@ -46,9 +49,12 @@ class AbstractContactSolver:
         """
         raise NotImplementedError(f"{type(self).__name__} must write solve(problem, guess, *, refine=False)")
 
-    def response(self, problem, z, xi, dxi, dmu):
-        """Derivative dz of the solution, linear in ``dxi`` (at fixed z) and ``dmu``: see `jaxnsd.contact.problem.response`."""
-        return law.response(problem, z, xi, dxi, dmu)
+    def response(self, problem, z, xi, dxi, dmu, dleast=None):
+        """Derivative dz of the solution, linear in ``dxi`` (at fixed z) and ``dmu``: see `jaxnsd.contact.problem.response`.
+
+        ``dleast`` is given where the problem has a least normal percussion.
+        """
+        return law.response(problem, z, xi, dxi, dmu, dleast)
 
     def nearby(self):
         """The solver for problems next to one that was solved: it may be less robust, and compile faster."""

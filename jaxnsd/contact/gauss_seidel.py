@@ -19,17 +19,19 @@ def gauss_seidel_sweep(problem, r_N, z):
     def visit(i, z):
         normal = n * d + i
         x_N = row(z, normal) - row(r_N, i) * (jnp.sum(row(G, normal) * z) + row(c, normal))
-        P_N = jnp.where(row(problem.active, i) & (x_N > 0), x_N, 0)
+        least = 0 if problem.least is None else row(problem.least, i)
+        P_N = jnp.where(row(problem.active, i), jnp.maximum(x_N, least), 0)
         z = lax.dynamic_update_index_in_dim(z, P_N, normal, 0)
-        if not d:
-            return z
-        G_F, c_F = lax.dynamic_slice_in_dim(G, i * d, d), lax.dynamic_slice_in_dim(c, i * d, d)
-        block = lax.dynamic_slice_in_dim(G_F, i * d, d, axis=1)
-        # Largest eigenvalue of the contact's tangential block: a prox step of its inverse converges for any anisotropy.
-        half = 0.5 * (block[0, 0] - block[-1, -1])
-        largest = 0.5 * (block[0, 0] + block[-1, -1]) + jnp.sqrt(half * half + (block[0, 1] * block[1, 0] if d > 1 else 0))
-        r_F = jnp.where(largest > 0, 1 / jnp.where(largest > 0, largest, 1), 0)
-        x_F = lax.dynamic_slice_in_dim(z, i * d, d) - r_F * (jnp.sum(G_F * z[None, :], axis=1) + c_F)
-        return lax.dynamic_update_slice_in_dim(z, prox_ball(x_F, row(problem.mu, i) * P_N), i * d, 0)
+        for part, mu in problem.discs:
+            first, size = i * d + part.start, part.stop - part.start
+            G_F, c_F = lax.dynamic_slice_in_dim(G, first, size), lax.dynamic_slice_in_dim(c, first, size)
+            block = lax.dynamic_slice_in_dim(G_F, first, size, axis=1)
+            # Largest eigenvalue of the contact's tangential block: a prox step of its inverse converges for any anisotropy.
+            half = 0.5 * (block[0, 0] - block[-1, -1])
+            largest = 0.5 * (block[0, 0] + block[-1, -1]) + jnp.sqrt(half * half + (block[0, 1] * block[1, 0] if size > 1 else 0))
+            r_F = jnp.where(largest > 0, 1 / jnp.where(largest > 0, largest, 1), 0)
+            x_F = lax.dynamic_slice_in_dim(z, first, size) - r_F * (jnp.sum(G_F * z[None, :], axis=1) + c_F)
+            z = lax.dynamic_update_slice_in_dim(z, prox_ball(x_F, row(mu, i) * P_N), first, 0)
+        return z
 
     return lax.fori_loop(0, n, visit, z)

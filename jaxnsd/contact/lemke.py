@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from ..linalg import matmul
-from .problem import broadcast, join, scale, split
+from .problem import beside, broadcast, join, scale, split
 
 #: Round-off of the pivoting, in units of the machine precision: variables of that size tie, pivots of that size are none.
 TIE = 64
@@ -121,80 +121,114 @@ def refine(M, q, state):
 
 
 class Cones(NamedTuple):
-    """Polyhedral friction cones for d = 2: two edges next to one in the middle, three around on the other side."""
+    """Polyhedral cones of the discs in a plane: two edges next to one in the middle, three around on the other side."""
 
-    middle: object  # (n,) angle of an edge
+    middle: object  # (n, number of such discs) angle of an edge
     attempt: object  # number of the attempt, which tells how close the next edges are
 
 
-#: Edges of a polyhedral friction cone, by the number of tangential directions.
+#: Edges of a polyhedral cone, by the number of its disc's directions.
 EDGES = (0, 2, 6)
 
 #: Attempts with edges that are closer and closer, each half as far as the last; then the cones are turned and wide again.
 CLOSER = 14
 
 
-def size(n, d):
-    """Rows of the complementarity problem of n contacts."""
-    return n * (2 + EDGES[d]) if d else n
+def sizes(problem):
+    """Number of directions of every disc."""
+    return [part.stop - part.start for part, _ in problem.discs]
+
+
+def size(problem):
+    """Rows of the complementarity problem."""
+    return problem.n * (1 + sum(EDGES[k] + 1 for k in sizes(problem)))
 
 
 def widest(problem):
     """Cones to start with: regular hexagons."""
-    return Cones(jnp.zeros((problem.n,), problem.c.dtype), jnp.zeros((), jnp.int32))
+    planes = sum(k == 2 for k in sizes(problem))
+    return Cones(jnp.zeros((problem.n, planes), problem.c.dtype), jnp.zeros((), jnp.int32))
 
 
-def directions(cones, d):
-    """Unit directions of the edges, (n, edges, d)."""
-    n, dtype = cones.middle.shape[0], cones.middle.dtype
-    if d < 2:
-        return jnp.broadcast_to(jnp.asarray([[[1.0], [-1.0]]] if d else np.zeros((1, 0, 0)), dtype), (n, EDGES[d], d))
-    third = np.pi / 3
-    closer = third * 0.5 ** (cones.attempt % CLOSER).astype(dtype)
+def directions(middle, attempt):
+    """Unit directions of the edges of a disc in a plane, (n, 6, 2), or along a line (``middle`` None), (1, 2, 1)."""
+    if middle is None:
+        return np.array([[[1.0], [-1.0]]])
+    third, dtype = np.pi / 3, middle.dtype
+    closer = third * 0.5 ** (attempt % CLOSER).astype(dtype)
     offsets = closer * jnp.asarray([0, 1, -1, 0, 0, 0], dtype) + jnp.asarray([0, 0, 0, 2 * third, -2 * third, np.pi], dtype)
-    angle = cones.middle[:, None] + offsets[None, :]
+    angle = middle[:, None] + offsets[None, :]
     return jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=2)
 
 
+def edges(problem, cones):
+    """Unit directions of the edges of all discs of a contact, (n, edges, d): each lies in the columns of its disc."""
+    n, d, dtype, planes, parts = problem.n, problem.d, problem.c.dtype, iter(range(cones.middle.shape[1])), []
+    for part, _ in problem.discs:
+        plane = part.stop - part.start == 2
+        own = jnp.asarray(directions(cones.middle[:, next(planes)] if plane else None, cones.attempt), dtype)
+        own = jnp.broadcast_to(own, (n, *own.shape[1:]))
+        parts.append(jnp.pad(own, ((0, 0), (0, 0), (part.start, d - part.stop))))
+    return jnp.concatenate(parts, axis=1) if parts else jnp.zeros((n, 0, d), dtype)
+
+
 def complete(problem, cones):
-    """``(z, cones, pivots)``: percussions by `lemke`, exact for d <= 1, and for d = 2 the cones of the next attempt."""
+    """``(z, cones, pivots)``: percussions by `lemke`, exact for discs in one direction, and the cones of the next attempt."""
     n, d = problem.n, problem.d
-    dtype, K = problem.c.dtype, EDGES[d]
-    s_N, s_F = (jnp.sqrt(r) for r in scale(problem.G, n, d))
-    s = join(s_N, broadcast(s_F, d))
-    unit = jnp.max(jnp.where(join(problem.active, broadcast(problem.active, d)), s * jnp.abs(problem.c), 0))
+    dtype, K = problem.c.dtype, sum(EDGES[k] for k in sizes(problem))
+    s_N, s_F = (jnp.sqrt(r) for r in scale(problem))
+    s = join(s_N, s_F)
+    c = problem.c
+    if problem.least is not None:
+        # P_N is counted from its least value.
+        least = jnp.where(problem.active, problem.least, 0)
+        c = c + matmul(problem.G, join(least, jnp.zeros((n, d), dtype)))
+    unit = jnp.max(jnp.where(join(problem.active, broadcast(problem.active, d)), s * jnp.abs(c), 0))
     unit = jnp.where(unit > 0, unit, 1)
     # z = unit s B (P_N, beta): every contact in units in which its own Delassus operator is one.
     eye = jnp.eye(n, dtype=dtype)
-    edges = eye[:, None, :, None] * directions(cones, d).swapaxes(1, 2)[:, :, None, :]
+    directed = eye[:, None, :, None] * edges(problem, cones).swapaxes(1, 2)[:, :, None, :]
     B = jnp.concatenate(
         [
-            jnp.concatenate([jnp.zeros((n * d, n), dtype), edges.reshape(n * d, n * K)], axis=1),
+            jnp.concatenate([jnp.zeros((n * d, n), dtype), directed.reshape(n * d, n * K)], axis=1),
             jnp.concatenate([eye, jnp.zeros((n, n * K), dtype)], axis=1),
         ]
     )
     M = matmul(matmul(B.T, s[:, None] * problem.G * s[None, :]), B)
-    q = matmul(B.T, s * problem.c / unit)
+    q = matmul(B.T, s * c / unit)
     active = jnp.concatenate([problem.active, jnp.repeat(problem.active, K)])
-    if d:
-        E = jnp.asarray(np.kron(np.eye(n), np.ones((K, 1))), dtype)
-        slip = jnp.concatenate([jnp.zeros((n, n), dtype), E])
-        cone = jnp.concatenate([eye * (problem.mu * s_N / s_F)[None, :], -E.T, jnp.zeros((n, n), dtype)], axis=1)
+    first = 0
+    for part, mu in problem.discs:
+        count, m = EDGES[part.stop - part.start], len(M)
+        member = np.zeros((K, 1))
+        member[first : first + count] = 1
+        first += count
+        E = jnp.asarray(np.kron(np.eye(n), member), dtype)
+        slip = jnp.concatenate([jnp.zeros((n, n), dtype), E, jnp.zeros((m - n - n * K, n), dtype)])
+        ratio = mu * s_N / s_F[:, part.start]
+        cone = jnp.concatenate([eye * ratio[None, :], -E.T, jnp.zeros((n, m - n - n * K + n), dtype)], axis=1)
         M = jnp.concatenate([jnp.concatenate([M, slip], axis=1), cone])
-        q, active = jnp.concatenate([q, jnp.zeros((n,), dtype)]), jnp.concatenate([active, problem.active])
+        inside = jnp.zeros((n,), dtype) if problem.least is None else mu * least / (unit * s_F[:, part.start])
+        q, active = jnp.concatenate([q, inside]), jnp.concatenate([active, problem.active])
     M, q = jnp.where(active[:, None] & active[None, :], M, 0), jnp.where(active, q, 1)
     x, pivots = lemke(M, q, 50 + 4 * q.shape[0], cones.attempt)
     z = unit * s * matmul(B, x[: n * (1 + K)])
-    if d < 2:
-        return z, cones._replace(attempt=cones.attempt + 1), pivots
     P_N, P_F = split(z, n, d)
-    norm = jnp.sqrt(jnp.sum(P_F * P_F, axis=1))
-    some = norm > 0
-    # Where the contact slips the percussion belongs on the circle, not on the edge between two of its points.
-    slips = some & (x[n * (1 + K) :] > 0)
-    factor = jnp.where(slips, problem.mu * P_N / jnp.where(some, norm, 1), 1)
+    if problem.least is not None:
+        P_N = P_N + least
     attempt = cones.attempt + 1
-    turned = jnp.asarray(2.4 * np.arange(1, n + 1), dtype) * (attempt // CLOSER).astype(dtype)
-    middle = jnp.where(some, jnp.arctan2(P_F[:, 1], P_F[:, 0]), cones.middle)
-    middle = jnp.where(attempt % CLOSER == 0, turned, middle)
-    return join(P_N, factor[:, None] * P_F), Cones(middle, attempt), pivots
+    parts, middles = [], []
+    for k, (part, mu) in enumerate(problem.discs):
+        P, slips = P_F[:, part], x[n * (1 + K + k) : n * (2 + K + k)] > 0
+        if part.stop - part.start == 2:
+            norm = jnp.sqrt(jnp.sum(P * P, axis=1))
+            some = norm > 0
+            # Where the contact slips the percussion belongs on the circle, not on the edge between two of its points.
+            factor = jnp.where(some & slips, mu * P_N / jnp.where(some, norm, 1), 1)
+            turned = jnp.asarray(2.4 * np.arange(1, n + 1), dtype) * (attempt // CLOSER).astype(dtype)
+            middle = jnp.where(some, jnp.arctan2(P[:, 1], P[:, 0]), cones.middle[:, len(middles)])
+            middles.append(jnp.where(attempt % CLOSER == 0, turned, middle))
+            P = factor[:, None] * P
+        parts.append(P)
+    middle = jnp.stack(middles, axis=1) if middles else cones.middle
+    return join(P_N, beside(parts, P_F)), Cones(middle, attempt), pivots

@@ -8,12 +8,17 @@ which is the same as the vanishing of the natural map (Capobianco & Eugster 2018
 
     P_N - max(0, x_N),      P_F - prox_B(mu max(0, x_N))(x_F),      x_N = P_N - r_N xi_N,  x_F = P_F - r_F xi_F
 
+A contact may have several discs, each with its own directions and coefficient, on the one P_N: beside friction that of rolling and of
+drilling. And the normal law may ask for more than nothing, ``P_N - least >= 0`` in place of ``P_N >= 0``: in the expansion of Poisson's
+impact law.
+
 Inside, percussions are split in ``P_F`` of shape (n, d) and ``P_N`` of shape (n,), and stacked as ``z = (P_F1, ..., P_Fn, P_N)``:
 with the tangential rows first, the matrix of Newton's method can be eliminated without row exchanges.
 """
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -26,10 +31,12 @@ class Problem(NamedTuple):
 
     G: object  # (n (d + 1), n (d + 1)) Delassus operator
     c: object  # (n (d + 1),)
-    mu: object  # (n,)
+    mu: object  # (n,), or (n, number of discs)
     active: object  # (n,) boolean: contacts that are not active carry no percussion
-    d: int
-    r: object = None  # parameters (r_N, r_F) of the natural map, each (n,); None: from the diagonal of G, see `scale`
+    d: int  # directions of friction, of all discs together
+    r: object = None  # parameters (r_N (n,), r_F (n, d)) of the natural map; None: from the diagonal of G, see `scale`
+    least: object = None  # (n,) least normal percussion; None: zero
+    sizes: tuple | None = None  # directions of every disc; None: there is one disc
 
     @property
     def n(self):
@@ -38,16 +45,23 @@ class Problem(NamedTuple):
     @property
     def dtype(self):
         """Type of the numbers."""
-        return jnp.result_type(self.mu[0]) if linalg.is_unpacked(self.mu) else self.mu.dtype
+        return jnp.result_type(self.mu.ravel()[0]) if linalg.is_unpacked(self.mu) else self.mu.dtype
 
     def packed(self):
         """The same problem of JAX arrays."""
-        arrays = (None if part is None else linalg.pack(part) for part in self[:4])
-        return Problem(*arrays, self.d, None if self.r is None else tuple(linalg.pack(r) for r in self.r))
+        return jax.tree.map(linalg.pack, self._replace(d=None, sizes=None))._replace(d=self.d, sizes=self.sizes)
+
+    @property
+    def discs(self):
+        """``(columns, mu (n,))`` of every disc, the columns a slice of the d directions."""
+        sizes = (self.d,) * (self.d > 0) if self.sizes is None else self.sizes
+        ends = np.cumsum(sizes)
+        columns = [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
+        return [(part, self.mu if self.sizes is None else self.mu[:, k]) for k, part in enumerate(columns)]
 
     def scale(self):
         """Parameters (r_N, r_F) of the natural map."""
-        return scale(self.G, self.n, self.d) if self.r is None else self.r
+        return scale(self) if self.r is None else self.r
 
 
 def split(z, n, d):
@@ -62,7 +76,7 @@ def join(x_N, x_F):
 
 def broadcast(x, d):
     """(n, d) entries from one per contact (n,)."""
-    return x[:, None] * np.ones((1, d)) if linalg.is_unpacked(x) else jnp.broadcast_to(x[:, None], (x.shape[0], d))
+    return (np if linalg.is_unpacked(x) else jnp).broadcast_to(x[:, None], (x.shape[0], d))
 
 
 def diagonal(G):
@@ -70,58 +84,84 @@ def diagonal(G):
     return np.diagonal(G) if linalg.is_unpacked(G) else jnp.diagonal(G)
 
 
-def scale(G, n, d):
-    """``(r_N, r_F)``, each (n,): the inverse diagonal of the Delassus operator, one per disc."""
-    g_N, g_F = split(diagonal(G), n, d)
+def scale(problem):
+    """``(r_N (n,), r_F (n, d))``: the inverse diagonal of the Delassus operator, one number for every disc."""
+    g_N, g_F = split(diagonal(problem.G), problem.n, problem.d)
     invert = linalg.elementwise(lambda g: jnp.where(g > 0, 1 / jnp.where(g > 0, g, 1), 1))
-    # One r per disc keeps the disc round; the mean of the diagonal is exact for isotropic inertia.
-    return invert(g_N), invert(sum(g_F[:, j] for j in range(d)) * (1 / d)) if d else linalg.zeros_like(g_N)
+
+    def of_disc(part):
+        # One r per disc keeps the disc round; the mean of the diagonal is exact for isotropic inertia.
+        size = part.stop - part.start
+        return broadcast(invert(sum(g_F[:, j] for j in range(part.start, part.stop)) * (1 / size)), size)
+
+    return invert(g_N), beside([of_disc(part) for part, _ in problem.discs], g_F)
+
+
+def beside(parts, none):
+    """Columns (n, ...) of all discs beside each other; ``none`` where there is no disc."""
+    if len(parts) < 2:
+        return parts[0] if parts else none
+    return np.concatenate(parts, axis=1) if linalg.is_unpacked(parts[0]) else jnp.concatenate(parts, axis=1)
+
+
+class Slip(NamedTuple):
+    """What the natural map sees of one disc."""
+
+    stick: object  # (n,) the friction law holds as xi_F = 0
+    direction: object  # (n, size) unit vector of P_F where the contact slips
+    radius: object  # (n,) radius of the disc
+    curvature: object  # (n,) radius / |x_F|
 
 
 class Modes(NamedTuple):
     """What the natural map sees at a point: modes of the contacts and the pieces its derivative needs."""
 
     closed: object  # (n,) the normal law holds as xi_N = 0
-    stick: object  # (n,) the friction law holds as xi_F = 0
-    direction: object  # (n, d) unit vector of P_F where the contact slips
-    radius: object  # (n,) radius of the friction disc
-    curvature: object  # (n,) radius / |x_F|
+    loaded: object  # (n,) there is a normal percussion
+    discs: tuple  # `Slip` of every disc
 
 
 def modes_at(problem, r, z, xi):
     """Modes of the contacts at ``z`` with kinematic quantities ``xi``."""
-    n, d = problem.n, problem.d
+    n, d, least = problem.n, problem.d, problem.least
     (P_N, P_F), (xi_N, xi_F), (r_N, r_F) = split(z, n, d), split(xi, n, d), r
     x_N = P_N - r_N * xi_N
-    closed = logical_and(problem.active, greater(x_N, 0))
     zero = linalg.zeros_like(x_N)
-    radius = where(closed, multiply(problem.mu, x_N), zero)
-    x_F = P_F - r_F[:, None] * xi_F
-    if d == 1:
-        x = x_F[:, 0]
-        norm = absolute(x)
-        direction = where(less(x, 0), -1.0, 1.0)[:, None]
+    closed = loaded = logical_and(problem.active, greater(x_N, zero if least is None else least))
+    if least is not None:
+        x_N, loaded = where(closed, x_N, least), problem.active
+    x_F = P_F - r_F * xi_F
+    discs = [slip_at(x_F[:, part], where(loaded, multiply(mu, x_N), zero), loaded) for part, mu in problem.discs]
+    return Modes(closed, loaded, tuple(discs))
+
+
+def slip_at(x, radius, loaded):
+    """`Slip` of the disc of this ``radius`` (n,) at ``x`` (n, size): its prox is x where it sticks, else ``radius direction``."""
+    zero = linalg.zeros_like(radius)
+    if x.shape[1] == 1:
+        norm = absolute(x[:, 0])
+        direction = where(less(x[:, 0], 0), -1.0, 1.0)[:, None]
         curvature = zero  # a disc in one dimension has no curvature
-    elif d == 0:
-        norm, direction, curvature = zero, x_F, zero
     else:
-        square = sum(x_F[:, j] * x_F[:, j] for j in range(d))
+        square = sum(x[:, j] * x[:, j] for j in range(x.shape[1]))
         norm = linalg.sqrt(where(greater(square, 0), square, 1.0))
-        direction = x_F / norm[:, None]
+        direction = x / norm[:, None]
         curvature = divide(radius, norm)
         norm = where(greater(square, 0), norm, zero)
     # |x| >= radius slips: at radius 0 and x = 0 the zero-force branch must be taken, or Newton's matrix is singular.
-    stick = logical_and(closed, less(norm, radius))
-    return Modes(closed, stick, direction, radius, curvature)
+    return Slip(logical_and(loaded, less(norm, radius)), direction, radius, curvature)
 
 
 def natural_map(problem, r, z, xi, modes):
     """Residual of the contact law in units of percussion, in internal order."""
     n, d = problem.n, problem.d
     (P_N, P_F), (xi_N, xi_F), (r_N, r_F) = split(z, n, d), split(xi, n, d), r
-    F_N = where(modes.closed, r_N * xi_N, P_N)
-    F_F = where(modes.stick[:, None], r_F[:, None] * xi_F, P_F - modes.radius[:, None] * modes.direction)
-    return join(F_N, F_F)
+    F_N = where(modes.closed, r_N * xi_N, P_N if problem.least is None else P_N - where(problem.active, problem.least, 0.0))
+    parts = [
+        where(disc.stick[:, None], r_F[:, part] * xi_F[:, part], P_F[:, part] - disc.radius[:, None] * disc.direction)
+        for disc, (part, _) in zip(modes.discs, problem.discs, strict=True)
+    ]
+    return join(F_N, beside(parts, P_F))
 
 
 def newton_matrix(problem, r, modes):
@@ -134,17 +174,20 @@ def newton_matrix(problem, r, modes):
     rows_N = where(modes.closed[:, None], r_N[:, None] * G_N, eye_N)
     if not d:
         return rows_N
-    slope = multiply(problem.mu, 1.0)[:, None] * modes.direction
-    slip = eye_F - slope[:, :, None] * eye_N[:, None, :]
-    stick = r_F[:, None, None] * G_F
-    if d > 1:
-        # Turning of the slip direction: radius / |x_F| (I - n n^T) (dP_F - r_F dxi_F)
-        change = eye_F - stick
-        along = sum(modes.direction[:, b, None] * change[:, b] for b in range(d))
-        turning = change - modes.direction[:, :, None] * along[:, None, :]
-        slip = slip - modes.curvature[:, None, None] * turning
-    rows_F = where(modes.stick[:, None, None], stick, where(modes.closed[:, None, None], slip, eye_F))
-    return linalg.concatenate([rows_F.reshape(n * d, m), rows_N])
+    parts = []
+    for disc, (part, mu) in zip(modes.discs, problem.discs, strict=True):
+        slope = multiply(mu, 1.0)[:, None] * disc.direction
+        slip = eye_F[:, part] - slope[:, :, None] * eye_N[:, None, :]
+        stick = r_F[:, part, None] * G_F[:, part]
+        size = part.stop - part.start
+        if size > 1:
+            # Turning of the slip direction: radius / |x_F| (I - n n^T) (dP_F - r_F dxi_F)
+            change = eye_F[:, part] - stick
+            along = sum(disc.direction[:, b, None] * change[:, b] for b in range(size))
+            turning = change - disc.direction[:, :, None] * along[:, None, :]
+            slip = slip - disc.curvature[:, None, None] * turning
+        parts.append(where(disc.stick[:, None, None], stick, where(modes.loaded[:, None, None], slip, eye_F[:, part])))
+    return linalg.concatenate([beside(parts, None).reshape(n * d, m), rows_N])
 
 
 def split_rows(matrix, n, d):
@@ -163,21 +206,23 @@ def newton_step(problem, r, z, xi, modes, residual, shift=None):
     r_N, _ = r
     xi_N, _ = split(xi, n, d)
     F_N, F_F = split(residual, n, d)
-    if d:
-        slip = logical_and(modes.closed, logical_not(modes.stick))
-        correction = where(slip, multiply(problem.mu, r_N * xi_N), linalg.zeros_like(r_N))
-        F_F = F_F - correction[:, None] * modes.direction
+    parts = []
+    for disc, (part, mu) in zip(modes.discs, problem.discs, strict=True):
+        slip = logical_and(modes.closed, logical_not(disc.stick))
+        correction = where(slip, multiply(mu, r_N * xi_N), linalg.zeros_like(r_N))
+        parts.append(F_F[:, part] - correction[:, None] * disc.direction)
+    F_F = beside(parts, F_F)
     matrix = newton_matrix(problem, r, modes)
     if shift is not None:
         matrix = matrix + shift * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
     return z - linalg.lu(matrix, guard=shift is None)(join(F_N, F_F))
 
 
-def response(problem, z, xi, dxi, dmu):
-    """Derivative dz of the solution, for partial derivatives ``dxi`` (at fixed z) and ``dmu``: the implicit function theorem.
+def response(problem, z, xi, dxi, dmu, dleast=None):
+    """Derivative dz of the solution, for partial derivatives ``dxi`` (at fixed z), ``dmu`` and ``dleast``: the implicit function theorem.
 
-    Linear in ``dxi`` and ``dmu``. Where the solution is at a kink (zero slip velocity at the border of the disc, zero percussion at zero
-    gap velocity) this is one of its one-sided derivatives.
+    Linear in them. Where the solution is at a kink (zero slip velocity at the border of the disc, zero percussion at zero gap velocity)
+    this is one of its one-sided derivatives.
     """
     n, d = problem.n, problem.d
     r_N, r_F = r = problem.scale()
@@ -185,12 +230,15 @@ def response(problem, z, xi, dxi, dmu):
     dxi_N, dxi_F = split(dxi, n, d)
     P_N, _ = split(z, n, d)
     zero = linalg.zeros_like(P_N)
-    rhs_N = where(modes.closed, -(r_N * dxi_N), zero)
-    stick_F = -(r_F[:, None] * dxi_F)
-    slip = logical_and(modes.closed, logical_not(modes.stick))
-    slip_F = where(slip, multiply(dmu, P_N), zero)[:, None] * modes.direction
-    if d > 1:
-        along = sum(modes.direction[:, j] * stick_F[:, j] for j in range(d))
-        slip_F = slip_F + where(slip, modes.curvature, zero)[:, None] * (stick_F - along[:, None] * modes.direction)
-    rhs_F = where(modes.stick[:, None], stick_F, slip_F)
-    return linalg.lu(newton_matrix(problem, r, modes), guard=True)(join(rhs_N, rhs_F))
+    rhs_N = where(modes.closed, -(r_N * dxi_N), zero if dleast is None else where(problem.active, dleast, zero))
+    parts = []
+    for (disc, (part, _)), (_, dmu_k) in zip(zip(modes.discs, problem.discs, strict=True), problem._replace(mu=dmu).discs, strict=True):
+        stick_F = -(r_F[:, part] * dxi_F[:, part])
+        slip = logical_and(modes.loaded, logical_not(disc.stick))
+        slip_F = where(slip, multiply(dmu_k, P_N), zero)[:, None] * disc.direction
+        size = part.stop - part.start
+        if size > 1:
+            along = sum(disc.direction[:, j] * stick_F[:, j] for j in range(size))
+            slip_F = slip_F + where(slip, disc.curvature, zero)[:, None] * (stick_F - along[:, None] * disc.direction)
+        parts.append(where(disc.stick[:, None], stick_F, slip_F))
+    return linalg.lu(newton_matrix(problem, r, modes), guard=True)(join(rhs_N, beside(parts, dxi_F)))

@@ -15,7 +15,7 @@ from ..newton import iterate
 from .abstract import AbstractContactSolver, Result
 from .gauss_seidel import gauss_seidel_sweep
 from .lemke import complete, size, widest
-from .problem import Problem, broadcast, join, modes_at, natural_map, newton_step, scale, split
+from .problem import beside, join, modes_at, natural_map, newton_step, scale, split
 
 #: Sweeps of block Gauss-Seidel and Newton steps in one globalized iteration. Sweeps that cycle do so with a small even period: an odd
 #: number of them meets the whole cycle.
@@ -43,7 +43,7 @@ class Equations:
         self.tiny = float(jnp.finfo(dtype).tiny)
         self.G = absolute(problem.G)
         self.c = absolute(problem.c)
-        self.r_rows = join(r_N, broadcast(r_F, problem.d))
+        self.r_rows = join(r_N, r_F)
 
     def at(self, z):
         """Carry at ``z``, and the error: the largest entry of the natural map over its bound."""
@@ -57,7 +57,8 @@ class Equations:
         n, d = self.problem.n, self.problem.d
         z = absolute(z)
         terms_N, terms_F = split(z + self.r_rows * (linalg.matmul(self.G, z) + self.c), n, d)
-        terms = join(terms_N, terms_F + broadcast(multiply(self.problem.mu, terms_N), d))
+        discs = [terms_F[:, part] + multiply(mu, terms_N)[:, None] for part, mu in self.problem.discs]
+        terms = join(terms_N, beside(discs, terms_F))
         return self.tolerance * terms + self.tiny
 
     def residual(self, z, xi):
@@ -81,7 +82,7 @@ class Equations:
     def sweep(self, carry):
         """Sweeps of Gauss-Seidel, which go on from where they were, then Newton steps, kept if they solve the problem."""
         swept, _ = carry
-        r_N, _ = scale(self.problem.G, self.problem.n, self.problem.d)
+        r_N, _ = scale(self.problem)
         swept = lax.fori_loop(0, SWEEPS, lambda _, z: gauss_seidel_sweep(self.problem, r_N, z), swept)
         start = self.at(swept)
         tried, error = lax.fori_loop(0, STEPS, lambda _, x: self.newton(x[0]), start)
@@ -103,7 +104,7 @@ class Equations:
         """``(carry, error, iterations)`` of the globalized iteration, from the error at z."""
         problem = self.problem
         start = self.at(z)[0]
-        if size(problem.n, problem.d) > SMALL:
+        if size(problem) > SMALL:
             (_, best), error, rescues = iterate(self.sweep, (jnp.zeros_like(z), start), error, max_rescues)
             return best, error, STEPS * rescues
         carry = (widest(problem), start, error, jnp.zeros((), jnp.int32))
@@ -131,6 +132,7 @@ class SemismoothNewton(AbstractContactSolver):
     max_rescues: int = 60
     max_outer: int = 20
     unpacked: ClassVar[bool] = True
+    general: ClassVar[bool] = True
 
     def __post_init__(self):
         if self.tolerance is not None and not 0 < self.tolerance < 1:
@@ -162,9 +164,9 @@ class SemismoothNewton(AbstractContactSolver):
         if not self.max_rescues:
             largest, contact = newton[2], equations.worst(newton, error)
         else:
-            packed = problem.packed()
-            arrays = *packed[:4], packed.r
-            z, error, largest, iterations, contact = rescue(self, problem.d)(arrays, linalg.pack(z), error, newton[2], iterations)
+            arrays = problem.packed()._replace(d=None, sizes=None)
+            rescued = rescue(self, problem.d, problem.sizes)
+            z, error, largest, iterations, contact = rescued(arrays, linalg.pack(z), error, newton[2], iterations)
             if linalg.is_unpacked(guess):
                 z = linalg.unpack(z)
         return Result(z, iterations, error, largest, contact)
@@ -178,19 +180,19 @@ def solve(problem, guess, solver, *, refine=False):
     return result._replace(z=linalg.unpack(result.z))
 
 
-def response(problem, z, xi, dxi, dmu, solver):
+def response(problem, z, xi, dxi, dmu, solver, dleast=None):
     """Derivative of the solution of a `Problem`, unpacked or not, by the ``solver`` (see `AbstractContactSolver.response`)."""
+    args = (z, xi, dxi, dmu) if dleast is None else (z, xi, dxi, dmu, dleast)
     if solver.unpacked or not linalg.is_unpacked(z):
-        return solver.response(problem, z, xi, dxi, dmu)
-    return linalg.unpack(solver.response(problem.packed(), *map(linalg.pack, (z, xi, dxi, dmu))))
+        return solver.response(problem, *args)
+    return linalg.unpack(solver.response(problem.packed(), *map(linalg.pack, args)))
 
 
-def rescue(settings, d):
+def rescue(settings, d, sizes):
     """Function that globalizes an unsolved problem; under `vmap` it gathers the unsolved ones."""
 
     def one(arrays, z, error, largest, iterations):
-        *arrays, r = arrays
-        equations = Equations(Problem(*arrays, d, r), settings, z.dtype)
+        equations = Equations(arrays._replace(d=d, sizes=sizes), settings, z.dtype)
         best, error, more = equations.rescue(z, error, settings.max_rescues)
         return best[0], error, best[2], iterations + more, equations.worst(best, error)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import contact, linalg, thresholds
+from .. import contact, laws, linalg, thresholds
 from . import velocity
 from .condensed import kinematics
 from .velocity import Law, Step, pytree, static
@@ -62,8 +62,13 @@ class Flow:
         slow_N, slow_F = slow
         # What is left of the normal velocity of a closed contact, or of the tangential one of a contact that sticks, is no acceleration.
         closed = jnp.abs(rate_N) <= slow_N
-        sticks = jnp.sum(rate_F * rate_F, axis=1) <= jnp.sum(slow_F * slow_F, axis=1)
-        kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.where((closed & sticks)[:, None], -rate_F, 0))
+        kept_F = []
+        for size in laws.discs(self.scheme.system(prepared)) or (self.d,):
+            first = sum(part.shape[1] for part in kept_F)
+            rate, slow = rate_F[:, first : first + size], slow_F[:, first : first + size]
+            sticks = jnp.sum(rate * rate, axis=1) <= jnp.sum(slow * slow, axis=1)
+            kept_F.append(jnp.where((closed & sticks)[:, None], -rate, 0))
+        kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.concatenate(kept_F, axis=1))
         after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, impact=False)
         return (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
 
@@ -118,6 +123,10 @@ class FlowStep(Step):
         if self.impact:
             return self.t, self.q
         return self.t + self.dt, self.q + self.dt * self.system.q_dot(self.t, self.q, self.u_minus)
+
+    def expands(self):
+        """Contacts that stay closed have no impact."""
+        return self.impact and super().expands()
 
     def law(self, kin):
         """The impact law, or that of contacts which stay closed."""

@@ -18,7 +18,7 @@ from jax import lax
 from .. import contact, laws, linalg, thresholds
 from ..newton import implicit, iterate
 from ..pytrees import pytree, static
-from .base import Info, Percussions, nothing_to_solve
+from .base import Info, Percussions, nothing_to_solve, total
 from .condensed import Condensed, impulse, kinematics
 
 __all__ = ["Law", "Response", "Step", "pytree", "resolution", "restitution", "solve", "static"]
@@ -28,7 +28,8 @@ class Law(NamedTuple):
     """The contact law of a step: ``xi = W^T u + chi + rebound``."""
 
     rebound: jax.Array  # (n (d + 1),) e (W^T u_minus + chi), in the contact solver's order
-    mu: jax.Array  # (n,) friction coefficients
+    mu: jax.Array  # (n,) friction coefficients, or (n, number of discs)
+    least: jax.Array | None = None  # (n,) least normal percussion; None: zero
 
 
 class Step:
@@ -60,6 +61,10 @@ class Step:
         """`Kinematics` of contacts and constraints, at `place`."""
         return kinematics(self.system, *self.place(), self.u_minus)
 
+    def expands(self):
+        """Whether there are two phases, compression and expansion: by the law of the system."""
+        return laws.of(self.system).expands
+
     def before(self, kin):
         """Contact velocities before the impact, (n (d + 1),) in the contact solver's order."""
         return linalg.matmul(kin.W.T, self.u_minus) + kin.chi
@@ -71,8 +76,8 @@ class Step:
             active = self.active()
             rate = jnp.where(active, self.before(kin)[-active.shape[0] :], 0)
         e_N, e_F, mu = self.system.contact_data(*self.place(), rate)
-        if not mu.shape[0]:
-            return Law(kin.chi, mu)
+        if not mu.shape[0] or self.expands():
+            return Law(jnp.zeros_like(kin.chi), mu)
         return Law(restitution(e_N, e_F, kin) * self.before(kin), mu)
 
     def linearized(self, u):
@@ -107,6 +112,108 @@ class Step:
         return self.balance(u, None if self.effect(u) is None else p) - p
 
 
+class Phase(Step):
+    """A phase of the impact of another `Step`, ``step``."""
+
+    @property
+    def system(self):
+        """The system."""
+        return self.step.system
+
+    @property
+    def dt(self):
+        """Length of the step."""
+        return self.step.dt
+
+    @property
+    def q(self):
+        """Coordinates, to which round-off is compared."""
+        return self.step.q
+
+    @property
+    def u_minus(self):
+        """Velocity before the impact."""
+        return self.step.u_minus
+
+    def place(self):
+        """That of the step."""
+        return self.step.place()
+
+    def active(self):
+        """Those of the step."""
+        return self.step.active()
+
+
+@pytree
+class Compression(Phase):
+    """From the velocity before the impact to the end of compression: the balance of the step, linearized there, without its forces."""
+
+    step: Any
+
+    linear: ClassVar[bool] = True
+
+    def balance(self, u, p=None):
+        """``A (u - u_minus)`` with ``A = dR/du`` at u_minus."""
+        del p
+        return jax.jvp(self.step.balance, (self.u_minus,), (u - self.u_minus,))[1]
+
+    def condensed(self, u, kin):
+        """That of the step at u_minus."""
+        return self.balance(u), self.step.condensed(self.u_minus, kin)[1]
+
+    def effect(self, u):
+        """That of the step at u_minus."""
+        del u
+        return self.step.effect(self.u_minus)
+
+    def residual(self, u, p):
+        """What the impulse does to the balance is linear in it."""
+        effect = self.effect(u)
+        return self.balance(u) - (effect(p) if effect else p)
+
+    def law(self, kin):
+        """Without restitution."""
+        return Law(self.step.before(kin) - self.before(kin), self.step.law(kin).mu)
+
+
+@pytree
+class Expansion(Phase):
+    """From the end of compression on, with percussions beside those of compression."""
+
+    step: Any
+    compression: Any  # `Percussions`
+
+    @property
+    def linear(self):
+        """As the step."""
+        return self.step.linear
+
+    def balance(self, u, p=None):
+        """That of the step, with the impulse of the compression taken out."""
+        P = self.compression
+        given = impulse(self.step.kinematics(), contact.join(P.P_N, P.P_F), jnp.concatenate([P.P_g, P.P_gamma]))
+        if self.step.effect(u) is None:
+            return self.step.balance(u) - given
+        return self.step.balance(u, given if p is None else p + given) - given
+
+    def condensed(self, u, kin):
+        """That of the step."""
+        return self.balance(u), self.step.condensed(u, kin)[1]
+
+    def effect(self, u):
+        """That of the step."""
+        return self.step.effect(u)
+
+    def law(self, kin):
+        """``P_N >= e_N P_N^C``."""
+        rate = None
+        if laws.depends_on_speed(self.system):
+            rate = self.step.before(kin)[-self.compression.P_N.shape[0] :]
+        e_N, _, _ = self.system.contact_data(*self.place(), rate)
+        least = jnp.where(self.compression.P_N > 0, e_N * self.compression.P_N, 0)
+        return self.step.law(kin)._replace(least=least)
+
+
 def restitution(e_N, e_F, kin):
     """Restitution coefficients in the contact solver's order."""
     n = e_N.shape[0]
@@ -124,6 +231,16 @@ def solve(step, u, P, settings):
 
     ``info`` tells of all equations: the contact law, the balance row by row, and the bilateral rows.
     """
+    if not step.expands():
+        return solve_phase(step, u, P, settings)
+    nothing = jax.tree.map(jnp.zeros_like, P)
+    _, P_C, compression = solve_phase(Compression(step), step.u_minus, nothing, settings)
+    u, P_E, expansion = solve_phase(Expansion(step, P_C), u, jax.tree.map(jnp.subtract, P, P_C), settings)
+    return u, jax.tree.map(jnp.add, P_C, P_E), total(compression, expansion)
+
+
+def solve_phase(step, u, P, settings):
+    """`solve` for a step of one phase."""
     n, d = P.P_F.shape
     n_g = P.P_g.shape[0]
     guess = contact.join(P.P_N, P.P_F)
@@ -158,7 +275,8 @@ def _found(step, start, guess, d, n_b, settings):
         if n:
             convert = condensed.convert
             c = condensed.at_contacts(free) + convert(kin.chi + law.rebound)
-            problem = contact.Problem(condensed.G, c, convert(law.mu), convert(active), d)
+            least = None if law.least is None else convert(law.least)
+            problem = contact.Problem(condensed.G, c, convert(law.mu), convert(active), d, None, least, laws.discs(step.system))
             result = contact.solve(problem, z, settings)
             z = result.z
             free, P = condensed.add(free, P, z)
@@ -199,23 +317,25 @@ class Response:
         u, z, P_b = x
 
         def equations(step):
-            """Residual of the balance, bilateral rows, xi and mu, at fixed unknowns."""
+            """Residual of the balance, bilateral rows, xi, mu and the least percussion, at fixed unknowns."""
             kin = step.kinematics()
             law = step.law(kin)
             balance = step.residual(u, impulse(kin, z, P_b))
             xi = linalg.matmul(kin.W.T, u) + kin.chi + law.rebound if z.shape[0] else kin.chi
             rows = linalg.matmul(kin.W_b.T, u) + kin.chi_b if P_b.shape[0] else kin.chi_b
-            return balance, rows, xi, law.mu
+            return balance, rows, xi, law.mu, law.least
 
-        (_, _, xi, mu), (d_balance, d_rows, d_xi, d_mu) = jax.jvp(equations, (step,), (dstep,))
+        (_, _, xi, mu, least), (d_balance, d_rows, d_xi, d_mu, d_least) = jax.jvp(equations, (step,), (dstep,))
         _, condensed = step.condensed(u, step.kinematics())
         convert = condensed.convert
         free, dP = condensed.free(jnp.zeros_like(u), d_balance, d_rows)
         dz = z
         if z.shape[0]:
             d_xi = convert(d_xi) + condensed.at_contacts(free)
-            problem = contact.Problem(condensed.G, None, convert(mu), convert(step.active()), self.d)
-            dz = contact.response(problem, convert(z), convert(xi), d_xi, convert(d_mu), self.solver)
+            least, d_least = (None if x is None else convert(x) for x in (least, d_least))
+            active, discs = convert(step.active()), laws.discs(step.system)
+            problem = contact.Problem(condensed.G, None, convert(mu), active, self.d, None, least, discs)
+            dz = contact.response(problem, convert(z), convert(xi), d_xi, convert(d_mu), self.solver, d_least)
             free, dP = condensed.add(free, dP, dz)
             dz = linalg.pack(dz)
         return linalg.pack(free), dz, condensed.percussions(dP)

@@ -36,7 +36,7 @@ class Values(NamedTuple):
     balance: Any  # (s, n_u) residual of (47)
     drift: Any  # (s - 1, n_q) Q^i - q_n - dt sum_j a_ij q_dot^j
     rows: Any  # (s - 1, n (d + 1) + n_g + n_gamma) at the stages 2..s: gamma_F, g_N / dt, g / dt, gamma
-    mu: Any  # (s - 1, n) friction coefficients
+    mu: Any  # (s - 1, n) friction coefficients, or (s - 1, n, number of discs)
     F: Any  # (s - 1, n_u) impulses of the stages 1..s-1
     start: Any  # (n_u,) p(t_n, q_n, u_n)
 
@@ -59,6 +59,7 @@ class Stages:
     n_g: int
     n_gamma: int
     quasi: bool  # whether the system defines q_dot
+    discs: tuple | None = None  # directions of every disc of a contact (see `laws.discs`)
 
     @property
     def m(self):
@@ -162,11 +163,17 @@ class Stages:
 
     def contact_problem(self, linear, values, c=None):
         """The contacts of all stages, or with c None their law alone; what is open now may close, so none is taken out."""
-        mu = values.mu.reshape(-1)
+        (n, d), mu = self.shape, self.friction(values.mu)
         # The normal rows are gaps over dt.
-        r = None if self.r is None else (self.r * linear.args.dt * jnp.ones_like(mu), self.r * jnp.ones_like(mu))
-        G, mu, active = map(self.convert, (linear.G, mu, jnp.ones(mu.shape, bool)))
-        return contact.Problem(G, c if c is None else self.convert(c), mu, active, self.shape[1], r and tuple(map(self.convert, r)))
+        ones = jnp.ones((n * (self.s - 1), 1 + d), values.mu.dtype)
+        r = None if self.r is None else (self.r * linear.args.dt * ones[:, 0], self.r * ones[:, 1:])
+        G, mu, active = map(self.convert, (linear.G, mu, jnp.ones(mu.shape[:1], bool)))
+        c, r = c if c is None else self.convert(c), r and tuple(map(self.convert, r))
+        return contact.Problem(G, c, mu, active, d, r, sizes=self.discs)
+
+    def friction(self, mu):
+        """Friction coefficients of the contacts of all stages, from those of the stages (s - 1, n, ...)."""
+        return mu.reshape(-1, *mu.shape[2:])
 
     def percussions(self, R, lead):
         """Rows of percussions as `Percussions`."""

@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ... import butcher
+from ... import butcher, laws
 from ...newton import storing_solutions
 from .. import base
 from ..base import Percussions, Scheme
@@ -103,7 +103,7 @@ class Lobatto(Scheme):
         """`step`, of which reverse mode would store everything."""
         args = Arguments(system, t, dt, state.q, state.u)
         n_g, n_gamma = state.P.P_g.shape[0], state.P.P_gamma.shape[0]
-        stages = Stages(self.stages, self.r, state.P.P_F.shape, n_g, n_gamma, system.defines("q_dot"))
+        stages = Stages(self.stages, self.r, state.P.P_F.shape, n_g, n_gamma, system.defines("q_dot"), laws.discs(system))
         x, slack, info = solve(stages, args, guess(stages, args, state), settings)
         q, u, P, R, end = finish(stages, args, x, slack, settings)
         return LobattoState(q, u, P, x.V, *R), base.total(info, end)

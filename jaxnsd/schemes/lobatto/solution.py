@@ -93,10 +93,11 @@ def error(stages, linear, args, x, tolerance):
     at = r, _, _ = problem.scale(), stages.convert(z), stages.convert(xi)
     F = jnp.abs(linalg.pack(contact.natural_map(problem, *at, contact.modes_at(problem, *at))))
     r_N, r_F = map(linalg.pack, r)
-    r_rows = contact.join(r_N, jnp.tile(r_F[:, None], (1, d)))
+    r_rows = contact.join(r_N, r_F)
     rounding_N, rounding_F = contact.split(r_rows * stages.join(rounding), k * n, d)
     # The radius of a disc is made of the normal row.
-    rounding = contact.join(rounding_N, rounding_F + (values.mu.reshape(-1) * rounding_N)[:, None])
+    radius = jnp.max(values.mu.reshape(k * n, -1), axis=1) * rounding_N
+    rounding = contact.join(rounding_N, rounding_F + radius[:, None])
     bound = tolerance * (jnp.max(jnp.abs(z)) + jnp.max(r_rows * stages.join(terms))) + rounding + tiny
     slack = contact.split(z, k * n, d)[0] - r_N * contact.split(xi, k * n, d)[0]
     return jnp.maximum(error, jnp.max(F / bound)), jnp.max(F), jnp.max(slack.reshape(k, n), axis=0)
@@ -118,7 +119,7 @@ class StageResponse:
         dV, dQ, dR_b, xi = linear.free(changes)
         dR = jnp.zeros((stages.s - 1, 0), x.V.dtype) if dR_b is None else dR_b.reshape(stages.s - 1, -1)
         if stages.m:
-            at = stages.join(x.R), stages.join(linear.values.rows), xi, changes.mu.reshape(-1)
+            at = stages.join(x.R), stages.join(linear.values.rows), xi, stages.friction(changes.mu)
             dz = linalg.pack(contact.response(stages.contact_problem(linear, linear.values), *map(stages.convert, at), self.solver))
             dV, dQ, dR_b = linear.add(dV, dQ, dR_b, dz)
             dR = dR if dR_b is None else dR_b.reshape(stages.s - 1, -1)
