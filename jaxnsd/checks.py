@@ -384,15 +384,22 @@ def _signatures(structure, leaves, q, u):
             f"{name}.tangential_velocity must return shape ({gap[0]}, {sum(part.d for part in parts)}), the columns of the friction of "
             f"{name}.law, {shapes}, got {tangential}"
         )
-    for field in laws.restitutions(system):
+    for field in _names(laws.restitutions, system):
 
         def value(system, field=field):
             given = laws.restitutions(system)[field]
             return jnp.asarray(given(jnp.ones(gap, q.dtype)) if callable(given) else given, q.dtype)
 
         contact_data(field, value)
-    for field in laws.coefficients(system):
+    for field in _names(laws.coefficients, system):
         contact_data(field, lambda system, field=field: jnp.asarray(laws.coefficients(system)[field], q.dtype))
+
+
+def _names(function, system):
+    """Names in what a function of a system returns, of which only the shapes are known: a user's method may compute with its fields."""
+    names = []
+    jax.eval_shape(lambda system: names.extend(function(system)), system)
+    return names
 
 
 def _line(error):

@@ -589,3 +589,28 @@ def test_sliding_rolling_and_drilling_at_once(scheme):
     np.testing.assert_allclose(P[rolls, 2:4], -0.004 * P_N[rolls, None] * against, atol=1e-9)
     np.testing.assert_allclose(P[drills, 4], -0.01 * P_N[drills] * np.sign(gamma[drills, 4]), atol=1e-9)
     assert slides.sum() > 5 and rolls.sum() > 50 and drills.sum() > 50
+
+
+def test_a_method_may_compute_restitution_from_fields():
+    """Checks know the shapes of the fields alone."""
+
+    @jaxnsd.system
+    class Uneven(jaxnsd.System):
+        hard: float = 0.8
+        soft: float = 0.1
+
+        def kinetic_energy(self, t, q, u):
+            return 0.5 * u @ u
+
+        def gap(self, t, q):
+            return q
+
+        def e_N(self):
+            return jnp.stack([self.hard, self.soft])
+
+        def mu(self):
+            return jnp.stack([self.soft, self.soft])
+
+    jaxnsd.check(Uneven(), jaxnsd.Moreau(), jnp.ones(2), jnp.zeros(2), 0.1, 1e-2)
+    with pytest.raises(ValueError, match="e_N"):
+        jaxnsd.check(Uneven(hard=1.2), jaxnsd.Moreau(), jnp.ones(2), jnp.zeros(2), 0.1, 1e-2)
