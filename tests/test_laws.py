@@ -605,6 +605,9 @@ def test_a_method_may_compute_restitution_from_fields():
         def gap(self, t, q):
             return q
 
+        def tangential_velocity(self, t, q, u):
+            return u[:, None]
+
         def e_N(self):
             return jnp.stack([self.hard, self.soft])
 
