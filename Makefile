@@ -23,11 +23,11 @@ test: $(VENV)/.installed-test ## lint, format check and the fast tests
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.installed-test ## the slow tests, then those of the oldest JAX
-	$(BIN)/python -m pytest -m "slow and not long" || [ $$? = 5 ] # 5: none is slow
+	$(BIN)/python -m pytest -m slow
 	@$(MAKE) --no-print-directory test-oldest
 
 test-long: $(VENV)/.installed-test ## campaigns: every scheme on every system, orders, thousands of states and of tossed bodies (hours)
-	$(BIN)/python -m pytest -m "slow and long"
+	$(BIN)/python -m pytest -m long
 
 test-oldest: $(OLDEST)/.installed ## values and derivatives with the oldest JAX that is supported
 	$(OLDEST)/bin/python -m pytest -m oldest $$(grep -l 'mark\.oldest' tests/test_*.py) # other files need what is not installed

@@ -1,9 +1,7 @@
-"""All schemes of the library, for the tests that hold every one of them to the same physics, and a system that they share."""
+"""All schemes of the library, for the tests that hold every one of them to the same physics."""
 
-import jax.numpy as jnp
 import pytest
 
-import jaxnsd
 from jaxnsd.schemes import (
     HHT,
     GeneralizedAlpha,
@@ -28,7 +26,7 @@ POSITION_LEVEL = [Lobatto(stages=s) for s in (2, 3, 4, 5)]
 SCHEMES = [*MOREAU_TYPE, *PREDICTING, *POSITION_LEVEL]
 
 
-#: One scheme of every family. The others take longer to compile than they tell: some combinations of them run with the slow tests.
+#: One scheme of every family. The others take longer to compile than they tell: some combinations of them run with the long tests.
 REPRESENTATIVE = [SymmetricMoreau(), MoreauJean(), GeneralizedAlpha(), Lobatto(stages=3)]
 
 
@@ -37,21 +35,10 @@ def label(scheme):
     return f"{scheme.name}-{scheme.stages}" if scheme in POSITION_LEVEL else scheme.name
 
 
-def over(schemes, fast=None):
-    """Decorator: the test runs once for each of these schemes, with the slow tests for those that are not in ``fast``."""
-    marks = {scheme: [] if fast is None or scheme in fast else [pytest.mark.slow] for scheme in schemes}
-    return pytest.mark.parametrize("scheme", [pytest.param(scheme, id=label(scheme), marks=marks[scheme]) for scheme in schemes])
+def over(schemes, fast=None, slow=()):
+    """Decorator: the test runs once for each of these schemes, in the tier of the fast, the slow or else the long tests."""
 
+    def marks(scheme):
+        return [] if fast is None or scheme in fast else [pytest.mark.slow if scheme in slow else pytest.mark.long]
 
-@jaxnsd.system
-class Skate(jaxnsd.System):
-    """A skate on an inclined plane, x downhill, with a bilateral constraint on velocity level: q = (x, y, phi)."""
-
-    def kinetic_energy(self, t, q, u):
-        return 0.5 * (u[0] ** 2 + u[1] ** 2 + 0.3 * u[2] ** 2)
-
-    def potential_energy(self, t, q):
-        return -2 * q[0]
-
-    def velocity_constraint(self, t, q, u):
-        return jnp.stack([u[0] * jnp.sin(q[2]) - u[1] * jnp.cos(q[2])])
+    return pytest.mark.parametrize("scheme", [pytest.param(scheme, id=label(scheme), marks=marks(scheme)) for scheme in schemes])

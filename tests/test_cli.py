@@ -14,9 +14,6 @@ import jaxnsd
 from jaxnsd import cli, demo
 from jaxnsd.models import MODELS, RotatingBall
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 
 def call(capsys, *arguments):
     """``(exit status, stdout, stderr)`` of the command line, in this process."""
@@ -173,7 +170,7 @@ def test_identification_windows_hold_one_impact_each_and_share_no_start():
     assert np.all(np.sum((starts[:, None] <= jumps) & (jumps < starts[:, None] + length), axis=1) == 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_demo(capsys, tmp_path):
     status, out, _ = call(capsys, "demo", "--quick", "--out", tmp_path / "new" / "directory")
     assert status == 0

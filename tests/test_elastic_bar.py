@@ -7,9 +7,6 @@ import pytest
 import jaxnsd
 from jaxnsd.models import elastic_bar
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 C = np.sqrt(210e9 / 7800)
 FORCE = 3.14e-4 * np.sqrt(210e9 * 7800) * 0.1
 
@@ -24,8 +21,9 @@ def exact_displacement(t, x, length):
 @pytest.mark.parametrize(
     ("n", "dt", "schemes"),
     [
-        (100, 2e-6, [jaxnsd.MoreauJean(), jaxnsd.HHT(0.1), jaxnsd.KrenkHogsberg(0.5)]),
-        pytest.param(1000, 5e-7, [jaxnsd.Newmark(), jaxnsd.GeneralizedAlpha(0.5)], marks=pytest.mark.slow),
+        (100, 2e-6, [jaxnsd.KrenkHogsberg(0.5)]),
+        pytest.param(100, 2e-6, [jaxnsd.MoreauJean(), jaxnsd.HHT(0.1)], marks=pytest.mark.slow),
+        pytest.param(1000, 5e-7, [jaxnsd.Newmark(), jaxnsd.GeneralizedAlpha(0.5)], marks=pytest.mark.long),
     ],
 )
 def test_wave_in_the_bar_is_that_of_the_continuous_bar(n, dt, schemes):
@@ -54,16 +52,19 @@ def test_wave_in_the_bar_is_that_of_the_continuous_bar(n, dt, schemes):
         assert -q[:, 0].min() < 1.1 * 0.1 * dt
 
 
-def test_tridiagonal_and_dense_matrices_give_one_motion():
-    bar = elastic_bar(40)
+@pytest.mark.parametrize(
+    ("n", "scheme"), [(10, jaxnsd.MoreauJean()), pytest.param(40, jaxnsd.GeneralizedAlpha(0.5), marks=pytest.mark.slow)]
+)
+def test_tridiagonal_and_dense_matrices_give_one_motion(n, scheme):
+    bar = elastic_bar(n)
     dense = jaxnsd.LinearSystem(bar.mass.dense(), bar.K.dense(), G=bar.G)
-    for scheme in (jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.5)):
-        a, b = (jaxnsd.simulate(s, scheme, *bar.initial_state(), 8e-4, 2e-6) for s in (bar, dense))
-        np.testing.assert_allclose(a.q, b.q, atol=1e-13)
-        np.testing.assert_allclose(a.P_N, b.P_N, atol=1e-9)
+    a, b = (jaxnsd.simulate(s, scheme, *bar.initial_state(), 8e-4, 2e-6) for s in (bar, dense))
+    assert np.any(a.P_N > 0)
+    np.testing.assert_allclose(a.q, b.q, atol=1e-13)
+    np.testing.assert_allclose(a.P_N, b.P_N, atol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_numerical_damping_quiets_the_mesh_and_spares_the_wave():
     """Spurious oscillation of the free end behind the front: less with damping of high frequencies, at little cost in energy."""
     bar = elastic_bar(60)

@@ -10,17 +10,19 @@ import jaxnsd
 from jaxnsd import Event, System, simulate
 from jaxnsd.models import BouncingBall
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 SCHEMES = [jaxnsd.Moreau(), jaxnsd.MoreauJean(), jaxnsd.Lobatto(2), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())]
+
+
+def fall(scheme, height, dt, ball=None):
+    """A ball from a height at rest: always as many steps, so that a scheme is compiled once for all tests."""
+    return simulate(ball or BouncingBall(), scheme, jnp.array([height]), jnp.zeros(1), 4000 * dt, dt)
 
 
 @over(SCHEMES, SCHEMES[:1])
 def test_bouncing_ball(scheme):
     """Impacts at t_1 (1 + 2 e + 2 e^2 + ...): each is seen, in its step or next to it; their accumulation once, and no other event."""
     ball, dt = BouncingBall(), 1e-3
-    sol = simulate(ball, scheme, jnp.array([1.0]), jnp.zeros(1), 4.0, dt)
+    sol = fall(scheme, 1.0, dt)
     first, e = np.sqrt(2 / ball.gravity), ball.e_N
     times = first * np.concatenate([[1.0], 1 + 2 * np.cumsum(e ** np.arange(1, 40))])
     closing = ball.gravity * first * e ** np.arange(40)
@@ -36,35 +38,33 @@ def test_bouncing_ball(scheme):
 
 
 def test_stored_intervals_hold_the_events_of_all_their_steps():
-    ball = BouncingBall()
-    run = lambda k: simulate(ball, jaxnsd.Moreau(), jnp.array([1.0]), jnp.zeros(1), 1.0, 1e-3, save_every=k)  # noqa: E731
-    fine, coarse = run(1), run(100)
-    np.testing.assert_array_equal(coarse.events, np.bitwise_or.reduce(np.asarray(fine.events).reshape(10, 100), axis=1))
-    assert coarse.count(Event.IMPACT) == fine.count(Event.IMPACT) == 1
-    batch = jax.vmap(lambda h: simulate(ball, jaxnsd.Moreau(), h[None], jnp.zeros(1), 1.0, 1e-3))(jnp.array([0.5, 10.0]))
-    np.testing.assert_array_equal(batch.count(Event.IMPACT) > 0, [True, False])
+    fine = fall(jaxnsd.Moreau(), 1.0, 1e-3)
+    coarse = simulate(BouncingBall(), jaxnsd.Moreau(), jnp.array([1.0]), jnp.zeros(1), 4.0, 1e-3, save_every=100)
+    np.testing.assert_array_equal(coarse.events, np.bitwise_or.reduce(np.asarray(fine.events).reshape(40, 100), axis=1))
+    batch = jax.tree.map(lambda *x: jnp.stack(x), fall(jaxnsd.Moreau(), 1.0, 1e-3), fall(jaxnsd.Moreau(), 100.0, 1e-3))
+    np.testing.assert_array_equal(batch.count(Event.IMPACT), [fine.count(Event.IMPACT), 0])
 
 
 def test_soft_landing_is_grazing():
     """A ball released just above the floor closes slower than a step of gravity tells from rest; one that lies there has no event."""
     ball, dt = BouncingBall(e_N=0.0), 1e-2
-    run = lambda height: simulate(ball, jaxnsd.Moreau(), jnp.array([height]), jnp.zeros(1), 0.2, dt)  # noqa: E731
-    soft, rest = run(0.2 * ball.gravity * dt**2), run(-1e-12)
+    soft, rest = (fall(jaxnsd.Moreau(), height, dt, ball) for height in (0.2 * ball.gravity * dt**2, -1e-12))
     assert soft.count(Event.GRAZING) == 1 and soft.count(Event.IMPACT) == 0
     assert not np.any(rest.events)
 
 
 @jaxnsd.system
 class Row(System):
-    """Three beads on a line; the outer ones fly towards the one in the middle."""
+    """Three balls of equal mass and size on a line."""
 
+    diameter: float = 1.0
     e_N: float = 0.8
 
     def mass_matrix(self, t, q):
         return jnp.eye(3)
 
     def gap(self, t, q):
-        return jnp.diff(q) - 1.0
+        return jnp.diff(q) - self.diameter
 
 
 def test_coupled_impacts_in_one_step():
@@ -77,26 +77,16 @@ def test_coupled_impacts_in_one_step():
     assert apart.count(Event.SIMULTANEOUS) == 0 and apart.count(Event.IMPACT) >= 2
 
 
-@jaxnsd.system
-class Cradle(System):
-    """Three balls of equal mass on a line."""
-
-    e_N: float = 1.0
-
-    def mass_matrix(self, t, q):
-        return jnp.eye(3)
-
-    def gap(self, t, q):
-        return jnp.diff(q)
-
-
 def test_a_ball_that_hits_two_that_touch():
     """Whether the last ball takes part in the impact depends on the last bit of a gap: flagged, wherever the bit falls."""
+
+    def run(gap):
+        start = jnp.array([-0.105, 0.0, gap]), jnp.array([1.0, 0.0, 0.0])
+        return simulate(Row(diameter=0.0, e_N=1.0), jaxnsd.Moreau(), *start, 0.3, 1e-2)
+
     for gap in (0.0, 1e-15, -1e-15):
-        sol = simulate(Cradle(), jaxnsd.Moreau(), jnp.array([-0.105, 0.0, gap]), jnp.array([1.0, 0.0, 0.0]), 0.2, 1e-2)
-        assert sol.count(Event.SIMULTANEOUS) == 1
-    apart = simulate(Cradle(), jaxnsd.Moreau(), jnp.array([-0.105, 0.0, 0.05]), jnp.array([1.0, 0.0, 0.0]), 0.2, 1e-2)
-    assert apart.count(Event.SIMULTANEOUS) == 0
+        assert run(gap).count(Event.SIMULTANEOUS) == 1
+    assert run(0.05).count(Event.SIMULTANEOUS) == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*float32")

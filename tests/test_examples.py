@@ -9,9 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -65,7 +62,7 @@ def test_bad_arguments_get_one_line_and_status_2(capsys, name, arguments, words)
     assert words in lines[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_monte_carlo_reports_every_member(capsys, tmp_path):
     picture = tmp_path / "a.png"
     # 40 members in chunks of 16: the last chunk is not full.
@@ -91,7 +88,7 @@ def test_monte_carlo_leaves_out_what_failed(capsys):
     assert "66.67 % walk" in out and "mean 110.00" in out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_elastic_bar_compares_schemes(capsys, tmp_path):
     picture = tmp_path / "a.png"
     status, out, _ = call(capsys, "elastic_bar", "--nodes", 30, "--dt", "4e-6", "--out", picture)
@@ -106,7 +103,7 @@ def test_elastic_bar_compares_schemes(capsys, tmp_path):
     assert rows["MoreauJean(0.5)"][3] == 0 and rows["MoreauJean(1)"][2] < rows["GeneralizedAlpha(0.5)"][2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_identify_tells_the_kinds_of_derivative_apart(capsys, tmp_path):
     picture = tmp_path / "a.png"
     status, out, _ = call(capsys, "identify", "--iterations", 15, "--out", picture)
@@ -150,7 +147,7 @@ def test_identify_compares_with_a_path_that_bounces_as_it_should():
     np.testing.assert_allclose(path, np.stack([x, [h, 0, e**2 * h, 0, e**4 * h]], axis=1), atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lobatto_figures(capsys, tmp_path):
     """No penetration, no opening of joints, orders 2 and 4 without and about one with an impact."""
     status, out, _ = call(capsys, "lobatto_figures", "--quick", "--out", tmp_path / "figures")

@@ -13,9 +13,6 @@ from test_examples import load
 
 from jaxnsd import Event
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 pytest.importorskip("scipy")
 example = load("gradient_evidence")
 
@@ -38,7 +35,7 @@ EXACT = [
 #: Motions in which contacts stay closed, slide and stick: these changes are not located, and of first order.
 CLOSED = ["plastic landing, sliding to rest", "accumulation point, sliding to rest", "sliding that reverses without rest"]
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+long = functools.partial(pytest.param, marks=pytest.mark.long)
 
 
 @functools.cache
@@ -57,13 +54,13 @@ def order(values):
     return np.log10(values[0] / values[1])
 
 
-#: One case of each kind for the fast tests: the others are steps of the same code on other motions.
-QUICK = ["oblique impacts with friction: slip, slip, stick", "accumulation point, sliding to rest"]
+#: One case for the fast tests: the others are steps of the same code on other motions.
+QUICK = ["oblique impacts with friction: slip, slip, stick"]
 
 
 def over(names, quick=QUICK):
-    """Decorator: the test runs once for each of these cases, with the slow tests for those that are not quick."""
-    return pytest.mark.parametrize("name", [name if name in quick else slow(name) for name in names])
+    """Decorator: the test runs once for each of these cases, with the long tests for those that are not quick."""
+    return pytest.mark.parametrize("name", [name if name in quick else long(name) for name in names])
 
 
 @over([*EXACT, *CLOSED, "rolling onset", ROLLING, PENDULUM])
@@ -74,7 +71,7 @@ def test_saltation_is_of_first_order(name):
     assert order(values) > 0.7
 
 
-@over([*EXACT, *CLOSED, ROLLING, PENDULUM], QUICK[:1])
+@over([*EXACT, *CLOSED, ROLLING, PENDULUM])
 def test_discrete_does_not_converge(name):
     """The derivative of the steps as computed keeps its error, which is larger than that of the saltation-consistent one."""
     values = errors(name, "discrete")
@@ -82,7 +79,7 @@ def test_discrete_does_not_converge(name):
     assert values[1] > 5 * errors(name, "saltation")[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rolling_onset_needs_no_saltation():
     """Where sliding ends in rolling the velocity is continuous and the slip ends at zero: the derivative of the steps converges."""
     np.testing.assert_allclose(errors("rolling onset", "discrete"), errors("rolling onset", "saltation"), rtol=1e-6)
@@ -101,14 +98,14 @@ def test_located_impacts_before_sliding_and_rest(name):
     assert order(values) > 0.7
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_located_impacts_keep_the_order_of_the_scheme():
     """Double pendulum: generalized-alpha is of second order, through impacts as well."""
     values = errors(PENDULUM, "located")
     assert values[0] < 2e-2 and order(values) > 1.8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_woodpecker():
     """The period of a limit cycle with twelve events, by the derivative of its return map: discrete, O(1) wrong; saltation converges."""
     values = errors(WOODPECKER, "saltation")
@@ -116,13 +113,13 @@ def test_woodpecker():
     assert errors(WOODPECKER, "discrete")[1] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_woodpecker_with_located_impacts():
     values = errors(WOODPECKER, "located")
     assert values[1] < 0.03 and order(values) > 0.7
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_reference_of_the_woodpecker():
     """The woodpecker: the return map closes, and the period changes as it does from one limit cycle to another, by brute force."""
     z = example.limit_cycle()
@@ -141,10 +138,10 @@ def test_the_reference_of_the_woodpecker():
 @pytest.mark.parametrize(
     ("name", "event"),
     [
-        slow("two discs, grazing by 1e-06 of the diameter", None),
-        slow("corner, both walls at once (wall 1 first)", Event.SIMULTANEOUS),
-        slow("corner, both walls at once (wall 2 first)", Event.SIMULTANEOUS),
-        slow("bouncing ball, 8 impacts, 5 ms before the accumulation", Event.ACCUMULATION),
+        long("two discs, grazing by 1e-06 of the diameter", None),
+        long("corner, both walls at once (wall 1 first)", Event.SIMULTANEOUS),
+        long("corner, both walls at once (wall 2 first)", Event.SIMULTANEOUS),
+        long("bouncing ball, 8 impacts, 5 ms before the accumulation", Event.ACCUMULATION),
     ],
 )
 def test_where_no_derivative_is_to_be_had(name, event):
@@ -158,6 +155,7 @@ def test_where_no_derivative_is_to_be_had(name, event):
 
 
 # ------------------------------------------------------------------------------------------------------------- the script
+@pytest.mark.slow
 def test_script(capsys):
     assert example.main(["--quick", "--cases", "moving table"]) == 0
     head, rule, row = capsys.readouterr().out.strip().splitlines()

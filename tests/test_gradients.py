@@ -52,17 +52,19 @@ STARTS = {"flies": (0.3, 1.0, 1.0, 0.5), "bounces": (0.3, 0.1, 1.0, 0.5), "slide
 PARAMETERS = (1.3, 9.0, 0.2, 0.4)
 
 
-@over(SCHEMES, SCHEMES[1:2])
+@over(SCHEMES, SCHEMES[:1], slow=SCHEMES)
 def test_discrete_derivative_in_both_modes(scheme):
     run = final(scheme)
     theta = jnp.array([(*start, *PARAMETERS) for start in STARTS.values()])
-    forward, reverse = (jax.jit(jax.vmap(transform(run)))(theta) for transform in (jax.jacfwd, jax.jacrev))
-    values = jax.jit(jax.vmap(run))
+    weights = jnp.array([1.0, -0.7, 0.4, 1.3])
+    with_values = jax.jit(jax.vmap(jax.jacfwd(lambda theta: (run(theta),) * 2, has_aux=True)))
+    forward, _ = with_values(theta)
+    reverse = jax.jit(jax.vmap(jax.grad(lambda theta: weights @ run(theta))))(theta)
+    np.testing.assert_allclose(reverse, np.einsum("i,kij->kj", weights, forward), rtol=1e-10, atol=1e-12)
     for k in range(theta.shape[1]):
         step = jnp.zeros(theta.shape[1]).at[k].set(1e-6)
-        difference = (values(theta + step[None]) - values(theta - step[None])) / 2e-6
+        difference = (with_values(theta + step[None])[1] - with_values(theta - step[None])[1]) / 2e-6
         np.testing.assert_allclose(forward[:, :, k], difference, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(reverse[:, :, k], forward[:, :, k], rtol=1e-10, atol=1e-12)
     # The problem is not trivial: friction, restitution, mass and gravity matter where they should, and not in the air.
     matters = np.abs(forward).max(1) > 1e-3
     np.testing.assert_array_equal(matters[:, 6], [False, True, True])
@@ -147,7 +149,7 @@ class Puck(System):
         return u[None, :2]
 
 
-@over(SCHEMES, [])
+@over(SCHEMES, [], slow=SCHEMES)
 def test_no_gradient_is_infinite_or_not_a_number(scheme):
     # Open, resting, sticking and sliding, with zero slip, zero percussion, e = 0 and 1 and mu = 0: every kink of the law.
     rng = np.random.default_rng(3)

@@ -15,9 +15,6 @@ import jaxnsd
 from jaxnsd import lanes
 from jaxnsd.models import BouncingBall
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 
 def motion(args):
     """A loop with a branch; its arguments are a number, a vector, and an integer vector that is not differentiated."""
@@ -76,7 +73,7 @@ def test_results_do_not_depend_on_the_number_of_cores(monkeypatch):
 
     heights, e = jnp.linspace(0.5, 1.5, 9), 0.7
     results = []
-    for strands in (1, 2, 4):
+    for strands in (1, 4):
         jax.clear_caches()
         monkeypatch.setattr(lanes, "STRANDS", strands)
         results.append(np.asarray(jax.jit(jax.vmap(jax.value_and_grad(final, 1), (0, None)))(heights, e)))

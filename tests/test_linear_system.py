@@ -23,7 +23,7 @@ def oscillator(**changes):
     return LinearSystem(**{"mass": M, "K": K, **changes})
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 100])
+@pytest.mark.parametrize("n", [1, 2, 7, 100])
 def test_cyclic_reduction_solves_tridiagonal_systems(n):
     rng = np.random.default_rng(n)
     off = rng.normal(size=n - 1)

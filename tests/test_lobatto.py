@@ -7,16 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import GRAVITY, Skate, TumblingBody
 from scipy.integrate import solve_ivp
 
 import jaxnsd
 from jaxnsd import Lobatto, SemismoothNewton, System, butcher, simulate
 from jaxnsd.models import PointMassOnSlope, RotatingBall, SliderCrank, SliderCrankMinimal
-
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
-GRAVITY = 9.81
 
 
 # -------------------------------------------------------------------------------------------------------------- little systems
@@ -60,59 +56,7 @@ class PendulumWithWall(Pendulum):
         return u[1:, None] - 0.2
 
 
-@jaxnsd.system
-class Skate(System):
-    """A skate on an inclined plane as a nonholonomic constraint: q = (x, y, phi), x downhill."""
-
-    acceleration: float = 2.0
-    inertia: float = 0.3
-
-    def kinetic_energy(self, t, q, u):
-        return 0.5 * (u[0] ** 2 + u[1] ** 2 + self.inertia * u[2] ** 2)
-
-    def force(self, t, q, u):
-        return jnp.stack([jnp.asarray(self.acceleration, q.dtype), jnp.zeros((), q.dtype), jnp.zeros((), q.dtype)])
-
-    def velocity_constraint(self, t, q, u):
-        return jnp.stack([u[0] * jnp.sin(q[2]) - u[1] * jnp.cos(q[2])])
-
-    def exact(self, t, omega):
-        """x = a sin^2(omega t) / (2 omega^2), y = a (2 omega t - sin(2 omega t)) / (4 omega^2), phi = omega t."""
-        a = self.acceleration / omega**2
-        return np.stack([a / 2 * np.sin(omega * t) ** 2, a / 4 * (2 * omega * t - np.sin(2 * omega * t)), omega * t], axis=-1)
-
-
 INERTIA = (0.02, 0.03, 0.045)
-FOOT = (0.05, -0.1, -0.3)
-
-
-@jaxnsd.system
-class TumblingBody(System):
-    """A body without symmetry, with a frictional foot: q = (position, quaternion), u = (velocity, body-fixed angular velocity)."""
-
-    e_N: float = 0.3
-    mu: float = 0.4
-
-    def kinetic_energy(self, t, q, u):
-        return 0.5 * (u[:3] @ u[:3] + jnp.array(INERTIA) @ u[3:] ** 2)
-
-    def potential_energy(self, t, q):
-        return GRAVITY * q[2]
-
-    def q_dot(self, t, q, u):
-        s, v, w = q[3], q[4:], u[3:]
-        return jnp.concatenate([u[:3], 0.5 * jnp.stack([-v @ w]), 0.5 * (s * w + jnp.cross(v, w))])
-
-    def rotate(self, q, r):
-        s, v = q[3], q[4:]
-        norm = q[3:] @ q[3:]
-        return r + 2 * jnp.cross(v, jnp.cross(v, r) + s * r) / norm
-
-    def gap(self, t, q):
-        return (q[:3] + self.rotate(q, jnp.array(FOOT)))[2:]
-
-    def tangential_velocity(self, t, q, u):
-        return (u[:3] + self.rotate(q, jnp.cross(u[3:], jnp.array(FOOT))))[None, :2]
 
 
 @jaxnsd.system
@@ -193,6 +137,22 @@ def along(function, axes):
     return lambda *args: np.asarray(function(*args))
 
 
+@jax.jit
+def evaluated(system, stages, nodes):
+    """Derived quantities at all stages of all steps and at all nodes, in one program."""
+    kinetic = ("b", "W_N", "W_F", "W_g", "W_gamma")
+    both = ("momentum", "tangential_velocity", "velocity_constraint")
+
+    def at_stage(t, q, u):
+        values = {name: getattr(system, name)(t, q, u) for name in kinetic + both}
+        return values | {"gap": system.gap(t, q), "constraint": system.constraint(t, q)}
+
+    def at_node(t, q, u):
+        return {f"node {name}": getattr(system, name)(t, q, u) for name in ("gap_velocity", "constraint_velocity", *both)}
+
+    return jax.vmap(jax.vmap(at_stage))(*stages) | jax.vmap(at_node)(*nodes)
+
+
 def violations(system, solution, dt):
     """Largest violation of each equation of C24 over all steps, relative to the terms in it, from the stored arrays alone."""
     t, q, u = (np.asarray(getattr(solution, name)) for name in "tqu")
@@ -207,18 +167,16 @@ def violations(system, solution, dt):
     Q = positions(V) if not system.defines("q_dot") else np.repeat(q[:-1, None], s, axis=1)
     for _ in range(60 if system.defines("q_dot") else 0):
         Q = positions(along(system.q_dot, 2)(times, Q, V))
-    at = (times, Q, V)
-    F = dt * along(system.b, 2)(*at)
-    F = F + np.einsum("nsui,nsi->nsu", along(system.W_N, 2)(*at), R_N) + np.einsum("nsuid,nsid->nsu", along(system.W_F, 2)(*at), R_F)
-    F = F + np.einsum("nsui,nsi->nsu", along(system.W_g, 2)(*at), R_g) + np.einsum("nsui,nsi->nsu", along(system.W_gamma, 2)(*at), R_gamma)
-    p_n, p_end = along(system.momentum, 1)(t[:-1], q[:-1], u[:-1]), along(system.momentum, 1)(t[1:], q[1:], u[1:])
-    p_i = along(system.momentum, 2)(*at)
+    x = jax.tree.map(np.asarray, evaluated(system, (times, Q, V), (t, q, u)))
+    F = dt * x["b"] + np.einsum("nsui,nsi->nsu", x["W_N"], R_N) + np.einsum("nsuid,nsid->nsu", x["W_F"], R_F)
+    F = F + np.einsum("nsui,nsi->nsu", x["W_g"], R_g) + np.einsum("nsui,nsi->nsu", x["W_gamma"], R_gamma)
+    p_n, p_end = x["node momentum"][:-1], x["node momentum"][1:]
+    p_i = x["momentum"]
     momentum = np.max(np.abs(p_n)) + np.max(np.abs(F))
-    gap, gamma_F = along(system.gap, 2)(times, Q)[:, 1:], along(system.tangential_velocity, 2)(*at)[:, 1:]
+    gap, gamma_F = x["gap"][:, 1:], x["tangential_velocity"][:, 1:]
     e_N, e_F, mu = (np.asarray(x) for x in system.contact_data(t[0], jnp.asarray(q[0])))
-    before, after = (t[:-1], q[:-1], u[:-1]), (t[1:], q[1:], u[1:])
-    xi_N = along(system.gap_velocity, 1)(*after) + e_N * along(system.gap_velocity, 1)(*before)
-    xi_F = along(system.tangential_velocity, 1)(*after) + e_F[:, None] * along(system.tangential_velocity, 1)(*before)
+    xi_N = x["node gap_velocity"][1:] + e_N * x["node gap_velocity"][:-1]
+    xi_F = x["node tangential_velocity"][1:] + e_F[:, None] * x["node tangential_velocity"][:-1]
     P_N, P_F = np.einsum("s,nsi->ni", b, R_N), np.einsum("s,nsid->nid", b, R_F)
     # Any stage that met the contact: (67) asks the last one only.
     closed = (R_N[:, :-1] > 0).any(axis=1) | (gap <= 0).any(axis=1)
@@ -239,9 +197,9 @@ def violations(system, solution, dt):
         "(47) end": worst(p_end - p_n - np.einsum("j,njk->nk", b, F), momentum),
         "(47) position": worst(q[1:] - Q[:, -1], 1 + np.max(np.abs(q))),
         "percussions": worst(P_N - solution.P_N, force) + worst(P_F - solution.P_F, force),
-        "(50) position": worst(along(system.constraint, 2)(times, Q), 1),
-        "(50) velocity": worst(along(system.constraint_velocity, 1)(*after), speed),
-        "(51)": worst(along(system.velocity_constraint, 2)(*at)[:, 1:], speed) + worst(along(system.velocity_constraint, 1)(*after), speed),
+        "(50) position": worst(x["constraint"], 1),
+        "(50) velocity": worst(x["node constraint_velocity"][1:], speed),
+        "(51)": worst(x["velocity_constraint"][:, 1:], speed) + worst(x["node velocity_constraint"][1:], speed),
         "(52) gap": float(np.max(-gap, initial=0)),
         "(52) pull": float(np.max(-R_N[:, :-1], initial=0)) / force,
         "(52) complementarity": worst(np.minimum(gap / dt / speed, R_N[:, :-1] / force), 1),
@@ -252,10 +210,6 @@ def violations(system, solution, dt):
     }
 
 
-def quaternion_state():
-    return jnp.array([0.0, 0.0, 0.35, 1.0, 0.0, 0.0, 0.0]), jnp.array([0.5, 0.0, 0.0, 2.0, -1.0, 3.0])
-
-
 #: system, stages, initial state, dt: every feature at least once, and every number of stages.
 CASES = {
     "ball that falls": (RotatingBall(), 3, RotatingBall().initial_state(0.0), 1e-2),
@@ -263,8 +217,8 @@ CASES = {
     "slope": (PointMassOnSlope(), 4, PointMassOnSlope().initial_state(2), 0.05),
     "slope, 5 stages": (PointMassOnSlope(), 5, PointMassOnSlope().initial_state(2), 0.05),
     "wall, driven": (PendulumWithWall(amplitude=0.1), 3, PendulumWithWall().initial_state(), 0.02),
-    "skate": (Skate(), 3, (jnp.zeros(3), jnp.array([0.0, 0.0, 1.5])), 0.05),
-    "tumbling": (TumblingBody(), 3, quaternion_state(), 0.01),
+    "skate": (Skate(), 3, Skate().initial_state(), 0.05),
+    "tumbling": (TumblingBody(), 3, TumblingBody().initial_state(), 0.01),
     "slider-crank": (SliderCrank(), 3, SliderCrank().initial_state(), 1e-4),
     "slider-crank, RATTLE": (SliderCrank(), 2, SliderCrank().initial_state(), 1e-4),
     "sledge": (Sledge(), 3, (jnp.array([0.0, 0.1]), jnp.array([1.0, 0.0])), 0.01),
@@ -281,7 +235,7 @@ def solved(case):
     return simulate(system, Lobatto(s), q0, u0, n * dt, dt).raise_if_failed()
 
 
-@pytest.mark.parametrize("case", [case if case in FAST else pytest.param(case, marks=pytest.mark.slow) for case in CASES])
+@pytest.mark.parametrize("case", [case if case in FAST else pytest.param(case, marks=pytest.mark.long) for case in CASES])
 def test_equations_of_every_step(case):
     """Momentum, positions, both levels of the constraints, complementarity, slip direction and impact law, (47)-(59), on every step."""
     system, _, _, dt = CASES[case]
@@ -397,7 +351,7 @@ def slope_reference(T):
     "s, sizes",
     [
         (2, (16, 32, 64)),
-        *(pytest.param(s, sizes, marks=pytest.mark.slow) for s, sizes in ((3, (8, 16, 32, 64)), (4, (8, 16, 32)), (5, (8, 16)))),
+        *(pytest.param(s, sizes, marks=pytest.mark.long) for s, sizes in ((3, (8, 16, 32, 64)), (4, (8, 16, 32)), (5, (8, 16)))),
     ],
 )
 def test_order_with_persistent_contact(s, sizes):
@@ -410,7 +364,7 @@ def test_order_with_persistent_contact(s, sizes):
         assert errors[1] < 1e-12 and errors[0] / errors[1] > 2**7.5, "order 8, down to round-off"
 
 
-@pytest.mark.parametrize("s", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("s", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.long)])
 def test_first_order_across_impacts(s):
     """C24 6.3, case 2: about first order, as all schemes that capture events."""
     sizes = (16, 32, 64)
@@ -420,7 +374,7 @@ def test_first_order_across_impacts(s):
     assert errors[-1] < 2e-2 and errors[-1] > 1e-5
 
 
-@pytest.mark.parametrize("s", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("s", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)])
 def test_order_with_a_driven_constraint(s):
     """Order 2 s - 2 with a bilateral, rheonomic constraint, against the pendulum's angle by another method."""
     system = Pendulum(amplitude=0.3)
@@ -438,16 +392,17 @@ def test_order_with_a_driven_constraint(s):
 
 
 @pytest.mark.parametrize("s", [2, 3, 4])
-@pytest.mark.slow
+@pytest.mark.long
 def test_nonholonomic_constraint(s):
     """The skate against its closed form. The index shift between R^{i-1} and gamma^i, C24 (51), costs order: s - 1 is what is left."""
-    sizes, omega = (16, 32, 64), 1.5
-    reference = Skate().exact(1.6, omega)
-    errors = errors_at(Skate(), s, (jnp.zeros(3), jnp.array([0.0, 0.0, omega])), 1.6, sizes, reference)
+    sizes, T, omega, slope = (16, 32, 64), 1.6, 1.5, 2.0
+    angle = omega * T
+    reference = np.array([slope / 2 * np.sin(angle) ** 2, slope / 4 * (2 * angle - np.sin(2 * angle)), angle * omega**2]) / omega**2
+    errors = errors_at(Skate(), s, Skate().initial_state(), T, sizes, reference)
     assert observed(sizes, errors) == pytest.approx(s - 1, abs=0.15)
 
 
-@pytest.mark.parametrize("s", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("s", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_turning_slip_is_of_first_order(s):
     """A mass slides in a plane with a force across: the friction of a step has the direction of slip at its end, C24 (58)."""
     T, sizes = 0.6, (16, 32, 64)
@@ -463,7 +418,7 @@ def test_turning_slip_is_of_first_order(s):
 
 # --------------------------------------------------------------------------------------------------------------- formulations
 @pytest.mark.parametrize("s", [2, 3])
-@pytest.mark.slow
+@pytest.mark.long
 def test_quaternion_in_two_formulations(s):
     """A free body: quasi-velocities with q_dot = B(q) u, and redundant coordinates with |q| = 1 as a constraint, converge to each other."""
     omega, T, sizes = np.array([0.5, 2.0, -0.7]), 1.6, (16, 32)
@@ -479,7 +434,7 @@ def test_quaternion_in_two_formulations(s):
     assert np.log2(differences[0] / differences[1]) == pytest.approx(2 * s - 2, abs=0.3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_slider_crank_in_two_formulations():
     """Redundant and minimal coordinates give the same motion: through impacts, up to the error of the time steps."""
     n, dt = STEPS, 1e-4
@@ -492,7 +447,7 @@ def test_slider_crank_in_two_formulations():
     np.testing.assert_allclose(angles[:before], np.asarray(minimal.q)[:before], atol=2e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_slider_crank_obeys_its_constraints():
     """C24 6.2: no penetration, |g| <= 1e-12 and dg/dt = 0 at every node."""
     system = SliderCrank()
@@ -575,7 +530,7 @@ def rattle(q, u, dt, n):
     return tuple(np.array(x) for x in zip(*path, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_stages_are_rattle():
     """Lobatto(2) is the RATTLE scheme with contact, written here independently; through several impacts with friction."""
     solution = solved("slider-crank, RATTLE")
@@ -588,7 +543,7 @@ def test_two_stages_are_rattle():
 
 # ----------------------------------------------------------------------------------------------------------------------- energy
 @pytest.mark.parametrize("s, bound", [(2, 1e-3), (3, 5e-8)])
-@pytest.mark.slow
+@pytest.mark.long
 def test_energy_stays_bounded(s, bound):
     """A conservative system with a constraint over 1e5 steps: the energy oscillates in a band that does not grow or drift."""
     system = Pendulum()
@@ -612,7 +567,7 @@ def slide(mu, s=3, steps=32):
     return simulate(system, Lobatto(s), *PointMassOnSlope().initial_state(1), 1.6, 1.6 / steps, **EXACT).q[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gradient_of_the_final_position():
     """Forward and reverse mode against finite differences of order four, to 1e-8."""
     forward, reverse = jax.jacfwd(slide)(0.3), jax.jacrev(slide)(0.3)
@@ -623,7 +578,7 @@ def test_gradient_of_the_final_position():
     np.testing.assert_allclose(reverse, forward, rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gradients_with_constraints():
     """With a driven bilateral constraint, with respect to length and amplitude; the initial state moves with them."""
 
@@ -640,7 +595,7 @@ def test_gradients_with_constraints():
         np.testing.assert_allclose(J[:, i], difference, rtol=0, atol=2e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gradients_with_quasi_velocities():
     """With q_dot = B(q) u, with respect to the initial angular velocity."""
 
@@ -656,7 +611,7 @@ def test_gradients_with_quasi_velocities():
         np.testing.assert_allclose(J[:, i], difference, rtol=0, atol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_batch_equals_loop():
     mus = jnp.linspace(0.1, 0.5, 5)
     np.testing.assert_allclose(jax.vmap(slide)(mus), jnp.stack([slide(mu) for mu in mus]), rtol=0, atol=1e-13)
@@ -664,7 +619,7 @@ def test_batch_equals_loop():
 
 # ------------------------------------------------------------------------------------------------------------------- robustness
 @pytest.mark.parametrize("mass", [1e-6, 1e-3, 1e6])
-@pytest.mark.slow
+@pytest.mark.long
 def test_units_do_not_matter(mass):
     """The motion does not depend on the mass; neither does the solver's success, for percussions from 1e-8 to 1e5 N s."""
     state = PointMassOnSlope().initial_state(2)
@@ -675,7 +630,7 @@ def test_units_do_not_matter(mass):
 
 
 @pytest.mark.parametrize("dt", [1e-6, 1e-5, 3e-4, 1e-3, 3e-3])
-@pytest.mark.slow
+@pytest.mark.long
 def test_slider_crank_for_a_range_of_steps(dt):
     """3e-3 is a third of a radian a step. Newton's method: at most six iterations on average and twenty at worst."""
     solution = simulate(SliderCrank(), Lobatto(3), *SliderCrank().initial_state(), LONG * dt, dt).raise_if_failed()
@@ -684,7 +639,7 @@ def test_slider_crank_for_a_range_of_steps(dt):
 
 
 @pytest.mark.parametrize("dt", [1e-5, 1e-3, 0.2, 0.4])
-@pytest.mark.slow
+@pytest.mark.long
 def test_slope_for_a_range_of_steps(dt):
     state = PointMassOnSlope().initial_state(2)
     solution = simulate(PointMassOnSlope(), Lobatto(4), *state, STEPS * dt, dt).raise_if_failed()
@@ -693,7 +648,7 @@ def test_slope_for_a_range_of_steps(dt):
 
 
 @pytest.mark.parametrize("r", [0.5, 5.0])
-@pytest.mark.slow
+@pytest.mark.long
 def test_constant_of_the_paper(r):
     """C24's constant r changes the way to the solution, not the solution."""
     system, s, state, dt = CASES["ball that slides"]
@@ -703,7 +658,7 @@ def test_constant_of_the_paper(r):
         assert violation < 1e-11, equation
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_redundant_contacts():
     """Three runners that touch together, redundant in both directions, move as one; so does the sum of the percussions."""
     start, dt = CASES["sledge"][2], 0.01
@@ -718,6 +673,6 @@ def test_float32(monkeypatch):
     """In float32 the tolerance follows the dtype."""
     monkeypatch.setattr(jaxnsd.checks, "_warned_float32", True)
     q0, u0 = (np.asarray(x, np.float32) for x in RotatingBall().initial_state(50.0))
-    solution = simulate(RotatingBall(e_N=0.0), Lobatto(3), q0, u0, STEPS * 1e-2, 1e-2).raise_if_failed()
+    solution = simulate(RotatingBall(e_N=0.0), Lobatto(2), q0, u0, STEPS * 1e-2, 1e-2).raise_if_failed()
     assert solution.u.dtype == jnp.float32
     np.testing.assert_allclose(solution.u[-1, 0], -2 * 50 * 0.1 / 7, rtol=1e-4)

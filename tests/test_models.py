@@ -1,6 +1,7 @@
 """The models as they are written, and closed forms of their motions. What holds for every scheme on every model is in `test_table`.
 
-Every closed form is held against one scheme of Moreau's type in the fast tests, against the others in the slow ones.
+Every closed form is held against one scheme of Moreau's type in the fast tests (in the slow ones where another fast test has the same
+feature), against the others in the long ones.
 """
 
 import jax
@@ -14,9 +15,6 @@ from scipy.integrate import solve_ivp
 import jaxnsd
 from jaxnsd import Moreau, SymmetricMoreau, System, VariationalMoreau, simulate
 from jaxnsd.models import MODELS, BeadColumn, CornerBlock, DoublePendulum, RotatingBall, Sphere, SpringPendulum, TwoDiscs, Woodpecker
-
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
 
 #: Steps of every run of a system, whatever their size: runs with different parameters, states and steps share one compiled program.
 N_STEPS = {CornerBlock: 4000, DoublePendulum: 4000, RotatingBall: 1000}
@@ -360,7 +358,7 @@ def test_superball(scheme):
 
 
 # -------------------------------------------------------------------------------------------------------- rheonomic contacts
-@over(MOREAU_TYPE, fast=[VariationalMoreau()])
+@over(MOREAU_TYPE, fast=[], slow=[VariationalMoreau()])
 def test_ball_rides_on_a_shaken_table(scheme):
     """a w^2 < g: the ball stays on the table and follows it, and the table carries m (g - a w^2 sin w t)."""
     a, w = 0.01, 20.0
@@ -425,7 +423,7 @@ def pendulum_angle(t_eval, e):
     return np.concatenate(out)
 
 
-@over(MOREAU_TYPE, fast=[SymmetricMoreau()])
+@over(MOREAU_TYPE, fast=[], slow=[SymmetricMoreau()])
 def test_pendulum_in_cartesian_coordinates(scheme):
     """A position-level constraint, enforced on velocity level: converges to the motion in minimal coordinates, impacts included."""
     pendulum = CartesianPendulum()
@@ -448,7 +446,7 @@ def test_pendulum_in_cartesian_coordinates(scheme):
     assert errors[-1] < 0.03
 
 
-@over(MOREAU_TYPE, fast=[Moreau()])
+@over(MOREAU_TYPE, fast=[], slow=[Moreau()])
 def test_skate(scheme):
     """A velocity-level constraint: the skate on an incline runs along a cycloid and does not go down (Neimark & Fufaev 1972)."""
     skate = Skate()

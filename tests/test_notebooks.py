@@ -6,9 +6,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -17,7 +14,7 @@ def test_there_is_a_notebook():
     assert NOTEBOOKS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 # The kernel's sockets and the loop they live on warn of things outside of this project.
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

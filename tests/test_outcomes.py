@@ -113,9 +113,14 @@ def test_save_every_keeps_the_worst_outcome():
     np.testing.assert_array_equal(some.outcome, np.asarray(every.outcome).reshape(10, 10).max(1))
 
 
+@jax.jit
+@jax.vmap
+def run_to_walls(wall):
+    return simulate(Oscillator(1.0, wall), SymmetricMoreau(), jnp.zeros(1), jnp.ones(1), 1.0, 0.01)
+
+
 def oscillators(walls):
-    run = lambda wall: simulate(Oscillator(1.0, wall), SymmetricMoreau(), jnp.zeros(1), jnp.ones(1), 1.0, 0.01)  # noqa: E731
-    return jax.jit(jax.vmap(run))(jnp.asarray(walls))
+    return run_to_walls(jnp.asarray(walls))
 
 
 def test_a_bad_member_leaves_the_others_bit_identical():

@@ -8,9 +8,6 @@ from scheme_table import MOREAU_TYPE, over
 from jaxnsd import Moreau, SymmetricMoreau, VariationalMoreau, simulate
 from jaxnsd.models import BouncingBall, RotatingBall, SpringPendulum, Woodpecker
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 GRAVITY = 9.81
 
 # One number of steps for all step sizes of a test, so that they share one compiled run; what comes after the time of interest is cut off.
@@ -82,7 +79,7 @@ def test_spring_pendulum_energy_at_start():
 
 
 @over(MOREAU_TYPE[1:], fast=[VariationalMoreau()])
-@pytest.mark.parametrize("t1", [50.0, pytest.param(1000.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("t1", [50.0, pytest.param(1000.0, marks=pytest.mark.long)])
 def test_spring_pendulum_energy_is_bounded(scheme, t1):
     """Fig. 4: no drift, over impacts either."""
     t, error = energy_errors(scheme, t1)
@@ -101,7 +98,7 @@ def test_spring_pendulum_moreau_loses_energy():
     assert thirds[0] < thirds[1] < thirds[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_spring_pendulum_moreau_loses_the_pendular_motion():
     """Fig. 4: the energy error passes 1, and in the end the mass swings vertically only."""
     _, error = energy_errors(Moreau(), 1000.0)
@@ -112,7 +109,7 @@ def test_spring_pendulum_moreau_loses_the_pendular_motion():
     assert np.max(np.abs(late)) < 0.2 * np.pi / 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_spring_pendulum_mean_square_error():
     """Fig. 5: the mean square error over time of Moreau and of the symmetric scheme, over the first second with one impact.
 
@@ -137,7 +134,7 @@ def test_spring_pendulum_mean_square_error():
     assert np.exp(np.mean(np.log(moreau / variational))) > 2.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_spring_pendulum_both_gaps():
     """The angle and the distance l sin(phi) describe the same wall: the motions agree as dt goes to 0, but are not the same."""
     errors, steps = [], (4e-3, 1e-3, 2.5e-4)
@@ -188,9 +185,9 @@ def test_woodpecker_limit_cycle():
 @pytest.mark.parametrize(
     ("system", "n_steps", "dt", "coincide"),
     [
-        pytest.param(Woodpecker(), WOODPECKER_STEPS, 1e-4, True, marks=pytest.mark.slow),
+        pytest.param(Woodpecker(), WOODPECKER_STEPS, 1e-4, True, marks=pytest.mark.long),
         (BouncingBall(), BALL_STEPS, 1e-3, True),
-        pytest.param(SpringPendulum(), PENDULUM_STEPS, 1e-3, False, marks=pytest.mark.slow),
+        pytest.param(SpringPendulum(), PENDULUM_STEPS, 1e-3, False, marks=pytest.mark.long),
     ],
     ids=["Woodpecker", "BouncingBall", "SpringPendulum"],
 )

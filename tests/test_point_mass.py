@@ -11,6 +11,8 @@ from jaxnsd.models import PointMassOnSlope
 
 SLOPE = PointMassOnSlope()
 GRAVITY, MU = 10.0, 0.3
+#: Of every run, so that they share a program.
+N_STEPS = 3200
 
 
 def frame(x):
@@ -67,7 +69,7 @@ def test_case_1_slides_to_rest():
     t = np.linspace(0, 1.6, 21)
     exact = sliding(t).y[0]
     for dt in steps:
-        solution = simulate(SLOPE, Moreau(), *SLOPE.initial_state(), 3.2, dt).raise_if_failed()
+        solution = simulate(SLOPE, Moreau(), *SLOPE.initial_state(), N_STEPS * dt, dt).raise_if_failed()
         q, u = np.asarray(solution.q), np.asarray(solution.u)
         errors.append(np.max(np.abs(q[:: round(0.08 / dt)][:21, 0] - exact)))
     order = np.polyfit(np.log(steps), np.log(errors), 1)[0]
@@ -80,8 +82,8 @@ def test_case_1_slides_to_rest():
 
 def test_case_2_falls_then_slides():
     """The impact, at sqrt(2 h / g), is plastic and slips: the percussion has the direction of the cone's edge."""
-    dt = 1e-4
-    solution = simulate(SLOPE, Moreau(), *SLOPE.initial_state(2), 1.6, dt).raise_if_failed()
+    dt = 5e-4
+    solution = simulate(SLOPE, Moreau(), *SLOPE.initial_state(2), N_STEPS * dt, dt).raise_if_failed()
     t, u, P_N, P_F = (np.asarray(x) for x in (solution.t, solution.u, solution.P_N[:, 0], solution.P_F[:, 0, 0]))
     first = np.flatnonzero(P_N > 0)[0]
     assert t[first + 1] == pytest.approx(np.sqrt(2 * 0.5 / GRAVITY), abs=2 * dt)
@@ -91,4 +93,4 @@ def test_case_2_falls_then_slides():
     np.testing.assert_allclose(u[first + 1], (-v * tangent[1] - MU * v * normal[1]) * tangent, atol=50 * dt)
     assert P_F[first] == pytest.approx(-MU * P_N[first], rel=1e-12)
     energy = np.asarray(jax.vmap(SLOPE.total_energy)(solution.t, solution.q, solution.u))
-    assert np.max(np.diff(energy)) < 1e-6
+    assert np.max(np.diff(energy)) < 0.51 * (GRAVITY * dt) ** 2  # which is what the scheme gains in a step of free fall

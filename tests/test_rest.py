@@ -12,18 +12,16 @@ import jaxnsd
 from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean
 from jaxnsd.models import CornerBlock
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 SPEC = importlib.util.spec_from_file_location("rest", Path(__file__).parent.parent / "examples" / "benchmarks" / "rest.py")
 rest = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(rest)
 
 SCHEMES = list(rest.SCHEMES)
-slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", [name if name in ("Moreau", "MoreauJean") else pytest.param(name, marks=slow) for name in SCHEMES])
+@pytest.mark.parametrize(
+    "name", [name if name in ("Moreau", "MoreauJean") else pytest.param(name, marks=pytest.mark.long) for name in SCHEMES]
+)
 def test_every_step_of_tossed_blocks_is_solved(name):
     # 60 % of such runs had a step that Newton's method and Gauss-Seidel left unsolved.
     unsolved, _, _, speed, _ = rest.campaign(rest.draw_blocks(np.random.default_rng(11), 40), rest.SCHEMES[name], 2.0, 40)
@@ -32,7 +30,7 @@ def test_every_step_of_tossed_blocks_is_solved(name):
         assert np.sum(speed < 1e-6) >= 20
 
 
-@slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Moreau", "MoreauJean", "Lobatto(2)"])
 def test_every_step_of_tossed_boxes_is_solved(name):
     unsolved, _, _, speed, _ = rest.campaign(rest.draw_boxes(np.random.default_rng(12), 20), rest.SCHEMES[name], 2.0, 20)
@@ -40,7 +38,7 @@ def test_every_step_of_tossed_boxes_is_solved(name):
     assert np.sum(speed < 1e-6) >= 10
 
 
-@slow
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", [Moreau(), MoreauJean(), GeneralizedAlpha(0.8), Lobatto(2)], ids=lambda scheme: scheme.name)
 def test_a_block_at_rest_stays_where_it_is(scheme):
     # 1e5 steps after it has come to rest from a toss. Under A14 (26) it sinks by (1 - e) / (1 + e) g dt / 2 * 100 s = 0.16 m.

@@ -15,9 +15,6 @@ import pytest
 import jaxnsd
 from jaxnsd.models import MODELS, SliderCrank, SliderCrankMinimal
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 STEPS = 4
 LARGEST = 1e6  # of the derivatives, which go like 1 / dt where contacts close on position level or slowly
 CONTACT_DATA = ("e_N", "e_F", "mu", "e_N_beak", "e_N_sleeve")
@@ -276,13 +273,13 @@ def check(name, sensitivity, n, seed):
     assert np.all(on_kink[apart])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", QUICK)
 def test_derivatives_at_every_kink(name):
     check(name, "saltation", 300, seed=1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("sensitivity", ["saltation", "discrete"])
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_of_ten_thousand_states(name, sensitivity):

@@ -3,16 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from scheme_table import over
 from test_examples import load
 
 import jaxnsd
 from jaxnsd import simulate
 from jaxnsd.models import BouncingBall
-
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
 
 example = load("gradient_evidence")
 G, Thrown = example.G, example.Particle
@@ -53,7 +49,7 @@ def error(run, reference, p, mode=jax.jacfwd):
 SCHEMES = [jaxnsd.Moreau(), jaxnsd.SymmetricMoreau(), jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.8), jaxnsd.Lobatto(2)]
 
 
-@over(SCHEMES, SCHEMES[:1])
+@over(SCHEMES, [], slow=SCHEMES[:1])
 def test_oblique_impacts_with_friction(scheme):
     """Two impacts, one that slips, one that slips or sticks: the saltation error falls with dt, the discrete one stays."""
     p, reference = jnp.array([1.0, 1.0, 0.1, 0.6, 0.0]), exact(2, 1.3)
@@ -68,12 +64,12 @@ def test_moving_table_in_reverse_mode_and_in_a_batch():
     """Three impacts on a table that moves: derivatives with respect to the motion of the wall as well; both modes agree."""
     p = jnp.array([1.0, 1.0, 0.1, 0.6, 0.05])
     reference, run = exact(3, 1.3), thrown(jaxnsd.Moreau(), 1.3, 3.25e-4)
-    np.testing.assert_allclose(run(p), reference(p), atol=5e-3)
-    forward, reverse = (jax.jit(mode(run))(p) for mode in (jax.jacfwd, jax.jacrev))
-    np.testing.assert_allclose(reverse, forward, atol=1e-9)
+    forward, value = jax.jit(jax.jacfwd(lambda p: (run(p),) * 2, has_aux=True))(p)
+    np.testing.assert_allclose(value, reference(p), atol=5e-3)
     assert np.abs(forward - jax.jacfwd(reference)(p)).max() < 5e-3 * np.abs(forward).max()
-    batch = jax.jit(jax.vmap(jax.jacrev(run)))(jnp.stack([p, p + 0.01]))
-    np.testing.assert_allclose(batch[0], reverse, atol=1e-12)
+    weights = jnp.array([1.0, -0.7, 0.4, 1.3, 0.9, -1.1])
+    batch = jax.jit(jax.vmap(jax.grad(lambda p: weights @ run(p))))(jnp.stack([p, p + 0.01]))
+    np.testing.assert_allclose(batch[0], weights @ forward, atol=1e-9)
 
 
 def test_the_motion_is_the_same():
@@ -84,7 +80,7 @@ def test_the_motion_is_the_same():
     np.testing.assert_allclose(jax.jit(lambda p: jax.jvp(run, (p,), (p,))[0])(p), value, rtol=1e-12)
 
 
-@pytest.mark.parametrize("scheme", [jaxnsd.Moreau(), jaxnsd.MoreauJean(), pytest.param(jaxnsd.SymmetricMoreau(), marks=pytest.mark.slow)])
+@over(SCHEMES[:3], SCHEMES[:1], slow=SCHEMES)
 def test_at_rest_the_derivative_is_that_of_the_rest(scheme):
     """A ball that has come to rest, after infinitely many impacts, lies where it lies whatever the height of fall was."""
 
@@ -105,7 +101,11 @@ def test_what_is_stored_of_an_impact_and_has_no_derivative():
 
     stages, residual, q, P = jax.jit(jax.jacfwd(stored))(1.0)
     assert np.sum(np.isnan(stages)) == 1 and np.all(np.isnan(residual))
-    assert np.all(np.isfinite(q)) and np.all(np.isfinite(P)) and np.abs(P).max() > 0.1
+    assert np.all(np.isfinite(q)) and np.all(np.isfinite(P))
+    # The impact takes place at t = sqrt(2 h / g) with P = (1 + e) m g t; for a given impact all else that is stored follows.
+    ball = BouncingBall()
+    exact = (1 + ball.e_N) * ball.mass * np.sqrt(ball.gravity / 2)
+    np.testing.assert_allclose(P.sum(), exact, rtol=0.05)
 
 
 @over([jaxnsd.Moreau(), jaxnsd.Lobatto(2)], [jaxnsd.Moreau()])
@@ -125,20 +125,19 @@ def test_sliding_that_reverses_without_a_rest(scheme):
         s = 1.0 - t
         return jnp.stack([0.5 * speed * t - 0.5 * (pull - mu * G) * s**2, -(pull - mu * G) * s])
 
-    def run(dt, sensitivity="saltation"):
+    def run(dt):
         def final(p):
             q0, u0 = jnp.array([0.0, -1e-12]), jnp.stack([p[0], jnp.zeros(())])
-            sol = simulate(Block(mu=p[1], pull=p[2]), scheme, q0, u0, 1.0, dt, save_every=round(1 / dt), sensitivity=sensitivity)
+            sol = simulate(Block(mu=p[1], pull=p[2]), scheme, q0, u0, 1.0, dt, save_every=round(1 / dt))
             return jnp.stack([sol.q[-1, 0], sol.u[-1, 0]])
 
         return final
 
     p = jnp.array([3.0, 0.3, 5.0])
-    for dt in (1e-2, 1e-3):
-        assert error(run(dt), reference, p) < 3 * dt
-    assert error(run(1e-3, "discrete"), reference, p) > 0.1
+    wanted = jax.jacfwd(reference)(p)
     # Pulled by less than friction holds, it comes to rest: no reversal to account for.
-    at_rest = jax.jit(jax.jacfwd(run(1e-3)))(jnp.array([3.0, 0.6, 5.0]))
+    saltation, at_rest = jax.jit(jax.vmap(jax.jacfwd(run(1e-3))))(jnp.stack([p, p.at[1].set(0.6)]))
+    assert np.abs(saltation - wanted).max() < 3e-3 * np.abs(wanted).max()
     np.testing.assert_allclose(at_rest[1], 0, atol=1e-12)
     np.testing.assert_allclose(at_rest[0, 0], 3.0 / (5.0 + 0.6 * G), rtol=3e-3)
 
@@ -151,6 +150,4 @@ def test_grazing_is_finite():
         return simulate(ball, jaxnsd.Moreau(), jnp.array([0.0]), v[None], 0.2, 1e-3).q[-1, 0]
 
     speeds = jnp.concatenate([jnp.array([0.0]), -jnp.logspace(-12, 0, 60)])
-    for mode in (jax.grad, jax.jacfwd):
-        values = jax.jit(jax.vmap(mode(final)))(speeds)
-        assert np.all(np.isfinite(values))
+    assert np.all(np.isfinite(jax.jit(jax.vmap(jax.grad(final)))(speeds)))

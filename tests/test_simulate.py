@@ -28,7 +28,7 @@ def plain():
 
 
 # --------------------------------------------------------------------------------------------------------------- save_every
-@pytest.mark.parametrize("save_every", [3, 100])
+@pytest.mark.parametrize("save_every", [pytest.param(3, marks=pytest.mark.slow), 100])
 def test_save_every(plain, save_every):
     """The same nodes bit for bit, percussions and iterations summed, the worst residual and outcome."""
     solution = ball_run(save_every=save_every)
@@ -50,6 +50,7 @@ def test_nodes_are_computed_and_the_last_is_the_end(plain):
     np.testing.assert_allclose(late.t, [5.0, 5.1, 5.2, 5.3], rtol=1e-15)
 
 
+@pytest.mark.slow
 def test_runs_can_be_put_end_to_end(plain):
     """Moreau's first step is the velocity that left the last node, so two halves make the whole."""
     half = N // 2
@@ -150,6 +151,7 @@ def test_checkpoint_changes_nothing(plain, options):
 
 
 # --------------------------------------------------------------------------------------------------------------------- batches
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_vmap_with_a_member_that_fails():
     """One member blows up (a stiff spring at a large step): it is flagged, and the others do not notice."""
@@ -172,6 +174,7 @@ def test_vmap_with_a_member_that_fails():
         batch.raise_if_failed()
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_converge_is_reported():
     """One Newton iteration is not enough for a block on two corners: the sentence names step, time and contact."""
     block = CornerBlock()
@@ -187,6 +190,7 @@ def test_a_step_that_does_not_converge_is_reported():
 
 
 # ------------------------------------------------------------------------------------------------------------- ------------ jit
+@pytest.mark.slow
 def test_jit(plain):
     q0, u0 = RotatingBall().initial_state(30.0)
     run = jax.jit(lambda system, q0, u0: simulate(system, Moreau(), q0, u0, N * DT, DT))
@@ -220,6 +224,7 @@ assert abs(float(solutions[0].u[-1, 0]) + 2 * 50 * 0.1 / 7) < 1e-4
 """
 
 
+@pytest.mark.slow
 def test_float32():
     """Without x64 everything is float32: it warns once, and the motion is right to single precision."""
     environment = {**os.environ, "JAX_ENABLE_X64": "0", "JAX_NUMPY_RANK_PROMOTION": os.environ.get("JAX_NUMPY_RANK_PROMOTION", "allow")}
@@ -242,7 +247,11 @@ def test_float32_state_beside_x64(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------------------------ progress
-@pytest.mark.parametrize("options", [{}, {"save_every": 50}, {"checkpoint": 25}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"save_every": 50}, pytest.param({}, marks=pytest.mark.slow), pytest.param({"checkpoint": 25}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_progress(plain, capfd, options):
     """The bar changes no value and reaches its end; twice in a row."""
     for _ in range(2):

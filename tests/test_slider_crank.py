@@ -17,6 +17,14 @@ def close(actual, expected, rtol=1e-12):
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=rtol * np.max(np.abs(expected), initial=0))
 
 
+@jax.jit
+def mechanics(system, q, u):
+    """All that is looked at, in one program for each set of coordinates."""
+    at_rest = {name: getattr(system, name)(0.0, q) for name in ("M", "potential_energy", "gap", "W_N", "W_F", "constraint", "W_g")}
+    names = ("h", "kinetic_energy", "gap_velocity", "tangential_velocity", "constraint_velocity")
+    return at_rest | {name: getattr(system, name)(0.0, q, u) for name in names}
+
+
 def random_states(n, seed=0):
     rng = np.random.default_rng(seed)
     return [(jnp.asarray(rng.uniform(-3, 3, 3)), jnp.asarray(rng.uniform(-100, 100, 3))) for _ in range(n)]
@@ -42,19 +50,21 @@ def test_minimal_mass_matrix_and_forces():
         c, s = np.cos(q[1] - q[0]), np.sin(q[1] - q[0])
         coupling = (M2 / 2 + M3) * L1 * L2
         M = [[J1 + (M1 / 4 + M2 + M3) * L1**2, coupling * c, 0], [coupling * c, J2 + (M2 / 4 + M3) * L2**2, 0], [0, 0, J3]]
-        close(MINIMAL.M(0.0, q), np.array(M))
+        found = mechanics(MINIMAL, q, u)
+        close(found["M"], np.array(M))
         weight = GRAVITY * np.array([(M1 / 2 + M2 + M3) * L1 * np.cos(q[0]), (M2 / 2 + M3) * L2 * np.cos(q[1]), 0])
         h = coupling * s * np.array([u[1] ** 2, -(u[0] ** 2), 0]) - weight
-        close(MINIMAL.h(0.0, q, u), h, 1e-11)
+        close(found["h"], h, 1e-11)
         potential = GRAVITY * ((M1 / 2 + M2 + M3) * L1 * np.sin(q[0]) + (M2 / 2 + M3) * L2 * np.sin(q[1]))
-        close(MINIMAL.potential_energy(0.0, q), potential)
+        close(found["potential_energy"], potential)
 
 
 def test_redundant_mass_matrix_and_forces():
     q, u = (jnp.asarray(np.random.default_rng(1).standard_normal(9)) for _ in range(2))
     masses = np.array([M1, M1, J1, M2, M2, J2, M3, M3, J3])
-    close(REDUNDANT.M(0.0, q), np.diag(masses))
-    close(REDUNDANT.h(0.0, q, u), -GRAVITY * masses * np.array([0, 1, 0] * 3))
+    found = mechanics(REDUNDANT, q, u)
+    close(found["M"], np.diag(masses))
+    close(found["h"], -GRAVITY * masses * np.array([0, 1, 0] * 3))
 
 
 def test_joints():
@@ -62,7 +72,8 @@ def test_joints():
     q = jnp.asarray(np.random.default_rng(2).standard_normal(9))
     (x1, y1, a), (x2, y2, b), (x3, y3, _) = np.asarray(q).reshape(3, 3)
     ca, sa, cb, sb = L1 / 2 * np.cos(a), L1 / 2 * np.sin(a), L2 / 2 * np.cos(b), L2 / 2 * np.sin(b)
-    close(REDUNDANT.constraint(0.0, q), np.array([x1 - ca, y1 - sa, x2 - cb - x1 - ca, y2 - sb - y1 - sa, x3 - x2 - cb, y3 - y2 - sb]))
+    found = mechanics(REDUNDANT, q, 0 * q)
+    close(found["constraint"], np.array([x1 - ca, y1 - sa, x2 - cb - x1 - ca, y2 - sb - y1 - sa, x3 - x2 - cb, y3 - y2 - sb]))
     W_g = np.array(
         [
             [1, 0, sa, 0, 0, 0, 0, 0, 0],
@@ -73,7 +84,7 @@ def test_joints():
             [0, 0, 0, 0, -1, -cb, 0, 1, 0],
         ]
     ).T
-    close(REDUNDANT.W_g(0.0, q), W_g)
+    close(found["W_g"], W_g)
 
 
 @pytest.mark.parametrize("system", [REDUNDANT, MINIMAL], ids=lambda system: type(system).__name__)
@@ -93,11 +104,12 @@ def test_corners(system):
 
     wall = np.array([-1, -1, 1, 1])
     velocity = (corners(q + eps * u) - corners(q - eps * u)) / (2 * eps)
-    close(system.gap(0.0, jnp.asarray(q)), D / 2 + wall * corners(q)[:, 1])
-    close(system.gap_velocity(0.0, jnp.asarray(q), jnp.asarray(u)), wall * velocity[:, 1], 1e-8)
-    close(system.tangential_velocity(0.0, jnp.asarray(q), jnp.asarray(u)), velocity[:, :1], 1e-8)
-    close(system.W_N(0.0, jnp.asarray(q)).T @ u, wall * velocity[:, 1], 1e-8)
-    close(system.W_F(0.0, jnp.asarray(q))[:, :, 0].T @ u, velocity[:, 0], 1e-8)
+    found = mechanics(system, jnp.asarray(q), jnp.asarray(u))
+    close(found["gap"], D / 2 + wall * corners(q)[:, 1])
+    close(found["gap_velocity"], wall * velocity[:, 1], 1e-8)
+    close(found["tangential_velocity"], velocity[:, :1], 1e-8)
+    close(found["W_N"].T @ u, wall * velocity[:, 1], 1e-8)
+    close(found["W_F"][:, :, 0].T @ u, velocity[:, 0], 1e-8)
 
 
 def test_initial_state():
@@ -106,22 +118,23 @@ def test_initial_state():
     close(q0, np.array([0.0765, 0, 0, 0.306, 0, 0, 0.459, 0, 0.017]), 1e-15)
     close(u0, np.array([0, 11.475, 150, 0, 11.475, -75, 0, 0, 0]), 1e-15)
     for state in ((q0, u0), REDUNDANT.initial_state(speed=40.0, tilt=-0.01)):
-        np.testing.assert_allclose(REDUNDANT.constraint(0.0, state[0]), 0, atol=1e-16)
-        np.testing.assert_allclose(REDUNDANT.constraint_velocity(0.0, *state), 0, atol=1e-14)
-        assert np.all(np.asarray(REDUNDANT.gap(0.0, state[0])) > 0)
+        found = mechanics(REDUNDANT, *state)
+        np.testing.assert_allclose(found["constraint"], 0, atol=1e-16)
+        np.testing.assert_allclose(found["constraint_velocity"], 0, atol=1e-14)
+        assert np.all(np.asarray(found["gap"]) > 0)
     q, u = MINIMAL.initial_state()
     close(lifted(q, u, jnp.zeros(3))[0], q0, 1e-15)
     close(lifted(q, u, jnp.zeros(3))[1], u0, 1e-15)
     # Other lengths give other states, in which the joints hold as well.
     longer = SliderCrank(length_1=0.2)
-    np.testing.assert_allclose(longer.constraint_velocity(0.0, *longer.initial_state()), 0, atol=1e-14)
+    np.testing.assert_allclose(mechanics(longer, *longer.initial_state())["constraint_velocity"], 0, atol=1e-14)
 
 
 @pytest.mark.parametrize("system", [REDUNDANT, MINIMAL], ids=lambda system: type(system).__name__)
 def test_single_precision_stays_single(system):
     q, u = (jnp.asarray(x, jnp.float32) for x in system.initial_state())
-    values = system.M(0.0, q), system.h(0.0, q, u), system.gap(0.0, q), system.tangential_velocity(0.0, q, u), system.constraint(0.0, q)
-    assert {value.dtype for value in values} == {jnp.dtype("float32")}
+    values = jax.eval_shape(mechanics, system, q, u)
+    assert {value.dtype for value in values.values()} == {jnp.dtype("float32")}
 
 
 # --------------------------------------------------------------------------------------------------- one motion, two descriptions
@@ -146,17 +159,11 @@ def free_acceleration(q, u, normal, tangential):
 def test_energies_and_contacts_agree():
     for q, u in random_states(5, seed=4):
         r, v, _ = lifted(q, u, u)
-        np.testing.assert_allclose(REDUNDANT.constraint(0.0, r), 0, atol=1e-15)
-        np.testing.assert_allclose(REDUNDANT.constraint_velocity(0.0, r, v), 0, atol=1e-12)
-        for name, arguments in (
-            ("kinetic_energy", 2),
-            ("potential_energy", 1),
-            ("gap", 1),
-            ("gap_velocity", 2),
-            ("tangential_velocity", 2),
-        ):
-            expected = getattr(MINIMAL, name)(0.0, *(q, u)[:arguments])
-            close(getattr(REDUNDANT, name)(0.0, *(r, v)[:arguments]), expected, 1e-11)
+        found, expected = mechanics(REDUNDANT, r, v), mechanics(MINIMAL, q, u)
+        np.testing.assert_allclose(found["constraint"], 0, atol=1e-15)
+        np.testing.assert_allclose(found["constraint_velocity"], 0, atol=1e-12)
+        for name in ("kinetic_energy", "potential_energy", "gap", "gap_velocity", "tangential_velocity"):
+            close(found[name], expected[name], 1e-11)
 
 
 def test_accelerations_agree():
@@ -184,7 +191,7 @@ def test_motions_agree_and_conserve_the_energy():
     q, u = integrate(lambda q, u: free_acceleration(q, u, nothing, nothing), q0, u0)
     r, v = integrate(lambda q, u: constrained_acceleration(q, u, nothing, nothing)[0], *REDUNDANT.initial_state())
     assert np.ptp(q[:, 0]) > 2 * np.pi
-    np.testing.assert_allclose(r, jax.vmap(redundant)(jnp.asarray(q)), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(r, jax.jit(jax.vmap(redundant))(jnp.asarray(q)), rtol=0, atol=1e-8)
     for system, positions, velocities in ((MINIMAL, q, u), (REDUNDANT, r, v)):
-        energy = np.asarray(jax.vmap(system.total_energy)(jnp.asarray(t), jnp.asarray(positions), jnp.asarray(velocities)))
+        energy = np.asarray(jax.jit(jax.vmap(system.total_energy))(jnp.asarray(t), jnp.asarray(positions), jnp.asarray(velocities)))
         np.testing.assert_allclose(energy, energy[0], rtol=1e-9)

@@ -2,8 +2,10 @@
 
 Two programs for an entry that is differentiated: one run with its derivative in forward mode, and a batch of two with their gradients in
 reverse mode. From what they return: the equations of every step recomputed from the stored arrays, the laws of impact and friction,
-bilateral constraints, penetration, a batch that is a loop, derivatives that agree in both modes. One entry of a system runs with the fast
-tests, some of them without derivatives; the others run with the slow ones. More schemes on fewer systems: `test_schemes`.
+bilateral constraints, penetration, a batch that is a loop, derivatives that agree in both modes. The fast tests have one entry of each
+kind: contacts with and without friction, in the plane and in space, constraints of both kinds, a quaternion, a mass matrix that varies.
+Derivatives of the others, and systems that differ in numbers only, run with the slow tests, more schemes with the long ones;
+`test_schemes` has more schemes on fewer systems.
 """
 
 import functools
@@ -20,9 +22,6 @@ from scheme_table import label
 
 from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean, SymmetricMoreau, VariationalMoreau, simulate
 from jaxnsd.models import MODELS
-
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
 
 MOREAU, SYMMETRIC, VARIATIONAL, JEAN, ALPHA, LOBATTO = (
     Moreau(),
@@ -41,31 +40,40 @@ class Row:
 
     n_steps: int
     dt: float
-    fast: Any  # the scheme that runs with the fast tests; Moreau's run with the slow ones as well
+    scheme: Any  # the scheme that stands for all; Moreau's run with the long tests as well
     differentiated: bool = False  # whether its derivatives are compared too
-    quick: bool = True  # whether the fast tests leave the derivatives to the slow ones
     args: tuple = ()
     options: tuple = ()
-    slow: tuple = MOREAU_TYPE
+    long: tuple = MOREAU_TYPE
 
 
 TABLE = {
-    "BouncingBall": Row(2000, 1e-3, LOBATTO, True, quick=False),
+    "BouncingBall": Row(2000, 1e-3, LOBATTO, True),
     "SpringPendulum": Row(2000, 1e-3, VARIATIONAL, True),
     "Woodpecker": Row(3000, 1e-4, MOREAU, True),
     "BeadColumn": Row(2000, 1e-3, SYMMETRIC, options=(("n", 4),)),
     "RotatingBall": Row(2500, 4e-4, ALPHA, True, args=(50.0,)),
-    "SliderCrank": Row(2000, 2e-5, None, slow=(MOREAU,)),
-    "SliderCrankMinimal": Row(2000, 2e-5, None, slow=(MOREAU,)),
+    "SliderCrank": Row(2000, 2e-5, None, long=(MOREAU,)),
+    "SliderCrankMinimal": Row(2000, 2e-5, None, long=(MOREAU,)),
     "PointMassOnSlope": Row(1500, 1e-3, JEAN, args=(2,)),
     "CornerBlock": Row(2000, 5e-4, MOREAU, True),
     "DoublePendulum": Row(3000, 1e-3, JEAN),
     "TwoDiscs": Row(1500, 1e-3, LOBATTO),
     "Sphere": Row(1500, 1e-3, MOREAU, True),
-    "CartesianPendulum": Row(1500, 1e-3, MOREAU, True, quick=False),
-    "Skate": Row(1500, 1e-3, SYMMETRIC),
+    "CartesianPendulum": Row(1500, 1e-3, MOREAU, True),
+    "Skate": Row(1500, 1e-3, SYMMETRIC, True),
     "ShakenTable": Row(1500, 1e-3, MOREAU, True),
-    "TumblingBody": Row(1000, 1e-3, MOREAU, slow=(MOREAU, SYMMETRIC)),
+    "TumblingBody": Row(1000, 1e-3, MOREAU, long=(MOREAU, SYMMETRIC)),
+}
+
+#: Systems that run with the fast tests, and whether their derivatives do; all else that one scheme stands for is slow.
+FAST = {
+    "BouncingBall": False,
+    "SpringPendulum": False,
+    "CornerBlock": False,
+    "CartesianPendulum": False,
+    "Skate": True,
+    "TumblingBody": False,
 }
 
 #: Entries that the oldest supported JAX runs too.
@@ -75,20 +83,21 @@ OLDEST = {("CartesianPendulum", MOREAU), ("SpringPendulum", VARIATIONAL), ("Rota
 def entries():
     """All pairs of a system and a scheme, whether they are differentiated, and their marks."""
     for name, row in TABLE.items():
-        for scheme in dict.fromkeys((row.fast, *row.slow) if row.fast else row.slow):
-            differentiated = row.differentiated and scheme == row.fast
-            oldest = [pytest.mark.oldest] if (name, scheme) in OLDEST else []
-            identity = f"{name}-{label(scheme)}"
-            if scheme == row.fast:
-                yield pytest.param(name, scheme, differentiated and not row.quick, id=identity, marks=oldest)
-            if scheme != row.fast or (differentiated and row.quick):
-                marks = [pytest.mark.slow, *oldest]
-                yield pytest.param(name, scheme, differentiated, id=identity + "-derivatives" * differentiated, marks=marks)
+        for scheme in dict.fromkeys((row.scheme, *row.long) if row.scheme else row.long):
+            stands = scheme == row.scheme
+            for differentiated in sorted({False, row.differentiated and stands}):
+                fast = stands and FAST.get(name) == differentiated
+                marks = [] if fast else [pytest.mark.slow if stands else pytest.mark.long]
+                marks += [pytest.mark.oldest] * ((name, scheme) in OLDEST)
+                identity = f"{name}-{label(scheme)}" + "-derivatives" * differentiated
+                # What is differentiated is checked in all that the run alone is.
+                if differentiated or not (row.differentiated and stands) or fast:
+                    yield pytest.param(name, scheme, differentiated, id=identity, marks=marks)
 
 
 # -------------------------------------------------------------------------------------------------------- runs and their arrays
-QUANTITIES = ["M", "h", "b", "momentum", "q_dot", "W_N", "W_F", "W_g", "W_gamma", "gap", "constraint"]
-QUANTITIES += ["gap_velocity", "tangential_velocity", "constraint_velocity", "velocity_constraint"]
+KINEMATICS = ("gap", "constraint", "gap_velocity", "tangential_velocity", "constraint_velocity", "velocity_constraint")
+KINETICS = ("M", "h", "b", "momentum", "q_dot", "W_N", "W_F", "W_g", "W_gamma")
 #: Functions of time and configuration alone.
 STATIC = {"gap", "constraint"}
 
@@ -98,19 +107,20 @@ def new(name):
 
 
 @functools.cache
-def evaluator(name):
-    """All derived quantities of a system at many nodes, compiled once for all schemes."""
+def evaluator(name, quantities):
+    """Derived quantities of a system at many nodes, compiled once for all schemes."""
     system = new(name)
 
     def evaluate(t, q, u):
-        return {x: getattr(system, x)(*((t, q) if x in STATIC else (t, q, u))) for x in QUANTITIES}
+        return {x: getattr(system, x)(*((t, q) if x in STATIC else (t, q, u))) for x in quantities}
 
     return jax.jit(jax.vmap(evaluate))
 
 
 def at_nodes(name, t, q, u, *quantities):
     """The system's derived quantities at given nodes, as NumPy arrays."""
-    values = evaluator(name)(jnp.asarray(t), jnp.asarray(q), jnp.asarray(u))
+    group = KINEMATICS if set(quantities) <= set(KINEMATICS) else KINETICS
+    values = evaluator(name, group)(jnp.asarray(t), jnp.asarray(q), jnp.asarray(u))
     return [np.asarray(values[x]) for x in quantities]
 
 
@@ -295,7 +305,7 @@ def test_table(name, scheme, differentiated):
 def test_in_single_precision(name):
     """Every model runs in float32, and starts as it does in float64."""
     row, system = TABLE[name], new(name)
-    scheme = row.fast or MOREAU
+    scheme = row.scheme or MOREAU
     state = system.initial_state(*row.args)
     single = tuple(x.astype(jnp.float32) for x in state)
     short, exact = (simulate(system, scheme, *s, 50 * row.dt, row.dt) for s in (single, state))

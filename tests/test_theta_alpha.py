@@ -13,9 +13,6 @@ import jaxnsd
 from jaxnsd.linear_system import LinearSystem
 from jaxnsd.models import BouncingBall, SpringPendulum
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 rng = np.random.default_rng(5)
 N = 4
 
@@ -59,10 +56,19 @@ def solve(scheme, system=SYSTEM, q0=Q0, u0=U0, t1=6.0, dt=DT):
     return jax.tree.map(np.asarray, sol)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
+#: One of each kind; the parameters of the others differ.
+FAST = [jaxnsd.MoreauJean(0.6), jaxnsd.MoreauJeanVariant(0.8), jaxnsd.GeneralizedAlpha(0.6), jaxnsd.KrenkHogsberg(0.6)]
+
+
+def predicting(scheme):
+    """The scheme with the activity rule of A14 (26)."""
+    return dataclasses.replace(scheme, prediction=1.0, require_closing=True)
+
+
+@pytest.mark.parametrize("scheme", [s if s in FAST else pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES], ids=repr)
 def test_stored_solution_obeys_the_equations_of_the_paper(scheme):
     """A14 (23), (31), (27), (32) in NumPy, and the impact law, from q, u, P and a."""
-    scheme = dataclasses.replace(scheme, prediction=1.0, require_closing=True)  # A14 (26)
+    scheme = predicting(scheme)
     sol = solve(scheme)
     M, K, C, G, G_F = (np.asarray(x) for x in (SYSTEM.mass, SYSTEM.K, SYSTEM.C, SYSTEM.G, SYSTEM.G_F[:, :, 0]))
     F = np.array([force(t) for t in sol.t])
@@ -135,16 +141,17 @@ class Nonlinear(jaxnsd.System):
 
 
 @pytest.mark.parametrize(
-    "scheme", [*(pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES[1:5]), jaxnsd.GeneralizedAlpha(0.6)], ids=repr
+    "scheme", [*(pytest.param(s, marks=pytest.mark.long) for s in SCHEMES[1:5]), jaxnsd.GeneralizedAlpha(0.6)], ids=repr
 )
 def test_nonlinear_solver_and_linear_factorization_agree(scheme):
-    linear, general = solve(scheme, t1=2.0), solve(scheme, Nonlinear(SYSTEM), t1=2.0)
-    assert np.count_nonzero(linear.P_N) > 3
+    linear, general = solve(predicting(scheme)), solve(predicting(scheme), Nonlinear(SYSTEM))
+    early = slice(200)  # differences of round-off grow from impact to impact
+    assert np.count_nonzero(linear.P_N[early]) > 3
     for name in ("q", "u", "P_N", "P_F"):
-        np.testing.assert_allclose(getattr(general, name), getattr(linear, name), atol=1e-11)
+        np.testing.assert_allclose(getattr(general, name)[early], getattr(linear, name)[early], atol=1e-11)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_newmark_with_2_beta_equal_gamma_is_the_variant():
     # A14 (30), (31): written with different unknowns and states.
     with pytest.warns(UserWarning, match="first order only"):
@@ -154,7 +161,7 @@ def test_newmark_with_2_beta_equal_gamma_is_the_variant():
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), atol=1e-11)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_alpha_schemes_without_filter_are_newmark():
     reference = solve(jaxnsd.Newmark(), t1=2.0)
     for scheme in (jaxnsd.HHT(0.0), jaxnsd.GeneralizedAlpha(alpha_m=0.0, alpha_f=0.0, beta=0.25, gamma=0.5)):
@@ -201,15 +208,15 @@ with warnings.catch_warnings():
 
 
 @pytest.mark.parametrize(
-    ("scheme", "order"), [case if k % 3 == 0 else pytest.param(*case, marks=pytest.mark.slow) for k, case in enumerate(ORDERS)], ids=repr
+    ("scheme", "order"), [case if k % 3 == 0 else pytest.param(*case, marks=pytest.mark.long) for k, case in enumerate(ORDERS)], ids=repr
 )
 def test_order_on_damped_driven_motion(scheme, order):
     """Against the closed form: two for theta = 1/2 and second-order alpha parameters, one otherwise."""
     system = oscillator(C=DAMPING * np.eye(1), F=drive, G=None)
     errors = []
-    for n in (100, 400):
-        sol = solve(scheme, system, np.array([0.7]), np.zeros(1), 2.0, 2.0 / n)
-        errors.append(np.abs(sol.q[-1, 0] - driven_response(2.0, 0.7)))
+    for n in (100, 400):  # as many steps for both, so that they share a program
+        sol = solve(scheme, system, np.array([0.7]), np.zeros(1), 2.0 * 400 / n, 2.0 / n)
+        errors.append(np.abs(sol.q[n, 0] - driven_response(2.0, 0.7)))
     observed = np.log(errors[0] / errors[1]) / np.log(4)
     assert scheme.order == order
     assert abs(observed - order) < 0.15
@@ -218,8 +225,8 @@ def test_order_on_damped_driven_motion(scheme, order):
 def test_krenk_hogsberg_is_of_second_order_without_damping_and_load():
     errors = []
     for n in (100, 400):
-        sol = solve(jaxnsd.KrenkHogsberg(0.4), oscillator(G=None), np.array([0.7]), np.zeros(1), 2.0, 2.0 / n)
-        errors.append(np.abs(sol.q[-1, 0] - 0.7 * np.cos(4.0)))
+        sol = solve(jaxnsd.KrenkHogsberg(0.4), oscillator(G=None), np.array([0.7]), np.zeros(1), 2.0 * 400 / n, 2.0 / n)
+        errors.append(np.abs(sol.q[n, 0] - 0.7 * np.cos(4.0)))
     assert abs(np.log(errors[0] / errors[1]) / np.log(4) - 2) < 0.15
 
 
@@ -232,7 +239,7 @@ def bouncing_oscillator(t, e, phase, omega=2.0):
     return e ** np.floor(angle / np.pi + 0.5) * np.abs(np.cos(angle))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES[:1] + SCHEMES[2:3] + SCHEMES[4:], ids=repr)
 def test_order_one_through_impacts_of_a_bouncing_oscillator(scheme):
     """The error depends on where in its step an impact falls: mean over the motion and over initial phases."""
@@ -298,20 +305,25 @@ def ball_by_hand(prediction, require_closing, n, dt, e):
     return np.array(q), np.array(v)
 
 
+def bounce(scheme, ball, height, dt):
+    """A ball that falls, or lies; always as many steps, so that a scheme is compiled once for all tests."""
+    return solve(scheme, ball, np.array([height]), np.zeros(1), 10_000 * dt, dt)
+
+
 @pytest.mark.parametrize(("prediction", "require_closing"), [(1.0, True), (0.5, False), (0.0, True)])
 def test_activity_rule(prediction, require_closing):
     scheme = jaxnsd.MoreauJean(0.5, prediction=prediction, require_closing=require_closing)
-    ball = BouncingBall(mass=1.0, e_N=0.7)
-    sol = solve(scheme, ball, np.ones(1), np.zeros(1), 2.0, 1e-2)
+    sol = bounce(scheme, BouncingBall(mass=1.0, e_N=0.7), 1.0, 1e-2)
     q, v = ball_by_hand(prediction, require_closing, 200, 1e-2, 0.7)
-    np.testing.assert_allclose(sol.q[:, 0], q, atol=1e-12)
-    np.testing.assert_allclose(sol.u[:, 0], v, atol=1e-12)
-    assert np.count_nonzero(sol.P_N) >= 3
+    np.testing.assert_allclose(sol.q[:201, 0], q, atol=1e-12)
+    np.testing.assert_allclose(sol.u[:201, 0], v, atol=1e-12)
+    assert np.count_nonzero(sol.P_N[:200]) >= 3
 
 
 def test_penetration_is_that_of_the_prediction():
     # prediction = 1: the impact is taken before the gap closes; 0: only once it has.
-    lowest = [solve(jaxnsd.MoreauJean(prediction=p), BouncingBall(), np.ones(1), np.zeros(1), 0.6, 1e-3).q.min() for p in (1.0, 0.0)]
+    schemes = [jaxnsd.MoreauJean(prediction=p, require_closing=True) for p in (1.0, 0.0)]
+    lowest = [bounce(scheme, BouncingBall(), 1.0, 1e-3).q[:601].min() for scheme in schemes]
     speed = np.sqrt(2 * 9.81)
     assert lowest[0] > -0.5 * 1e-3 * speed
     assert lowest[1] < -1e-4
@@ -323,7 +335,7 @@ def test_penetration_is_that_of_the_prediction():
 def test_a_resting_contact_does_not_flicker(scheme):
     # Starts exactly on the floor: the weight is carried in every step.
     ball = BouncingBall(mass=0.37, e_N=0.5)
-    sol = solve(scheme, ball, np.zeros(1), np.zeros(1), 1.0, 1e-3)
+    sol = bounce(scheme, ball, 0.0, 1e-3)
     np.testing.assert_allclose(sol.P_N[:, 0], 0.37 * 9.81 * 1e-3, rtol=1e-9)
     assert np.abs(sol.q).max() < 1e-12
 
@@ -331,11 +343,11 @@ def test_a_resting_contact_does_not_flicker(scheme):
 def test_how_a_body_comes_to_rest_under_the_three_rules():
     """Rule (26): a two-step cycle, which sinks with (1 - e) / (1 + e) g dt / 2; under the others the ball rests, by default near zero."""
     ball, dt, e = BouncingBall(e_N=0.5), 1e-3, 0.5
-    sol = solve(jaxnsd.MoreauJean(require_closing=True), ball, np.ones(1), np.zeros(1), 10.0, dt)
+    sol = bounce(jaxnsd.MoreauJean(require_closing=True), ball, 1.0, dt)
     speed = (sol.q[-1, 0] - sol.q[-2001, 0]) / 2.0
     np.testing.assert_allclose(speed, -(1 - e) / (1 + e) * 9.81 * dt / 2, rtol=1e-3)
     for scheme in (jaxnsd.MoreauJean(prediction=0.5, require_closing=False), jaxnsd.MoreauJean()):
-        sol = solve(scheme, ball, np.ones(1), np.zeros(1), 10.0, dt)
+        sol = bounce(scheme, ball, 1.0, dt)
         assert np.ptp(sol.q[-2001:, 0]) < 1e-12 and abs(sol.q[-1, 0]) < 9.81 * dt**2
     # The default creates no energy on the way there.
     E = 0.5 * ball.mass * sol.u[:, 0] ** 2 + ball.mass * ball.gravity * sol.q[:, 0]
@@ -343,7 +355,7 @@ def test_how_a_body_comes_to_rest_under_the_three_rules():
 
 
 # --------------------------------------------------------------------------------------------------------------- nonlinear
-@pytest.mark.slow
+@pytest.mark.long
 def test_theta_method_on_the_spring_pendulum():
     """Capobianco & Eugster (2018), Fig. 4: Jean's theta-method drifts where the symmetric scheme does not (8e-2 after 1000 s)."""
     pendulum = SpringPendulum()
@@ -373,16 +385,19 @@ def test_constrained_motion_stays_on_velocity_level():
     for scheme in (jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.9)):
         losses = []
         for dt in (4e-3, 1e-3):
-            sol = solve(scheme, Pendulum(), np.array([1.0, 0.0]), np.zeros(2), 1.0, dt)
-            assert np.abs(np.linalg.norm(sol.q, axis=1) - 1).max() < 0.5 * dt
-            energy = 0.5 * np.sum(sol.u**2, axis=1) + 9.81 * sol.q[:, 1]
+            sol = solve(scheme, Pendulum(), np.array([1.0, 0.0]), np.zeros(2), 1000 * dt, dt)
+            q, u = sol.q[: round(1 / dt) + 1], sol.u[: round(1 / dt) + 1]
+            assert np.abs(np.linalg.norm(q, axis=1) - 1).max() < 0.5 * dt
+            energy = 0.5 * np.sum(u**2, axis=1) + 9.81 * q[:, 1]
             losses.append(np.abs(energy).max())
         # First order: the percussion acts along the direction at the end of the step.
         assert abs(np.log(losses[0] / losses[1]) / np.log(4) - 1) < 0.15
 
 
 # ------------------------------------------------------------------------------------------------------------- derivatives
-@pytest.mark.parametrize("scheme", [jaxnsd.MoreauJean(0.6), jaxnsd.HHT(0.1), jaxnsd.KrenkHogsberg(0.6)], ids=repr)
+@pytest.mark.parametrize(
+    "scheme", [jaxnsd.MoreauJean(0.6), pytest.param(jaxnsd.HHT(0.1), marks=pytest.mark.slow), jaxnsd.KrenkHogsberg(0.6)], ids=repr
+)
 def test_derivatives_before_any_impact(scheme):
     """Forward, reverse and second derivatives with respect to mass, stiffness, damping and state, against the smooth motion's."""
 
@@ -391,19 +406,28 @@ def test_derivatives_before_any_impact(scheme):
         system = LinearSystem(m * jnp.eye(2), k * jnp.array([[2.0, -1.0], [-1.0, 2.0]]), c * jnp.eye(2))
         return jaxnsd.simulate(system, scheme, q0 * jnp.array([1.0, 0.3]), jnp.zeros(2), 1.0, 0.02).q[-1, 0]
 
+    @jax.jit
+    def derivatives(x):
+        """Value, derivatives in forward and in reverse mode, and second derivatives."""
+
+        def both(x):
+            value, reverse = jax.value_and_grad(final)(x)
+            return (value, reverse), (value, reverse)
+
+        (forward, second), (value, reverse) = jax.jacfwd(both, has_aux=True)(x)
+        return value, forward, reverse, second
+
     x = jnp.array([1.3, 5.0, 0.2, 0.7])
-    forward, reverse = jax.jit(jax.jacfwd(final))(x), jax.jit(jax.grad(final))(x)
-    steps = 1e-4 * np.eye(4)
-    difference = np.array([(final(x + s) - final(x - s)) / 2e-4 for s in steps])
-    np.testing.assert_allclose(forward, difference, atol=1e-7)
+    _, forward, reverse, second = derivatives(x)
     np.testing.assert_allclose(reverse, forward, atol=1e-12)
-    second = jax.jit(jax.jacfwd(jax.grad(final)))(x)
     np.testing.assert_allclose(second, second.T, atol=1e-10)
-    gradient = jax.jit(jax.grad(final))
-    np.testing.assert_allclose(second, [(gradient(x + s) - gradient(x - s)) / 2e-4 for s in steps], atol=1e-5)
+    for k, step in enumerate(1e-4 * np.eye(4)):
+        there, back = derivatives(x + step), derivatives(x - step)
+        np.testing.assert_allclose(forward[k], (there[0] - back[0]) / 2e-4, atol=1e-7)
+        np.testing.assert_allclose(second[k], (there[2] - back[2]) / 2e-4, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_derivatives_through_contact_agree_in_both_modes_and_in_a_batch():
     def final(e, k):
         system = dataclasses.replace(SYSTEM, e_N=e, K=k * SYSTEM.K)

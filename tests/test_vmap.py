@@ -9,9 +9,6 @@ from scheme_table import over
 from jaxnsd import Moreau, SymmetricMoreau, simulate
 from jaxnsd.models import RotatingBall
 
-#: Its slow tests belong to the long tier: `make test-long`.
-pytestmark = pytest.mark.long
-
 FIELDS = ("t", "q", "u", "P_N", "P_F", "outcome", "contact")
 
 
@@ -47,6 +44,7 @@ def test_vmap_is_a_loop(scheme):
             np.testing.assert_allclose(getattr(nested, name)[divmod(k, 4)], getattr(alone, name), atol=1e-11)
 
 
+@pytest.mark.slow
 def test_one_argument_batched():
     system, scheme, q0 = RotatingBall(), Moreau(), jnp.array([0.0, 0.4, 0.0])
     speeds = jnp.linspace(-3, 3, 5)
