@@ -404,7 +404,7 @@ def differences(function, args, step=1e-6):
     flat, restore = ravel_pytree(args)
     call = jax.jit(jax.vmap(lambda x: function(*restore(x))))
     basis = step * jnp.eye(flat.size)
-    return (call(flat + basis) - call(flat - basis)).T / (2 * step)
+    return (call(flat[None] + basis) - call(flat[None] - basis)).T / (2 * step)
 
 
 def beside(derivatives):

@@ -106,16 +106,16 @@ def test_elastic_bar_compares_schemes(capsys, tmp_path):
 @pytest.mark.long
 def test_identify_tells_the_kinds_of_derivative_apart(capsys, tmp_path):
     picture = tmp_path / "a.png"
-    status, out, _ = call(capsys, "identify", "--iterations", 15, "--out", picture)
+    # With the default step the error of the motion, which discrete and saltation share, limits both fits to two percent.
+    status, out, _ = call(capsys, "identify", "--iterations", 15, "--dt", "1e-3", "--out", picture)
     assert status == 0
     assert picture.stat().st_size > 10_000
     number = r"([\d.]+(?:e[+-]\d+)?)"
     clean = {kind: [float(x) for x in row] for kind, *row in re.findall(rf"^(\w+) +{number} +{number} mm +{number}$", out, re.MULTILINE)}
     # Largest errors of the Jacobian, of the motion in mm and of the parameters.
-    jacobian, _, end = clean["discrete"]
-    assert jacobian > 1 and end > 0.1
     jacobian, motion, end = clean["saltation"]
-    assert jacobian < 0.1 and end < 2e-2
+    assert jacobian < 0.05 and end < 1e-2
+    assert clean["discrete"][0] > 1 and clean["discrete"][2] > 5 * end
     assert motion == clean["discrete"][1] > 1
     jacobian, motion, end = clean["located"]
     assert jacobian < 1e-13 and motion < 1e-9 and end < 1e-13
@@ -129,9 +129,9 @@ def test_identify_tells_the_kinds_of_derivative_apart(capsys, tmp_path):
     value, error, off = np.array(noisy["located"]).reshape(4, 3).T
     np.testing.assert_allclose(value, [1.0, 2.0, 0.1, 0.6], rtol=5e-3)
     assert np.all(error < 5e-3 * value) and np.all(off < 4)
-    assert max(noisy["discrete"][2::3]) > 8
+    assert max(noisy["discrete"][2::3]) > 5
     left = {kind: float(x) for kind, x in re.findall(r"^(\w+) .*residual / noise ([\d.]+)$", out, re.MULTILINE)}
-    assert abs(left["located"] - 1) < 0.15 < left["saltation"] - 1 and left["discrete"] > 5
+    assert abs(left["located"] - 1) < 0.15 and left["discrete"] > 4 * left["saltation"]
 
 
 def test_identify_compares_with_a_path_that_bounces_as_it_should():

@@ -257,7 +257,7 @@ def test_bad_arguments():
 def test_nothing_is_lost_where_nothing_is_hit(scheme):
     """A step without an impact is the wrapped scheme's own, that of schemes with velocities at mid-interval too."""
     state = jnp.array([1.1, 0.7]), jnp.array([0.3, -0.5])
-    alone, located = (simulate(SpringPendulum(), s, *state, 0.3, 1e-2) for s in (scheme, LocatedImpacts(scheme)))
+    alone, located = (simulate(SpringPendulum(), s, *state, 0.3, 1e-2) for s in (scheme, LocatedImpacts(scheme, 1)))
     assert not np.any(alone.P_N)
     np.testing.assert_allclose(located.q, alone.q, rtol=0, atol=1e-15)
     np.testing.assert_allclose(located.u, alone.u, rtol=0, atol=1e-14)
