@@ -345,8 +345,9 @@ def _signatures(structure, leaves, q, u):
     gap = shape("gap", t, q)
     if len(gap) != 1:
         raise ValueError(f"{name}.gap must return shape (n_N,), one gap per contact, got {gap}; jnp.stack([...]) makes an array of scalars")
+    parts = _names(lambda system: [(type(part).__name__, part.d) for part in laws.of(system).sets], system)
     tangential = shape("tangential_velocity", t, q, u)
-    if len(tangential) != 2 or tangential[0] != gap[0] or (tangential[1] > 2 and not laws.of(system).sets):
+    if len(tangential) != 2 or tangential[0] != gap[0] or (tangential[1] > 2 and not parts):
         raise ValueError(
             f"{name}.tangential_velocity must return shape ({gap[0]}, d), with d = 1 (planar) or 2 (spatial), got {tangential}; more "
             "columns are those of rolling and drilling friction, which the friction of a law says"
@@ -377,12 +378,12 @@ def _signatures(structure, leaves, q, u):
         ("W_gamma", (n_u, n_gamma)),
     ):
         shape(method, t, q, u, wanted=wanted)
-    parts = laws.of(system).sets
-    if parts and d != sum(part.d for part in parts):
-        shapes = " and ".join(f"{type(part).__name__} ({part.d})" for part in parts)
+    columns = sum(size for _, size in parts)
+    if parts and d != columns:
+        shapes = " and ".join(f"{kind} ({size})" for kind, size in parts)
         raise ValueError(
-            f"{name}.tangential_velocity must return shape ({gap[0]}, {sum(part.d for part in parts)}), the columns of the friction of "
-            f"{name}.law, {shapes}, got {tangential}"
+            f"{name}.tangential_velocity must return shape ({gap[0]}, {columns}), the columns of the friction of {name}.law, {shapes}, "
+            f"got {tangential}"
         )
     for field in _names(laws.restitutions, system):
 
@@ -396,7 +397,7 @@ def _signatures(structure, leaves, q, u):
 
 
 def _names(function, system):
-    """Names in what a function of a system returns, of which only the shapes are known: a user's method may compute with its fields."""
+    """What a function of a system lists, of which only the shapes are known: a user's method may compute with its fields."""
     names = []
     jax.eval_shape(lambda system: names.extend(function(system)), system)
     return names

@@ -8,6 +8,9 @@ leaves of a pytree, differentiated and batched as those of a system are. What a 
     law = NewtonImpact()                                                a class attribute;
     law: Any = NewtonImpact(friction=Ellipse(mu_1=0.4, mu_2=0.1))        a field, whose parameters are leaves;
     def law(self): return NewtonImpact(friction=Ellipse(self.a, self.b)) or a method.
+
+Every scheme, `LocatedImpacts` and derivatives by "saltation" take every law. One derivative is missing with several sets of friction:
+where slip along a line passes through zero without a rest, see `jaxnsd.sensitivity`; that of the steps as computed is returned there.
 """
 
 import inspect

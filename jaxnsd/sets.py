@@ -9,10 +9,12 @@ friction are such pairs on one P_N: of rolling and drilling gamma is a relative 
 coefficient of the set a length (m), the arm of the normal force.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
+from . import linalg
+from .linalg import absolute, divide, greater, less, logical_and, where
 from .pytrees import pytree
 
 
@@ -24,7 +26,9 @@ def broadcast(value, n, dtype):
 class FrictionSet:
     """A set of admissible percussions: the image of a disc of radius `size` under the matrix `axes`.
 
-    Its parameters are scalars, or arrays (n_N,) with an entry for each contact, and leaves of a pytree.
+    Its parameters are scalars, or arrays (n_N,) with an entry for each contact, and leaves of a pytree. A set of one's own derives from
+    this class, decorated with `jaxnsd.sets.pytree`, says ``d`` (1 or 2) and writes `size` and `axes`. Sets that are no such image, with
+    corners say, are not known to the contact solver.
     """
 
     #: Dimension: the number of columns of `tangential_velocity` that the set is about.
@@ -86,3 +90,29 @@ class Ellipse(FrictionSet):
         x = ratio - 1
         off = 2 * x * c * s
         return jnp.stack([1 + x * (c * c - s * s), off, off, 1 - x * (c * c - s * s)], axis=-1).reshape(n, 2, 2)
+
+
+class Slip(NamedTuple):
+    """What the natural map sees of one disc: its mode, and what the derivative of its prox is made of, C18 (57)."""
+
+    stick: object  # (n,) the friction law holds as xi_F = 0
+    direction: object  # (n, size) unit vector of P_F where the contact slips
+    radius: object  # (n,) radius of the disc
+    curvature: object  # (n,) radius / |x_F|
+
+
+def slip_at(x, radius, loaded):
+    """`Slip` of the disc of this ``radius`` (n,) at ``x`` (n, size): its prox is x where it sticks, else ``radius direction``."""
+    zero = linalg.zeros_like(radius)
+    if x.shape[1] == 1:
+        norm = absolute(x[:, 0])
+        direction = where(less(x[:, 0], 0), -1.0, 1.0)[:, None]
+        curvature = zero  # a disc in one dimension has no curvature
+    else:
+        square = sum(x[:, j] * x[:, j] for j in range(x.shape[1]))
+        norm = linalg.sqrt(where(greater(square, 0), square, 1.0))
+        direction = x / norm[:, None]
+        curvature = divide(radius, norm)
+        norm = where(greater(square, 0), norm, zero)
+    # |x| >= radius slips: at radius 0 and x = 0 the zero-force branch must be taken, or Newton's matrix is singular.
+    return Slip(logical_and(loaded, less(norm, radius)), direction, radius, curvature)

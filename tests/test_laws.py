@@ -22,6 +22,7 @@ from jaxnsd import (
     PoissonImpact,
     SymmetricMoreau,
     System,
+    anisotropy,
     sets,
     simulate,
 )
@@ -617,3 +618,44 @@ def test_a_method_may_compute_restitution_from_fields():
     jaxnsd.check(Uneven(), jaxnsd.Moreau(), jnp.ones(2), jnp.zeros(2), 0.1, 1e-2)
     with pytest.raises(ValueError, match="e_N"):
         jaxnsd.check(Uneven(hard=1.2), jaxnsd.Moreau(), jnp.ones(2), jnp.zeros(2), 0.1, 1e-2)
+
+
+def test_a_law_may_be_a_method_that_computes_with_fields():
+    @jaxnsd.system
+    class Worn(Bare):
+        wear: float = 0.5
+
+        def law(self):
+            return NewtonImpact(0.5, friction=(sets.Disc(0.4 * self.wear), sets.Segment(0.1 * self.wear)))
+
+        def tangential_velocity(self, t, q, u):
+            return u[None]
+
+    jaxnsd.check(Worn(), Moreau(), *THROWN, 1.0, 0.1)
+    with pytest.raises(ValueError, match=re.escape("Worn.law.friction[0].mu must be finite and not negative")):
+        jaxnsd.check(Worn(wear=-0.1), Moreau(), *THROWN, 1.0, 0.1)
+
+
+def test_a_set_of_ones_own_is_the_image_of_a_disc():
+    """Written with its matrix, the ellipse of `sets` comes out: what the schemes see of a system is the same."""
+
+    @sets.pytree
+    class Matrix(sets.FrictionSet):
+        mu: Any
+        S: Any
+        d = 2
+
+        def axes(self, n, dtype):
+            return jnp.broadcast_to(jnp.asarray(self.S, dtype), (n, 2, 2))
+
+    ellipse = sets.Ellipse(0.5, 0.1, 0.3)
+    own = Matrix(0.3, ellipse.axes(1, jnp.float64)[0])
+    R = turned(0.3)
+    np.testing.assert_allclose(0.3 * own.S, R @ np.diag([0.5, 0.1]) @ R.T, atol=1e-15)
+    seen = [anisotropy.isotropic(Particle(NewtonImpact(0.5, friction=part))) for part in (ellipse, own)]
+    for name in ("tangential_velocity", "W_F"):
+        values = [getattr(system, name)(0.0, *THROWN) for system in seen]
+        np.testing.assert_allclose(*values, atol=1e-15)
+        assert np.abs(values[0] - getattr(seen[0].system, name)(0.0, *THROWN)).max() > 0.1
+    np.testing.assert_allclose(*(system.contact_data(0.0, THROWN[0])[2] for system in seen), atol=1e-15)
+    jaxnsd.check(Particle(NewtonImpact(0.5, friction=own)), Moreau(), *THROWN, 1.0, 0.1)

@@ -23,7 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import linalg
-from ..linalg import absolute, divide, greater, less, logical_and, logical_not, multiply, where
+from ..linalg import greater, logical_and, logical_not, multiply, where
+from ..sets import slip_at
 
 
 class Problem(NamedTuple):
@@ -104,21 +105,12 @@ def beside(parts, none):
     return np.concatenate(parts, axis=1) if linalg.is_unpacked(parts[0]) else jnp.concatenate(parts, axis=1)
 
 
-class Slip(NamedTuple):
-    """What the natural map sees of one disc."""
-
-    stick: object  # (n,) the friction law holds as xi_F = 0
-    direction: object  # (n, size) unit vector of P_F where the contact slips
-    radius: object  # (n,) radius of the disc
-    curvature: object  # (n,) radius / |x_F|
-
-
 class Modes(NamedTuple):
     """What the natural map sees at a point: modes of the contacts and the pieces its derivative needs."""
 
     closed: object  # (n,) the normal law holds as xi_N = 0
     loaded: object  # (n,) there is a normal percussion
-    discs: tuple  # `Slip` of every disc
+    discs: tuple  # `sets.Slip` of every disc
 
 
 def modes_at(problem, r, z, xi):
@@ -133,23 +125,6 @@ def modes_at(problem, r, z, xi):
     x_F = P_F - r_F * xi_F
     discs = [slip_at(x_F[:, part], where(loaded, multiply(mu, x_N), zero), loaded) for part, mu in problem.discs]
     return Modes(closed, loaded, tuple(discs))
-
-
-def slip_at(x, radius, loaded):
-    """`Slip` of the disc of this ``radius`` (n,) at ``x`` (n, size): its prox is x where it sticks, else ``radius direction``."""
-    zero = linalg.zeros_like(radius)
-    if x.shape[1] == 1:
-        norm = absolute(x[:, 0])
-        direction = where(less(x[:, 0], 0), -1.0, 1.0)[:, None]
-        curvature = zero  # a disc in one dimension has no curvature
-    else:
-        square = sum(x[:, j] * x[:, j] for j in range(x.shape[1]))
-        norm = linalg.sqrt(where(greater(square, 0), square, 1.0))
-        direction = x / norm[:, None]
-        curvature = divide(radius, norm)
-        norm = where(greater(square, 0), norm, zero)
-    # |x| >= radius slips: at radius 0 and x = 0 the zero-force branch must be taken, or Newton's matrix is singular.
-    return Slip(logical_and(loaded, less(norm, radius)), direction, radius, curvature)
 
 
 def natural_map(problem, r, z, xi, modes):
