@@ -40,6 +40,22 @@ def with_rule(function, rule):
     return ruled
 
 
+def moving(x, args):
+    """``x``, arrays of floats, of which every one counts as a function of ``args``.
+
+    What a loop carries is a function of them from its second pass on. Known before the first, the derivative of its body is traced once.
+    """
+
+    def rule(primals, tangents):
+        changes, d_args = tangents
+        moves = [jnp.sum(t) for t in jax.tree.leaves(d_args) if jnp.issubdtype(jnp.result_type(t), jnp.floating)]
+        # Zero, but not known to be.
+        nothing = jnp.where(False, sum(moves), 0)
+        return moving(*primals), jax.tree.map(lambda change: change + nothing, changes)
+
+    return with_rule(lambda x, args: x, rule)(x, args)
+
+
 def undefined(x, args):
     """``x``, which has no derivative with respect to ``args``: NaN where they move; in reverse mode where ``x`` matters."""
 

@@ -16,7 +16,7 @@ from . import anisotropy, checks, lanes, laws, linalg
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .contact import AbstractContactSolver, SemismoothNewton
-from .derivatives import undefined
+from .derivatives import moving, undefined
 from .results import EXPLANATION, Event, Outcome
 from .schemes.base import Scheme, nothing_to_solve
 from .system import System
@@ -420,6 +420,7 @@ class _History:
         shapes = jax.eval_shape(lambda: (state, self.record(*args)))
         nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[1])
         nothing = nothing._replace(contact=nothing.contact - 1)
+        state, nothing = moving(state, args), nothing._replace(P=moving(nothing.P, args))
 
         if self.sensitivity == "saltation":
             advance = sensitivities.step(self.scheme, self.solver)
