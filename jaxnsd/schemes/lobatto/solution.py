@@ -92,8 +92,7 @@ def error(stages, linear, args, x, tolerance):
     problem = stages.contact_problem(linear, values)
     at = r, _, _ = problem.scale(), stages.convert(z), stages.convert(xi)
     F = jnp.abs(linalg.pack(contact.natural_map(problem, *at, contact.modes_at(problem, *at))))
-    r_N, r_F = map(linalg.pack, r)
-    r_rows = contact.join(r_N, r_F)
+    r_N, r_rows = linalg.pack(r[0]), linalg.pack(contact.join(*r))
     rounding_N, rounding_F = contact.split(r_rows * stages.join(rounding), k * n, d)
     # The radius of a disc is made of the normal row.
     radius = jnp.max(values.mu.reshape(k * n, -1), axis=1) * rounding_N
