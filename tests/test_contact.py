@@ -17,7 +17,7 @@ from jaxnsd.contact_problem import solve_contact_problem
 
 SEED = 20181
 #: (n, d) of the fresh problems.
-FAST = [(3, 1), (3, 2), (6, 2)]
+FAST = [(3, 1), (3, 2)]
 SHAPES = [(1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (2, 2), (3, 2), (4, 2), (6, 2)]
 
 

@@ -186,7 +186,7 @@ def test_woodpecker_limit_cycle():
     ("system", "n_steps", "dt", "coincide"),
     [
         pytest.param(Woodpecker(), WOODPECKER_STEPS, 1e-4, True, marks=pytest.mark.long),
-        (BouncingBall(), BALL_STEPS, 1e-3, True),
+        pytest.param(BouncingBall(), BALL_STEPS, 1e-3, True, marks=pytest.mark.slow),
         pytest.param(SpringPendulum(), PENDULUM_STEPS, 1e-3, False, marks=pytest.mark.long),
     ],
     ids=["Woodpecker", "BouncingBall", "SpringPendulum"],

@@ -48,7 +48,7 @@ class TwoRows(System):
 
 @pytest.mark.parametrize(
     "scheme",
-    [Moreau(), MoreauJean(), *(pytest.param(s, marks=pytest.mark.slow) for s in (GeneralizedAlpha(), LocatedImpacts(MoreauJean())))],
+    [Moreau(), *(pytest.param(s, marks=pytest.mark.slow) for s in (MoreauJean(), GeneralizedAlpha(), LocatedImpacts(MoreauJean())))],
     ids=lambda scheme: scheme.name,
 )
 def test_bilateral_rows_that_nearly_agree_or_contradict_each_other(scheme):
