@@ -1,9 +1,9 @@
 """Laws of impact and friction as values: what a system says as its ``law``.
 
-A law is an impact law, which says what becomes of the normal velocity, with sets of friction (see `jaxnsd.sets`): of sliding, and,
-on the same normal percussion, of rolling and drilling. Its parameters are
-leaves of a pytree, differentiated and batched as those of a system are. What a law leaves as None is a field or method of the system:
-``e_N``, ``e_F``, ``mu``; so ``NewtonImpact()``, the default of every system, is the law of those three.
+A law is an impact law, which says what becomes of the normal velocity, with sets of friction (see `jaxnsd.sets`): of sliding, and, on the
+same normal percussion, of rolling and drilling. Its parameters are leaves of a pytree, differentiated and batched as those of a system
+are. What a law leaves as None is a field or method of the system: ``e_N``, ``e_F``, ``mu``; so ``NewtonImpact()``, the default of every
+system, is the law of those three.
 
     law = NewtonImpact()                                                a class attribute;
     law: Any = NewtonImpact(friction=Ellipse(mu_1=0.4, mu_2=0.1))        a field, whose parameters are leaves;

@@ -26,6 +26,7 @@ from jaxnsd import (
     sets,
     simulate,
 )
+from jaxnsd.models import elastic_bar
 from jaxnsd.results import Outcome
 
 GRAVITY = 9.81
@@ -461,6 +462,24 @@ def test_a_rod_comes_to_rest_by_poissons_law_and_stays(scheme):
     assert np.max(np.abs(sol.u[-1])) < 1e-9 and np.max(np.abs(rod.gap(0.0, sol.q[-1]))) < 1e-3
     np.testing.assert_allclose(np.sum(sol.P_N), GRAVITY * 2.0, rtol=1e-9)
     np.testing.assert_allclose(np.sum(sol.P_N[-20:], axis=1), GRAVITY * 2e-3, rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [jaxnsd.HHT(0.1), jaxnsd.KrenkHogsberg()], ids=lambda scheme: scheme.name)
+def test_plastic_impacts_of_a_linear_system_and_their_energy(scheme):
+    """Without restitution both laws are one; the balances of Acary (2014) hold by Poisson's, for percussions that move q as well."""
+    newton = elastic_bar(10)
+
+    @jaxnsd.system
+    class Bar(type(newton)):
+        law = PoissonImpact()
+
+    bar = Bar(**{field.name: getattr(newton, field.name) for field in dataclasses.fields(newton)})
+    runs = [simulate(system, scheme, *newton.initial_state(), t1=6e-4, dt=2e-6).raise_if_failed() for system in (bar, newton)]
+    np.testing.assert_allclose(runs[0].u, runs[1].u, atol=1e-13)
+    assert np.sum(runs[0].P_N) > 0.1
+    balance = jaxnsd.energy.balance(bar, scheme, runs[0])
+    assert np.max(np.abs(balance.residual)) < 1e-14 * balance.scale and np.all(balance.dissipative)
 
 
 @pytest.mark.slow
