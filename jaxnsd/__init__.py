@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import energy, sets, xla_flags  # xla_flags sets an option of XLA's CPU backend, before the first computation
-from .contact import AbstractContactSolver, SemismoothNewton
+from .contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
 from .contact_problem import ContactSolution, solve_contact_problem
 from .laws import NewtonImpact, PoissonImpact
 from .linear_system import LinearSystem
@@ -38,6 +38,7 @@ __all__ = [
     "ContactSolution",
     "Event",
     "GeneralizedAlpha",
+    "InteriorPoint",
     "KrenkHogsberg",
     "LinearSystem",
     "Lobatto",

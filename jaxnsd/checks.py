@@ -651,10 +651,33 @@ def contact_problem(G, c, mu, d, active, solver, guess):
     return G, c, jnp.broadcast_to(mu, (n,)), active, guess
 
 
+#: Entries of a Delassus operator, relative to the largest, that may be missing in its symmetry, and by which it may be indefinite: those of
+#: other codes are printed with few digits, or come from implicit terms. Beyond round-off they are taken with a warning.
+ASYMMETRY, INDEFINITE = 1e-2, 1e-4
+
+#: Rows up to which the eigenvalues of a Delassus operator are computed; of larger ones all pairs of rows are looked at.
+EIGENVALUES = 600
+
+
 def _delassus(caller, G):
-    tolerance = 100 * len(G) * float(np.finfo(G.dtype).eps) * np.abs(G).max()
-    if np.abs(G - G.T).max() > tolerance:
-        raise ValueError(f"{caller}: G must be symmetric, got an asymmetry of {np.abs(G - G.T).max():.3g}; it is W^T M^-1 W")
-    smallest = np.linalg.eigvalsh(G)[0]
-    if smallest < -tolerance:
-        raise ValueError(f"{caller}: G must be positive semidefinite, got the eigenvalue {smallest:.3g}; it is W^T M^-1 W")
+    largest = np.abs(G).max()
+    round_off = 100 * len(G) * float(np.finfo(G.dtype).eps)
+    asymmetry = np.abs(G - G.T).max() / (largest or 1)
+    if asymmetry > ASYMMETRY:
+        raise ValueError(f"{caller}: G must be symmetric, got an asymmetry of {asymmetry * largest:.3g}; it is W^T M^-1 W")
+    if len(G) <= EIGENVALUES:
+        smallest = np.linalg.eigvalsh(0.5 * (G + G.T))[0] / (largest or 1)
+    else:
+        # Smallest eigenvalue of the worst pair of rows.
+        diagonal = np.diag(G)
+        half = 0.5 * (diagonal[:, None] - diagonal[None, :])
+        off = np.where(np.eye(len(G), dtype=bool), 0, G)
+        smallest = np.min(0.5 * (diagonal[:, None] + diagonal[None, :]) - np.sqrt(half * half + off * off)) / largest
+    if smallest < -INDEFINITE - np.sqrt(len(G)) * asymmetry:
+        raise ValueError(f"{caller}: G must be positive semidefinite, got the eigenvalue {smallest * largest:.3g}; it is W^T M^-1 W")
+    asymmetric = [f"is not symmetric (entries differ by {asymmetry:.1e} of the largest)"] * bool(asymmetry > round_off)
+    indefinite = [f"is not positive semidefinite (an eigenvalue of {smallest:.1e} of the largest entry)"] * bool(smallest < -round_off)
+    if asymmetric or indefinite:
+        what = " and ".join(asymmetric + indefinite)
+        message = f"{caller}: G {what}, more than round-off; it is taken as given. Was it printed with few digits? It should be W^T M^-1 W"
+        warnings.warn(message, UserWarning, stacklevel=4)

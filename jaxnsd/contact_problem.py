@@ -6,13 +6,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
 from . import checks, contact, lanes, linalg
-from .contact import AbstractContactSolver, SemismoothNewton
+from .contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
 from .newton import implicit
 from .results import Outcome
+
+#: Contacts from which on the structure of a Delassus operator whose values are known is looked for.
+CHAIN = 50
 
 
 class ContactSolution(NamedTuple):
@@ -66,7 +70,82 @@ def solve_contact_problem(
     that is not finite comes back as the outcome NON_FINITE, a negative mu as INVALID_PARAMETER.
     """
     solver = SemismoothNewton() if solver is None else solver
-    return _solve(*checks.contact_problem(G, c, mu, d, active, solver, guess), d, solver)
+    args = checks.contact_problem(G, c, mu, d, active, solver, guess)
+    groups = None
+    if args[2].shape[0] >= CHAIN and isinstance(solver, (InteriorPoint, SemismoothNewton)):
+        values = lax.stop_gradient(args[0])
+        groups = contact.groups_of(np.asarray(values), args[2].shape[0]) if checks.known(values) else None
+    if groups is not None:
+        return _solve_chain(*args, groups, d, solver.interior())
+    return _solve(*args, d, solver)
+
+
+@functools.partial(jax.jit, static_argnames=("d", "solver"))
+def _solve_chain(G, c, mu, active, guess, groups, d, solver):
+    args = G, c, mu, active, groups
+    frozen, guess = lax.stop_gradient((args, guess))
+
+    def solve(args):
+        (G, c, mu, active, groups), guess = args
+        chain = Chain(groups, d)
+        law, active = chain.law(G, c, mu, active)
+        result = solver.find(law, chain.take(guess.reshape(-1, d + 1)), active)
+        worst = jnp.where(result.contact < 0, -1, groups.reshape(-1)[result.contact])
+        return result._replace(z=chain.give(result.z)[: len(mu)].reshape(-1), contact=worst)
+
+    result = lanes.run(solve, (frozen, guess), lockstep=jax.default_backend() != "cpu")
+    z = implicit(ChainResponse(d), lax.stop_gradient(result.z), args)
+    return _solution(z, jnp.matmul(G, z, precision="highest") + c, mu, result)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Contacts in groups, see `contact.operators.Chain`; arrays have one row per contact."""
+
+    groups: jax.Array
+    d: int
+
+    def take(self, x):
+        """Rows in the order of the groups; what fills them up is zero."""
+        return jnp.concatenate([x, jnp.zeros_like(x[:1])])[self.groups.reshape(-1)]
+
+    def give(self, x):
+        """Inverse of `take`, of which the last rows may only fill up."""
+        order = self.groups.reshape(-1)
+        return x[jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0], dtype=order.dtype), mode="drop")]
+
+    def law(self, G, c, mu, active):
+        """``(law, active)`` in the order of the groups."""
+        whole = jnp.concatenate([active, jnp.zeros((1,), bool)])
+        operator = contact.Chain.of(G, self.groups, whole, self.d + 1)
+        active = self.take(active)
+        return contact.Law(operator, self.take(c.reshape(-1, self.d + 1)), self.take(mu), active), active
+
+
+@dataclass(frozen=True)
+class ChainResponse:
+    """The `Response` of a problem whose contacts come in groups."""
+
+    d: int
+
+    def __call__(self, z, args, dargs):
+        """Tangent of the percussions for a tangent of ``(G, c, mu, active, groups)``, rows contact by contact."""
+        G, c, mu, active, groups = args
+        dG, dc, dmu, _, _ = dargs
+        product = functools.partial(jnp.matmul, precision="highest")
+        chain = Chain(groups, self.d)
+        law, active = chain.law(G, c, mu, active)
+        rows = (chain.take(x.reshape(-1, self.d + 1)) for x in (z, product(G, z) + c, product(dG, z) + dc))
+        return chain.give(contact.respond(law, active, *rows, chain.take(dmu)))[: len(mu)].reshape(-1)
+
+
+def _solution(z, xi, mu, result):
+    """`ContactSolution` with rows contact by contact."""
+    finite = jnp.all(jnp.isfinite(jnp.concatenate([z, xi, mu])))
+    outcome = jnp.where(result.error <= 1, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
+    outcome = jnp.where(finite, outcome, Outcome.NON_FINITE)
+    outcome = jnp.where(jnp.any(mu < 0), Outcome.INVALID_PARAMETER, outcome).astype(jnp.int32)
+    return ContactSolution(z, xi, result.iterations, result.residual, outcome, result.contact)
 
 
 @functools.partial(jax.jit, static_argnames=("d", "solver"))
@@ -88,11 +167,7 @@ def _solve(G, c, mu, active, guess, d, solver):
     result = lanes.run(solve, (frozen, guess), lockstep=jax.default_backend() != "cpu")
     z = implicit(Response(d, solver), lax.stop_gradient(result.z), args)
     xi = linalg.matmul(args[0], z) + args[1]
-    finite = jnp.all(jnp.isfinite(jnp.concatenate([z, xi, mu])))
-    outcome = jnp.where(result.error <= 1, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
-    outcome = jnp.where(finite, outcome, Outcome.NON_FINITE)
-    outcome = jnp.where(jnp.any(mu < 0), Outcome.INVALID_PARAMETER, outcome).astype(jnp.int32)
-    return ContactSolution(_per_contact(z, n, d), _per_contact(xi, n, d), result.iterations, result.residual, outcome, result.contact)
+    return _solution(_per_contact(z, n, d), _per_contact(xi, n, d), mu, result)
 
 
 @dataclass(frozen=True)

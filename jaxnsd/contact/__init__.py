@@ -1,18 +1,25 @@
 """Newton-type impact law with Coulomb friction: contact problems, their solution and its derivatives."""
 
 from .abstract import AbstractContactSolver, Result
+from .interior import InteriorPoint, Law, respond
+from .operators import Chain, groups_of
 from .problem import Problem, diagonal, join, modes_at, natural_map, scale, split
 from .solver import SemismoothNewton, response, solve
 
 __all__ = [
     "AbstractContactSolver",
+    "Chain",
+    "InteriorPoint",
+    "Law",
     "Problem",
     "Result",
     "SemismoothNewton",
     "diagonal",
+    "groups_of",
     "join",
     "modes_at",
     "natural_map",
+    "respond",
     "response",
     "scale",
     "solve",

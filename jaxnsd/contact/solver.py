@@ -14,6 +14,7 @@ from ..linalg import absolute, divide, multiply
 from ..newton import iterate
 from .abstract import AbstractContactSolver, Result
 from .gauss_seidel import gauss_seidel_sweep
+from .interior import InteriorPoint
 from .lemke import complete, size, widest
 from .problem import beside, join, modes_at, natural_map, newton_step, scale, split
 
@@ -112,6 +113,11 @@ class Equations:
         return best, error, iterations
 
 
+def large(problem):
+    """Whether a problem is one for `InteriorPoint`: too large for Lemke's method, with one disc of friction per contact."""
+    return size(problem) > SMALL and problem.sizes is None and problem.least is None
+
+
 @dataclass(frozen=True)
 class SemismoothNewton(AbstractContactSolver):
     """Settings of the semismooth Newton method.
@@ -122,8 +128,8 @@ class SemismoothNewton(AbstractContactSolver):
     max_rescues:     bound of the globalized iterations of a problem on which plain Newton cycles; the rest of a batch waits but does
                      not change. They start afresh, so that they do not depend on where Newton's method has come to, and with it on the
                      tolerance. Up to 16 spatial or 32 planar contacts each is a run of Lemke's method: one is enough for planar and
-                     frictionless contacts, a few for spatial ones. With more contacts each is some sweeps of block Gauss-Seidel, then
-                     Newton steps
+                     frictionless contacts, a few for spatial ones. With more contacts each is some 10 steps of `InteriorPoint`, then
+                     Newton steps: one is enough but for a few problems
     max_outer:       bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
     """
 
@@ -143,6 +149,16 @@ class SemismoothNewton(AbstractContactSolver):
         if self.max_rescues < 0:
             raise ValueError(f"SemismoothNewton: max_rescues must not be negative, got {self.max_rescues!r}")
 
+    def interior(self):
+        """The solver of large problems."""
+        return InteriorPoint(self.tolerance, self.max_iterations, self.max_rescues, self.max_outer)
+
+    def response(self, problem, z, xi, dxi, dmu):
+        """Derivative dz of the solution."""
+        if large(problem):
+            return self.interior().response(problem, z, xi, dxi, dmu)
+        return super().response(problem, z, xi, dxi, dmu)
+
     def nearby(self):
         """Without the globalization, which is two thirds of the compilation."""
         return replace(self, max_rescues=0, max_iterations=20)
@@ -151,11 +167,14 @@ class SemismoothNewton(AbstractContactSolver):
         """Solve a contact problem from a ``guess`` by a semismooth Newton method; where it cycles, by a globalized iteration.
 
         The globalization starts afresh. Small problems are given to Lemke's method: it is complete for d <= 1; for d = 2 friction cones of
-        six edges close in on the directions of slip, each time followed by Newton steps. Large problems alternate sweeps of nonlinear block
-        Gauss-Seidel with Newton steps from where the sweeps have come. In a batch the few problems that need it are gathered, so that the
-        rest does not wait for them. With ``refine`` a guess that solves the problem to the tolerance takes one Newton step all the same,
-        which brings it to round-off.
+        six edges close in on the directions of slip, each time followed by Newton steps. In a batch the few problems that need it are
+        gathered, so that the rest does not wait for them. Large problems are left to `InteriorPoint`; where contacts have several discs
+        sweeps of nonlinear block Gauss-Seidel alternate with Newton steps.
+
+        With ``refine`` a guess that solves the problem to the tolerance takes one Newton step all the same, which brings it to round-off.
         """
+        if large(problem):
+            return self.interior().solve(problem, guess, refine=refine)
         equations = Equations(problem, self, problem.dtype)
         start, error = equations.at(guess)
         start = (start, jnp.full_like(error, jnp.inf) if refine else error)

@@ -1,0 +1,214 @@
+"""Problems of many contacts: the law recomputed in NumPy, weights of a stack, parts of a whole, finite differences."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import InteriorPoint, Outcome, solve_contact_problem
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "benchmarks"))
+import contact_scenes
+
+#: Contacts of the fast tests: of one shape, so that one compilation serves them all, and too many for Lemke's method.
+N = 20
+
+
+def scene(seed=0, n=N, family="stack", **options):
+    scene = contact_scenes.FAMILIES[family](n, np.random.default_rng(seed), **options)
+    return scene, *scene.problem()
+
+
+def natural_map(G, c, mu, d, P):
+    """Largest entry of the natural map, from C18 (30), (56), (57) and from nothing else; m/s times the smallest r."""
+    xi, r = (G @ P + c).reshape(-1, d + 1), 1 / np.diag(G).reshape(-1, d + 1)
+    P = P.reshape(-1, d + 1)
+    x_N, x_F = P[:, 0] - r[:, 0] * xi[:, 0], P[:, 1:] - r[:, 1:].mean(axis=1, keepdims=True) * xi[:, 1:]
+    radius, length = mu * np.maximum(P[:, 0], 0), np.linalg.norm(x_F, axis=1)
+    x_F = x_F * np.where(length > radius, radius / np.where(length > 0, length, 1), 1)[:, None]
+    return max(np.abs(P[:, 0] - np.maximum(x_N, 0)).max(), np.abs(P[:, 1:] - x_F).max())
+
+
+def solved(G, c, mu, d, **options):
+    solution = jax.tree.map(np.asarray, solve_contact_problem(G, c, mu, d=d, **options))
+    assert solution.outcome == Outcome.SUCCESS and solution.contact == -1
+    return solution
+
+
+def test_pushed_stacks_obey_the_law():
+    for seed in range(6):
+        _, G, c, mu, d = scene(seed, push=0.5)
+        assert np.linalg.matrix_rank(G, 1e-9) == len(G) / 2
+        assert natural_map(G, c, mu, d, solved(G, c, mu, d).P) <= 1e-13
+
+
+def test_a_stack_at_rest_carries_its_weight():
+    stack, G, c, mu, d = scene(push=0)
+    solution = solved(G, c, mu, d)
+    np.testing.assert_allclose(solution.xi, 0, atol=1e-13)
+    weight = contact_scenes.FALL / stack.M_inv[:, 0, 0]
+    carried = solution.P.reshape(-1, 4, 3)[:, :, 0].sum(axis=1)
+    np.testing.assert_allclose(carried, np.cumsum(weight[::-1])[::-1], rtol=1e-12)
+
+
+def test_parts_equal_the_whole():
+    # Two stacks beside each other: alone, where the contacts of the other are not active, and together.
+    parts = [scene(1, 8), scene(2, 12)]
+    m = len(parts[0][1])
+    G = np.zeros((60, 60))
+    G[:m, :m], G[m:, m:] = parts[0][1], parts[1][1]
+    c, mu = np.concatenate([part[2] for part in parts]), np.concatenate([part[3] for part in parts])
+    whole = solved(G, c, mu, 2)
+    for mask in (np.arange(N) < 8, np.arange(N) >= 8):
+        rows = np.repeat(mask, 3)
+        part = solved(G, c, mu, 2, active=mask)
+        np.testing.assert_allclose(part.xi[rows], whole.xi[rows], atol=1e-12)
+        np.testing.assert_array_equal(part.P[~rows], 0)
+
+
+def test_contacts_without_friction_push_along_the_normal():
+    _, G, c, mu, d = scene(3)
+    mu = np.where(np.arange(N) < 8, 0.0, mu)
+    solution = solved(G, c, mu, d)
+    assert natural_map(G, c, mu, d, solution.P) <= 1e-13
+    np.testing.assert_array_equal(solution.P.reshape(N, 3)[:8, 1:], 0)
+
+
+def test_matrices_printed_with_few_digits_are_taken_with_a_warning():
+    _, G, c, mu, d = scene(4)
+    rng = np.random.default_rng(0)
+    printed = np.vectorize(lambda x: float(f"{x:.6g}"))(G * (1 + 1e-4 * rng.uniform(-1, 1, G.shape)))
+    with pytest.warns(UserWarning, match="is not symmetric .*printed with few digits"):
+        solution = solve_contact_problem(printed, c, mu, d=d)
+    assert solution.outcome == Outcome.SUCCESS and natural_map(printed, c, mu, d, np.asarray(solution.P)) <= 1e-12
+    indefinite = G - 1e-7 * np.abs(G).max() * np.eye(len(G))
+    with pytest.warns(UserWarning, match="is not positive semidefinite .*eigenvalue of -1.0e-07"):
+        solution = solve_contact_problem(indefinite, c, mu, d=d)
+    assert solution.outcome == Outcome.SUCCESS and natural_map(indefinite, c, mu, d, np.asarray(solution.P)) <= 1e-12
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve_contact_problem(G, c, mu, d=d)
+
+
+@pytest.mark.parametrize("redundant", [True, False])
+def test_derivatives_against_differences(redundant):
+    # Redundant corners without friction: single percussions are open, xi is not. With friction xi of a box that slides and turns is open
+    # as well, unless corners are compliant.
+    _, G, c, mu, d = scene(5, push=0.6)
+    rng = np.random.default_rng(1)
+    direction, weights = rng.normal(size=c.shape), rng.normal(size=c.shape)
+    direction = G @ direction  # velocities of the bodies
+    mu, G = (0 * mu, G) if redundant else (mu, G + 0.01 * np.diag(np.diag(G)))
+
+    def xi(s):
+        return solve_contact_problem(G, c + s * direction, mu * (1 + s), d=d).xi
+
+    tangent = jax.jvp(xi, (0.0,), (1.0,))[1]
+    step = 1e-6
+    difference = (xi(step) - xi(-step)) / (2 * step)
+    size = np.abs(difference).max()
+    assert size > 0.1
+    np.testing.assert_allclose(tangent, difference, atol=1e-6 * size)
+    np.testing.assert_allclose(jax.grad(lambda s: weights @ xi(s))(0.0), weights @ tangent, rtol=1e-9)
+
+
+def test_a_guess_saves_iterations():
+    _, G, c, mu, d = scene(6)
+    cold = solved(G, c, mu, d)
+    assert solved(G, c, mu, d, guess=cold.P).iterations == 0
+    assert solved(G, 1.001 * c, mu, d, guess=cold.P).iterations <= 3 < cold.iterations
+
+
+@pytest.mark.slow
+def test_what_is_known_of_the_structure_changes_nothing():
+    # With values known contacts are solved group by group; under jit they are not, and one dense matrix is. Values and derivatives.
+    _, G, c, mu, d = scene(0, 52)
+    assert jaxnsd.contact.groups_of(G, len(mu)).shape == (13, 4)
+    compliant, direction = G + 0.01 * np.diag(np.diag(G)), G @ np.random.default_rng(1).normal(size=c.shape)
+
+    def motion(c, mu):
+        solution = solve_contact_problem(compliant, c, mu, d=d)
+        return solution.xi, solution.P
+
+    assert natural_map(G, c, mu, d, solved(G, c, mu, d).P) <= 1e-11
+    groups = jax.jvp(motion, (c, mu), (direction, mu))
+    dense = jax.jit(lambda G: jax.jvp(lambda c, mu: solve_contact_problem(G, c, mu, d=d)[1::-1], (c, mu), (direction, mu)))(compliant)
+    for a, b in zip(jax.tree.leaves(groups), jax.tree.leaves(dense), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-8 * np.abs(b).max())
+    gradient = jax.grad(lambda mu: jnp.sum(motion(c, mu)[0] * direction))(mu)
+    np.testing.assert_allclose(gradient @ mu, jax.jvp(lambda mu: motion(c, mu)[0], (mu,), (mu,))[1] @ direction, rtol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", contact_scenes.FAMILIES)
+def test_every_family_is_solved(family):
+    sizes = []
+    for n in (60, 160):
+        for seed in range(3):
+            _, G, c, mu, d = scene(seed, n, family)
+            sizes.append(natural_map(G, c, mu, d, solved(G, c, mu, d).P))
+    assert max(sizes) <= 1e-11
+
+
+@pytest.mark.slow
+def test_interior_point_equals_the_small_solver_and_float32():
+    _, G, c, mu, d = scene(0, 4)
+    small, interior = solved(G, c, mu, d), solved(G, c, mu, d, solver=InteriorPoint())
+    np.testing.assert_allclose(small.xi, interior.xi, atol=1e-12)
+    _, G, c, mu, d = scene(7)
+    single = solve_contact_problem(*(x.astype(np.float32) for x in (G, c, mu)), d=d)
+    assert single.outcome == Outcome.SUCCESS
+    np.testing.assert_allclose(single.xi, solved(G, c, mu, d).xi, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_batches_of_large_problems():
+    problems = [scene(seed)[1:4] for seed in range(4)]
+    G, c, mu = (jnp.stack(part) for part in zip(*problems, strict=True))
+    batch = jax.jit(jax.vmap(lambda *args: solve_contact_problem(*args, d=2)))(G, c, mu)
+    assert np.all(batch.outcome == Outcome.SUCCESS)
+    for k, args in enumerate(problems):
+        np.testing.assert_allclose(batch.xi[k], solved(*args, 2).xi, atol=1e-12)
+
+
+@jaxnsd.system
+class Pillars(jaxnsd.System):
+    """Towers of point masses that stand beside each other on the ground: every mass on the one below."""
+
+    mu: float = 0.5
+    e_N: float = 0.0
+    masses: tuple = jaxnsd.static(default=(5, 4))  # height and number of the pillars
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 9.81 * jnp.sum(q.reshape(*self.masses, 2)[..., 1])
+
+    def gap(self, t, q):
+        z = q.reshape(*self.masses, 2)[..., 1]
+        # Overlap that keeps contacts closed through round-off.
+        return (z - jnp.concatenate([jnp.zeros_like(z[:1]), z[:-1]])).reshape(-1) - 1e-9
+
+    def tangential_velocity(self, t, q, u):
+        x = u.reshape(*self.masses, 2)[..., 0]
+        return (x - jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])).reshape(-1, 1)
+
+
+@pytest.mark.slow
+def test_simulation_of_many_contacts():
+    # 40 planar contacts: more than Lemke's method takes. The lowest masses are thrown with 0.5 m/s and carry the pillar on them.
+    system = Pillars(masses=(10, 4))
+    q0, u0 = jnp.zeros(80), jnp.zeros((10, 4, 2)).at[..., 0].set(0.5).reshape(-1)
+    solution = jaxnsd.simulate(system, jaxnsd.Moreau(), q0, u0, 0.05, 1e-3).raise_if_failed()
+    u = solution.u.reshape(-1, 10, 4, 2)
+    # All slide as one body on the ground: a = mu g.
+    np.testing.assert_allclose(u[-1, ..., 0], 0.5 - 0.5 * 9.81 * 0.05, atol=1e-10)
+    np.testing.assert_allclose(u[..., 1], 0, atol=1e-12)
+    weights = 9.81e-3 * np.arange(10, 0, -1)
+    np.testing.assert_allclose(solution.P_N.reshape(-1, 10, 4), np.broadcast_to(weights[:, None], (50, 10, 4)), rtol=1e-10)
