@@ -22,6 +22,8 @@ from jax import core, lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
+from . import native
+
 #: Independent loops that a batch is split into; each runs on a core of its own, and is compiled on its own. Results do not depend on it.
 STRANDS = min(os.cpu_count() or 1, 4)
 
@@ -239,7 +241,7 @@ def _alike(leaves):
 
 def _lower(ctx, *args, run):
     plain = [core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
-    return mlir.lower_fun(_value, multiple_results=True)(ctx.replace(avals_in=plain), *args, run=run)
+    return native.lower_fun(_value)(ctx.replace(avals_in=plain), *args, run=run)
 
 
 _run.def_impl(_value)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import thresholds
+from . import native, thresholds
 
 #: Largest matrix, in rows, that is unpacked into scalars, and largest one that is inverted by vectorized Gauss-Jordan elimination.
 UNROLL, GAUSS_JORDAN = 4, 32
@@ -115,7 +115,7 @@ def matmul(a, b):
     """Matrix product of two object arrays or of two JAX arrays (full precision on every backend)."""
     if is_unpacked(a):
         return a @ b
-    if a.shape[-1] > GAUSS_JORDAN:
+    if a.shape[-1] > GAUSS_JORDAN or a.size * b.size > native.SUM * a.shape[-1]:
         return jnp.matmul(a, b, precision="highest")
     # A sum of products fuses with its neighbours, a call of a matrix library does not.
     return jnp.sum(a * b[None, :], axis=1) if b.ndim == 1 else jnp.sum(a[:, :, None] * b[None, :, :], axis=1)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from . import laws, pytrees
+from . import laws, linalg, pytrees
 
 #: A physical parameter of a system, as its fields are annotated: a number, or an array of them.
 Parameter = jax.Array | float
@@ -233,15 +233,18 @@ class System:
         force = self.force(t, q, u)
         if not self.defines("q_dot"):
             return grad_q + force
-        time_direction = jnp.ones_like(jnp.asarray(t, q.dtype))
+        # Column k of the brackets is the derivative of column k of B along the motion, minus that of q_dot along it. They enter through
+        # their product with the momentum alone, so that none has to be formed: their sum weighted with ``B (B^T B)^-1 p`` is enough.
+        t = jnp.asarray(t, q.dtype)
         B = jax.jacfwd(self.q_dot, argnums=2)(t, q, u)
-        # Derivative of every column of B along the motion, minus derivative of q_dot along every column.
-        _, along_motion = jax.jvp(
-            lambda t, q: jax.jacfwd(self.q_dot, argnums=2)(t, q, u), (jnp.asarray(t, q.dtype), q), (time_direction, self.q_dot(t, q, u))
-        )
-        along_columns = jax.jacfwd(self.q_dot, argnums=1)(t, q, u) @ B
-        bracket = jnp.linalg.solve(B.T @ B, B.T @ (along_motion - along_columns))
-        return B.T @ grad_q + force + bracket.T @ self.momentum(t, q, u)
+        weights = linalg.matmul(B, linalg.lu(linalg.matmul(B.T, B))(self.momentum(t, q, u)))
+
+        def of_columns(t, q):
+            return jax.vjp(lambda u: self.q_dot(t, q, u), u)[1](weights)[0]
+
+        _, along_motion = jax.jvp(of_columns, (t, q), (jnp.ones_like(t), self.q_dot(t, q, u)))
+        along_columns = jax.vjp(lambda q: self.q_dot(t, q, u), q)[1](weights)[0]
+        return linalg.matmul(B.T, grad_q - along_columns) + force + along_motion
 
     def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """h = b - Mdot u - adot of shape (n_u,), C18 (22): the right-hand side of M du/dt = h + W lambda."""

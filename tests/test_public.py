@@ -38,7 +38,7 @@ def test_public_names():
         jaxnsd.simulation  # noqa: B018
 
 
-SETTING = "xla_cpu_small_while_loop_byte_threshold=1048576"
+SETTING = "xla_cpu_small_while_loop_byte_threshold=4194304"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import linalg
-from ..newton import implicit
+from .. import linalg, thresholds
+from ..newton import implicit, iterate
+
+#: Iterations after which the equation of the midpoint rule is solved by elimination.
+ITERATIONS = 30
 
 
 def moved(system, t, dt, q, u):
@@ -21,20 +24,32 @@ def moved(system, t, dt, q, u):
         return q + dt * u
     args = (system, t, dt, q, u)
     frozen = lax.stop_gradient(args)
-    rate, solve = _linearized(frozen)
-    return q + implicit(Response(), solve(frozen[2] * rate), args)
+    return q + implicit(Response(), _solve(frozen, frozen[2] * _rate(frozen)), args)
 
 
-def _linearized(args):
-    """``q_dot`` at mid-step and at q_k, and the function that solves with ``1 - dt / 2 dq_dot/dq``."""
+def _rate(args):
+    """``q_dot`` at mid-step and at q_k."""
     system, t, dt, q, u = args
+    return system.q_dot(t + 0.5 * dt, q, u)
 
-    def twice(q):
-        rate = system.q_dot(t + 0.5 * dt, q, u)
-        return rate, rate
 
-    jacobian, rate = jax.jacfwd(twice, has_aux=True)(q)
-    return rate, linalg.lu(jnp.eye(q.shape[0], dtype=q.dtype) - 0.5 * dt * jacobian)
+def _solve(args, b):
+    """Solution x of ``x - dt / 2 dq_dot/dq x = b``: by iteration to round-off, a few where a step turns little; else by lu."""
+    system, t, dt, q, u = args
+    eps = float(jnp.finfo(q.dtype).eps)
+    _, along = jax.linearize(lambda q: 0.5 * dt * system.q_dot(t + 0.5 * dt, q, u), q)
+
+    def improved(x):
+        new = b + along(x)
+        return new, jnp.max(jnp.abs(new - x)) / (2 * eps * jnp.max(jnp.abs(new)) + thresholds.tiny(q.dtype))
+
+    x, error, _ = iterate(improved, b, jnp.full((), jnp.inf, q.dtype), ITERATIONS)
+
+    def eliminated():
+        eye = jnp.eye(q.shape[0], dtype=q.dtype)
+        return linalg.lu(eye - jax.vmap(along, out_axes=1)(eye))(b)
+
+    return lax.cond(error <= 1, lambda: x, eliminated)
 
 
 @dataclass(frozen=True)
@@ -49,4 +64,7 @@ class Response:
             rate, along = jax.jvp(lambda q: system.q_dot(t + 0.5 * dt, q, u), (q,), (x,))
             return dt * (rate + 0.5 * along)
 
-        return _linearized(args)[1](jax.jvp(change, (args,), (dargs,))[1])
+        system, t, dt, q, u = args
+        b = jax.jvp(change, (args,), (dargs,))[1]
+        jacobian = jax.jacfwd(lambda q: system.q_dot(t + 0.5 * dt, q, u))(q)
+        return linalg.lu(jnp.eye(q.shape[0], dtype=q.dtype) - 0.5 * dt * jacobian)(b)
