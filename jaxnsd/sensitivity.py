@@ -30,6 +30,7 @@ from . import contact, linalg, thresholds
 from .derivatives import not_a_number, undefined, with_rule
 from .newton import solution, storing_solutions
 from .results import Event
+from .schemes import gathered
 from .schemes.condensed import kinematics
 from .schemes.flow import Flow, gained
 from .schemes.located import LocatedImpacts
@@ -67,7 +68,8 @@ def events(scheme, prepared, t, dt, before, after):
         return jnp.zeros((), jnp.int32)
     args = jax.tree.map(lax.stop_gradient, (prepared, t, dt, before, after))
     find = functools.partial(_events, scheme)
-    if before.u.shape[0] <= SMALL:
+    n, d = after.P.P_F.shape
+    if before.u.shape[0] <= SMALL and not gathered.sizes(n, d):
         return find(*args)
     return lax.cond(jnp.any(after.P.P_N > 0), find, lambda *_: jnp.zeros((), jnp.int32), *args)
 

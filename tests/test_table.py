@@ -60,6 +60,7 @@ TABLE = {
     "DoublePendulum": Row(3000, 1e-3, JEAN),
     "TwoDiscs": Row(1500, 1e-3, LOBATTO),
     "Sphere": Row(1500, 1e-3, MOREAU, True),
+    "Cube": Row(800, 1.25e-3, MOREAU, long=(MOREAU,)),
     "CartesianPendulum": Row(1500, 1e-3, MOREAU, True),
     "Skate": Row(1500, 1e-3, SYMMETRIC, True),
     "ShakenTable": Row(1500, 1e-3, MOREAU, True),

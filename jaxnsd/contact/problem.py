@@ -38,6 +38,7 @@ class Problem(NamedTuple):
     r: object = None  # parameters (r_N (n,), r_F (n, d)) of the natural map; None: from the diagonal of G, see `scale`
     least: object = None  # (n,) least normal percussion; None: zero
     sizes: tuple | None = None  # directions of every disc; None: there is one disc
+    redundant: bool = False  # whether there are more rows than velocities, so that not all percussions are determined
 
     @property
     def n(self):
@@ -50,7 +51,8 @@ class Problem(NamedTuple):
 
     def packed(self):
         """The same problem of JAX arrays."""
-        return jax.tree.map(linalg.pack, self._replace(d=None, sizes=None))._replace(d=self.d, sizes=self.sizes)
+        static = {"d": self.d, "sizes": self.sizes, "redundant": self.redundant}
+        return jax.tree.map(linalg.pack, self._replace(**dict.fromkeys(static)))._replace(**static)
 
     @property
     def discs(self):

@@ -31,6 +31,11 @@ SMALL = 128
 POLISH, SHIFTS = 60, (0.5, 0.4, 0.6)
 
 
+#: Shift of Newton's matrix where contacts are redundant, as a power of the machine precision: a step then takes those percussions that make
+#: the least change. Without it some are pushed to zero, at the edge of their friction cones, and Newton's method cycles in the steps that
+#: follow: of 3000 steps of a cube at rest on four corners 360 needed Lemke's method; with it none, after 1 to 3 iterations each.
+REDUNDANT = 0.5
+
 #: Members of a batch on which Newton's method cycled are gathered, so many at a time, and globalized apart from the rest.
 CHUNK = 32
 
@@ -178,12 +183,13 @@ class SemismoothNewton(AbstractContactSolver):
         equations = Equations(problem, self, problem.dtype)
         start, error = equations.at(guess)
         start = (start, jnp.full_like(error, jnp.inf) if refine else error)
-        newton, error, iterations = iterate(equations.newton, *start, self.max_iterations)
+        shift = float(jnp.finfo(problem.dtype).eps) ** REDUNDANT if problem.redundant else None
+        newton, error, iterations = iterate(lambda carry: equations.newton(carry, shift), *start, self.max_iterations)
         z = linalg.from_leaves(newton[0])
         if not self.max_rescues:
             largest, contact = newton[2], equations.worst(newton, error)
         else:
-            arrays = problem.packed()._replace(d=None, sizes=None)
+            arrays = problem.packed()._replace(d=None, sizes=None, redundant=None)
             rescued = rescue(self, problem.d, problem.sizes)
             z, error, largest, iterations, contact = rescued(arrays, linalg.pack(z), error, newton[2], iterations)
             if linalg.is_unpacked(guess):

@@ -3,6 +3,7 @@
 from .bead_column import BeadColumn
 from .bouncing_ball import BouncingBall
 from .corner_block import CornerBlock
+from .cube import Cube
 from .double_pendulum import DoublePendulum
 from .elastic_bar import ElasticBar, elastic_bar
 from .point_mass_on_slope import PointMassOnSlope
@@ -30,6 +31,7 @@ MODELS = {
         DoublePendulum,
         TwoDiscs,
         Sphere,
+        Cube,
     )
 }
 

@@ -70,6 +70,7 @@ class MoreauStep(NodeStep):
     """C18 (59)."""
 
     linear: ClassVar[bool] = True
+    gathers: ClassVar[bool] = True
 
     def balance(self, u, p=None):
         """C18 (59): M_k (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k."""

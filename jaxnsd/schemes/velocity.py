@@ -8,6 +8,7 @@ where R is the scheme's momentum balance without percussions. Each iteration lin
 bilateral percussions ``P_b`` away and solves the contact problem that is left with the Delassus operator.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,10 +17,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import contact, laws, linalg, thresholds
-from ..newton import implicit, iterate
+from ..newton import implicit, iterate, storing_solutions
 from ..pytrees import pytree, static
+from . import gathered
 from .base import Info, Percussions, nothing_to_solve, total
 from .condensed import Condensed, impulse, kinematics
+from .gathered import Subsystem
 
 __all__ = ["Law", "Response", "Step", "pytree", "resolution", "restitution", "solve", "static"]
 
@@ -41,6 +44,12 @@ class Step:
 
     #: Whether the balance is linear in u, so that one iteration is enough.
     linear: ClassVar[bool] = False
+    #: Whether the step is solved with its active contacts alone, see `gathered`. It pays where steps are many, not for events.
+    gathers: ClassVar[bool] = False
+
+    def restricted(self, choice):
+        """The step of the chosen contacts alone."""
+        return dataclasses.replace(self, system=Subsystem(self.system, choice))
 
     def balance(self, u, p=None):
         """R(u) (n_u,), the momentum balance without percussions: ``R(u) = p`` with the impulse ``p = W z + W_b P_b``.
@@ -245,10 +254,46 @@ def solve_phase(step, u, P, settings):
     n_g = P.P_g.shape[0]
     guess = contact.join(P.P_N, P.P_F)
     frozen, u, guess = jax.tree.map(lax.stop_gradient, (step, u, guess))
-    x, info = _found(frozen, u, guess, d, n_g + P.P_gamma.shape[0], settings)
+    x, info = _gathered(frozen, u, guess, d, n_g + P.P_gamma.shape[0], settings)
     u, z, P_b = implicit(Response(d, settings), jax.tree.map(lax.stop_gradient, x), step)
     P_N, P_F = contact.split(z, n, d)
     return u, Percussions(P_N, P_F, P_b[:n_g], P_b[n_g:]), info
+
+
+def _gathered(step, start, guess, d, n_b, settings):
+    """``((u, z, P_b), info)``: the solution, at the cost of the active contacts.
+
+    The globalization is compiled once, for all contacts: a step that needs it, or has more active contacts than the largest view, is
+    solved anew with all of them.
+    """
+    n = guess.shape[0] // (d + 1)
+    sizes = gathered.sizes(n, d) if step.gathers else ()
+    if not sizes:
+        return _found(step, start, guess, d, n_b, settings)
+    active, plain = step.active(), settings.nearby()
+
+    def branch(choice):
+        if choice is None:
+            return lambda guess: _found(step, start, guess, d, n_b, settings)
+
+        def solved(guess):
+            (u, z, P_b), info = _found(step.restricted(choice), start, choice.rows(guess, d), d, n_b, plain)
+            return (u, choice.put_rows(z, d), P_b), info._replace(contact=choice.number(info.contact))
+
+        return solved
+
+    if sizes == (0,):
+        return gathered.switch(active, (0, n), branch, guess)
+    x, info = gathered.switch(active, sizes, branch, guess)
+    open_still = jnp.sum(active) > sizes[-1]
+    if plain != settings:
+        open_still = open_still | ~info.converged
+
+    def again(x, info):
+        whole = _found(step, start, guess, d, n_b, settings)
+        return jax.tree.map(lambda a, b: jnp.where(open_still, a, b), whole, (x, info))
+
+    return lax.cond(gathered.largest(open_still), again, lambda *found: found, x, info)
 
 
 def _found(step, start, guess, d, n_b, settings):
@@ -276,7 +321,9 @@ def _found(step, start, guess, d, n_b, settings):
             convert = condensed.convert
             c = condensed.at_contacts(free) + convert(kin.chi + law.rebound)
             least = None if law.least is None else convert(law.least)
-            problem = contact.Problem(condensed.G, c, convert(law.mu), convert(active), d, None, least, laws.discs(step.system))
+            # Planar problems are small, and Lemke's method solves all of them.
+            redundant = d > 1 and kin.W.shape[1] > kin.W.shape[0] and not condensed.unpacked
+            problem = contact.Problem(condensed.G, c, convert(law.mu), convert(active), d, None, least, laws.discs(step.system), redundant)
             result = contact.solve(problem, z, settings)
             z = result.z
             free, P = condensed.add(free, P, z)
@@ -314,10 +361,32 @@ class Response:
 
     def __call__(self, x, step, dstep):
         """``(du, dz, dP_b)`` for a tangent of the step."""
+        n = x[1].shape[0] // (self.d + 1)
+        sizes = gathered.sizes(n, self.d) if step.gathers else ()
+        if not sizes:
+            return self.whole(x, step, dstep)
+
+        def branch(choice):
+            if choice is None:
+                return storing_solutions(lambda: self.whole(x, step, dstep))
+
+            def of_active():
+                du, dz, dP_b = self.whole((x[0], choice.rows(x[1], self.d), x[2]), step, dstep, lambda step: step.restricted(choice))
+                return du, choice.put_rows(dz, self.d), dP_b
+
+            # What a branch stores for the way back, every other one would have to fill with zeros: it is computed again.
+            return storing_solutions(of_active)
+
+        return gathered.switch(step.active(), (*sizes, n), branch)
+
+    def whole(self, x, step, dstep, restricted=lambda step: step):
+        """The same with all contacts of ``restricted(step)``, and percussions in ``x`` of these alone."""
         u, z, P_b = x
+        of_all, d_of_all, step = step, dstep, restricted(step)
 
         def equations(step):
             """Residual of the balance, bilateral rows, xi, mu and the least percussion, at fixed unknowns."""
+            step = restricted(step)
             kin = step.kinematics()
             law = step.law(kin)
             balance = step.residual(u, impulse(kin, z, P_b))
@@ -325,7 +394,7 @@ class Response:
             rows = linalg.matmul(kin.W_b.T, u) + kin.chi_b if P_b.shape[0] else kin.chi_b
             return balance, rows, xi, law.mu, law.least
 
-        (_, _, xi, mu, least), (d_balance, d_rows, d_xi, d_mu, d_least) = jax.jvp(equations, (step,), (dstep,))
+        (_, _, xi, mu, least), (d_balance, d_rows, d_xi, d_mu, d_least) = jax.jvp(equations, (of_all,), (d_of_all,))
         _, condensed = step.condensed(u, step.kinematics())
         convert = condensed.convert
         free, dP = condensed.free(jnp.zeros_like(u), d_balance, d_rows)

@@ -1,0 +1,144 @@
+"""Cost follows the closed contacts: a step with k active contacts out of n is solved as a system of few more than k contacts.
+
+The active contacts are gathered into a view of the system, a `Subsystem`, of one of a few sizes; each size is a branch. What a step
+computes for its contacts, force directions, the Delassus operator, Newton's method, it computes for those in the view alone.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from .. import linalg
+
+#: Up to so many contacts a gather is a sum over a mask: unlike that of an indexed read its transpose stays within one native loop.
+MASKS = 32
+
+
+#: Up to so many rows a planar problem is solved whole: branches would cost more than they spare.
+PLANAR = 16
+
+
+def sizes(n, d):
+    """Numbers of contacts, all below n, for which a step has a branch of its own; none where the problem is small anyway."""
+    if n * (d + 1) <= (linalg.UNROLL if d > 1 else PLANAR):
+        return ()
+    return (0, *(4**k for k in range(1, n.bit_length()) if 4**k < n))
+
+
+class Choice:
+    """``size`` contacts out of n, the active ones first: what is taken from arrays of all contacts, and put back into them."""
+
+    def __init__(self, active, size):
+        n = active.shape[0]
+        self.size = size
+        before = jnp.cumsum(active, dtype=jnp.int32)
+        place = jnp.where(active, before - 1, before[-1] + jnp.arange(n, dtype=jnp.int32) - before)
+        #: (size, n) which contact is in which place
+        self.mask = place[None, :] == jnp.arange(size, dtype=jnp.int32)[:, None]
+        self.index = None if n <= MASKS else jnp.sum(jnp.where(self.mask, jnp.arange(n)[None, :], 0), axis=1)
+
+    def take(self, x, axis=0):
+        """Entries of the chosen contacts, ``axis`` of length n."""
+        if self.index is not None:
+            return jnp.take(x, self.index, axis, mode="clip")
+        x = jnp.moveaxis(x, axis, 0)
+        mask = self.mask.reshape(*self.mask.shape, *(1,) * (x.ndim - 1))
+        return jnp.moveaxis(jnp.sum(jnp.where(mask, x[None], jnp.zeros((), x.dtype)), axis=1), 0, axis)
+
+    def put(self, x):
+        """Array of all contacts, zero for those that were not chosen, from the entries (size, ...)."""
+        mask = self.mask.reshape(*self.mask.shape, *(1,) * (x.ndim - 1))
+        return jnp.sum(jnp.where(mask, x[:, None], jnp.zeros((), x.dtype)), axis=0)
+
+    def rows(self, x, d, axis=0):
+        """`take` along an axis of n (d + 1) rows in the contact solver's order."""
+        n = self.mask.shape[1]
+        x = jnp.moveaxis(x, axis, 0)
+        x_F, x_N = self.take(x[: n * d].reshape(n, d, *x.shape[1:])), self.take(x[n * d :])
+        return jnp.moveaxis(jnp.concatenate([x_F.reshape(self.size * d, *x.shape[1:]), x_N]), 0, axis)
+
+    def put_rows(self, z, d):
+        """`put` of rows in the contact solver's order."""
+        z_F, z_N = z[: self.size * d].reshape(self.size, d), z[self.size * d :]
+        return jnp.concatenate([self.put(z_F).reshape(-1), self.put(z_N)])
+
+    def number(self, contact):
+        """Number in the whole system of a contact in the view; -1 stays."""
+        if not self.size:
+            return contact
+        at = self.mask & (jnp.arange(self.size) == contact)[:, None]
+        number = jnp.max(jnp.where(at, jnp.arange(self.mask.shape[1], dtype=contact.dtype)[None, :], 0))
+        return jnp.where(contact < 0, contact, number)
+
+
+class Subsystem:
+    """A system of which only some contacts are seen."""
+
+    def __init__(self, system, choice):
+        self._system, self._choice = system, choice
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._system, name)
+
+    def gap(self, t, q):
+        """Gaps of the chosen contacts."""
+        return self._choice.take(self._system.gap(t, q))
+
+    def tangential_velocity(self, t, q, u):
+        """Tangential velocities of the chosen contacts."""
+        return self._choice.take(self._system.tangential_velocity(t, q, u))
+
+    def gap_velocity(self, t, q, u):
+        """Gap velocities of the chosen contacts."""
+        return self._choice.take(self._system.gap_velocity(t, q, u))
+
+    def W_N(self, t, q, u=None):
+        """Normal force directions of the chosen contacts."""
+        return self._choice.take(self._system.W_N(t, q, u), axis=1)
+
+    def W_F(self, t, q, u=None):
+        """Tangential force directions of the chosen contacts."""
+        return self._choice.take(self._system.W_F(t, q, u), axis=1)
+
+    def contact_data(self, t, q, rate=None):
+        """Contact data of the chosen contacts."""
+        rate = None if rate is None else self._choice.put(rate)
+        return tuple(self._choice.take(x) for x in self._system.contact_data(t, q, rate))
+
+
+def _made(cls, **fields):
+    made = object.__new__(cls)
+    vars(made).update(fields)
+    return made
+
+
+jax.tree_util.register_pytree_node(
+    Choice, lambda c: ((c.mask, c.index), c.size), lambda size, leaves: _made(Choice, mask=leaves[0], index=leaves[1], size=size)
+)
+jax.tree_util.register_pytree_node(Subsystem, lambda s: ((s._system, s._choice), None), lambda _, leaves: Subsystem(*leaves))
+
+
+def largest(x):
+    """The number ``x``; in a batch in lockstep the largest of all members, for all of them: what a branch has to be large enough for."""
+    return _largest.bind(x)
+
+
+_largest = Primitive("jaxnsd_largest")
+_largest.def_impl(lambda x: x)
+_largest.def_abstract_eval(lambda x: x)
+mlir.register_lowering(_largest, mlir.lower_fun(lambda x: x, multiple_results=False))
+ad.primitive_jvps[_largest] = lambda primals, _: (x := _largest.bind(*primals), ad.Zero(jax.typeof(x).to_tangent_aval()))
+batching.primitive_batchers[_largest] = lambda args, axes: (_largest.bind(jnp.max(args[0], axis=axes[0])), None)
+
+
+def switch(active, sizes, branch, *args):
+    """``branch(choice)(*args)`` with as many contacts as it takes for the active ones; ``choice`` None: with all of them."""
+    branches = [branch(None if size == active.shape[0] else Choice(active, size)) for size in sizes]
+    if len(branches) == 1:
+        return branches[0](*args)
+    place = sum((jnp.sum(active) > size).astype(jnp.int32) for size in sizes[:-1])
+    return lax.switch(largest(place), branches, *args)

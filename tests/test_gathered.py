@@ -1,0 +1,110 @@
+"""The problem of the closed contacts alone gives what that of all contacts gives: values, derivatives, one by one and in lockstep."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd.models import Cube, Sphere
+from jaxnsd.schemes import base, gathered
+
+DT = 1 / 592
+#: Without the globalization, which compiles long.
+SOLVER = jaxnsd.SemismoothNewton(max_rescues=0, max_iterations=40)
+
+
+def cubes():
+    """States of a cube with no to eight corners in the floor, which push, slide and stick; the coordinates are those of a node."""
+    rng = np.random.default_rng(0)
+    q, u = [], []
+    for depth, tilt in [(-0.1, 1), (1e-4, 1), (2e-3, 1e-2), (2e-3, 0), (0.02, 0.3), (0.05, 1), (0.09, 1), (0.2, 1), (0.2, 0.1)]:
+        p = np.concatenate([[1.0], tilt * rng.normal(size=3)])
+        at = np.concatenate([[0.1, 0.2, 0.0], p / np.linalg.norm(p)])
+        at[2] = -depth - float(jnp.min(Cube().gap(0.0, jnp.asarray(at))))
+        q.append(at)
+        u.append(np.concatenate([rng.normal(size=3) - [0, 0, 1], 5 * rng.normal(size=3)]))
+    return Cube(e_N=0.3, mu=0.3), jnp.asarray(q), jnp.asarray(u)
+
+
+def spheres():
+    """States of a sphere in the air, on the floor, at the wall, in the corner between them."""
+    q = np.zeros((4, 6))
+    q[:, 2], q[:, 0] = [0.5, 0.09, 0.5, 0.09], [0.0, 0.0, 1.91, 1.91]
+    u = np.random.default_rng(1).normal(size=(4, 6)) + np.array([1, 0, -1, 0, 0, 0])
+    return Sphere(e_N=0.3), jnp.asarray(q), jnp.asarray(u)
+
+
+def advanced(scheme):
+    """(coordinates, velocity, impulse of all percussions, solved) after a step from a state, as a function of system, q and u."""
+
+    def run(system, q, u):
+        state = base.State(q, u, base.no_percussions(system, 0.0, q, u))
+        prepared = scheme.prepare(system, DT)
+        end, info = scheme.step(prepared, jnp.zeros(()), jnp.asarray(DT), state, SOLVER)
+        # Of redundant contacts the sums alone are unique.
+        place = jax.lax.stop_gradient((jnp.zeros(()), end.q, end.u))
+        impulse = system.W_N(*place) @ end.P.P_N + jnp.einsum("und,nd->u", system.W_F(*place), end.P.P_F)
+        return end.q, end.u, impulse, info.converged
+
+    return run
+
+
+@pytest.mark.parametrize("drawn", [cubes, spheres], ids=["cube", "sphere"])
+def test_closed_contacts_alone_are_all_contacts(drawn, monkeypatch):
+    system, q, u = drawn()
+    system = jax.tree.map(jnp.asarray, system)
+    run = advanced(jaxnsd.Moreau())
+
+    def forward(state):
+        return jax.jvp(run, (system, *state), jax.tree.map(jnp.cos, (system, *state)))
+
+    def backward(state):
+        return jax.grad(lambda *args: sum(jnp.sum(jnp.sin(x)) for x in run(*args)[:2]), (0, 1, 2))(system, *state)
+
+    active = np.asarray(jnp.sum(jax.vmap(lambda q: system.gap(0.0, q) <= 0)(q), axis=1))
+    assert set(active) >= ({0, 1, 4, 8} if drawn is cubes else {0, 1, 2})
+    # Side by side is in lockstep; one by one each takes its own branch.
+    one_by_one, lockstep = jax.jit(lambda x: (jax.lax.map(forward, x), jax.vmap(backward)(x)))((q, u))
+    monkeypatch.setattr(gathered, "sizes", lambda n, d: ())
+    whole = jax.jit(lambda x: (jax.vmap(forward)(x), jax.lax.map(backward, x)))((q, u))
+    assert np.all(whole[0][0][-1])
+    # Where contacts are redundant, derivatives come from a singular matrix, and are known to what round-off leaves of that.
+    redundant = 3 * active > 6
+    for got, wanted in zip(jax.tree.leaves((one_by_one, lockstep)), jax.tree.leaves(whole), strict=True):
+        if got.dtype != jax.dtypes.float0:
+            size = max(1, np.abs(wanted).max())
+            np.testing.assert_allclose(got[~redundant], wanted[~redundant], rtol=0, atol=1e-9 * size)
+            np.testing.assert_allclose(got[redundant], wanted[redundant], rtol=0, atol=1e-7 * size)
+
+
+def test_places_of_the_closed_contacts():
+    """Active contacts come first, in order; what is put back is where it was taken from."""
+    rng = np.random.default_rng(0)
+    for n, size in ((5, 2), (8, 4), (40, 16), (3, 0)):
+        active = np.zeros(n, bool)
+        active[rng.permutation(n)[: max(size - 1, 0)]] = True
+        choice = gathered.Choice(jnp.asarray(active), size)
+        x, W = rng.normal(size=n), rng.normal(size=(6, n, 2))
+        np.testing.assert_array_equal(choice.take(x)[: active.sum()], x[active])
+        np.testing.assert_array_equal(choice.take(W, axis=1)[:, : active.sum()], W[:, active])
+        taken = choice.put(choice.take(jnp.asarray(x)))
+        np.testing.assert_array_equal(np.asarray(taken)[active], x[active])
+        assert np.count_nonzero(taken) == size
+        z = np.arange(3.0 * n)
+        rows = np.asarray(choice.rows(jnp.asarray(z), 2))
+        np.testing.assert_array_equal(choice.rows(choice.put_rows(jnp.asarray(rows), 2), 2), rows)
+        for place in range(size):
+            number = int(choice.number(jnp.asarray(place)))
+            assert (rows[2 * size + place] == 2 * n + number and number in np.flatnonzero(active)) or place >= active.sum()
+        assert int(choice.number(jnp.asarray(-1))) == -1
+
+
+@pytest.mark.slow
+def test_quaternion_of_a_cube_keeps_its_length():
+    """Tumbling in the air and at rest on the floor, over 1e5 steps each."""
+    for height, spin in ((1e7, 8.0), (0.2, 8.0)):
+        q0, u0 = jnp.array([0.0, 0, height, 1, 0, 0, 0]), spin * jnp.array([0.1, 0, 0, 1, 0.7, 0.4])
+        sol = jaxnsd.simulate(Cube(), jaxnsd.Moreau(), q0, u0, n_steps=100_000, dt=DT, save_every=1000)
+        assert bool(sol.success)
+        np.testing.assert_allclose(np.linalg.norm(sol.q[:, 3:], axis=1), 1, rtol=0, atol=1e-10)
