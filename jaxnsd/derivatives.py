@@ -41,19 +41,23 @@ def with_rule(function, rule):
 
 
 def moving(x, args):
-    """``x``, arrays of floats, of which every one counts as a function of ``args``.
+    """``x``, of which every array of floats counts as a function of ``args``.
 
     What a loop carries is a function of them from its second pass on. Known before the first, the derivative of its body is traced once.
     """
 
     def rule(primals, tangents):
         changes, d_args = tangents
-        moves = [jnp.sum(t) for t in jax.tree.leaves(d_args) if jnp.issubdtype(jnp.result_type(t), jnp.floating)]
         # Zero, but not known to be.
-        nothing = jnp.where(False, sum(moves), 0)
-        return moving(*primals), jax.tree.map(lambda change: change + nothing, changes)
+        nothing = jnp.where(False, sum(jnp.sum(t) for t in jax.tree.leaves(d_args) if is_float(t)), 0)
+        return moving(*primals), jax.tree.map(lambda change: change + nothing if is_float(change) else change, changes)
 
     return with_rule(lambda x, args: x, rule)(x, args)
+
+
+def is_float(x):
+    """Whether an array is one of floats; tangents of whole numbers are not."""
+    return jnp.issubdtype(jnp.result_type(x), jnp.floating)
 
 
 def undefined(x, args):
@@ -68,7 +72,7 @@ def undefined(x, args):
 
 def not_a_number(tangents):
     """A scalar for the tangent of what has none: NaN where one of the tangents does not vanish, else zero; likewise transposed."""
-    leaves = [jnp.asarray(t) for t in jax.tree.leaves(tangents) if jnp.issubdtype(jnp.result_type(t), jnp.floating)]
+    leaves = [jnp.asarray(t) for t in jax.tree.leaves(tangents) if is_float(t)]
     return sum(jnp.sum(_nothing.bind(t)) for t in leaves)
 
 
