@@ -91,14 +91,14 @@ def test_compare_prints_the_table_to_choose_by(capsys):
     status, out, err = call(capsys, "compare", "BouncingBall", *schemes, "--set", "e_N=0", "--dt", "1e-2")
     assert status == 0
     assert err.splitlines() == [
-        f"{i} of 3: {name} is compiled and run, with dt, dt/2 and dt/4" for i, name in ((1, "MoreauJean()"), (2, "MoreauJean(theta=1)"))
+        f"{i} of 3: {name} is compiled and run, with dt, dt/2 and dt/4" for i, name in ((1, "MoreauJean()"), (2, "MoreauJean(theta=1.0)"))
     ]
     lines = out.splitlines()
     for column in ("seen", "drift", "created", "J/impact"):
         assert re.search(rf"^  {column} +\w", out, re.MULTILINE)
     assert lines[2].split() == ["scheme", "order", "seen", "drift", "created", "impacts", "J/impact", "penetration", "m", "us/step"]
     rows = {line.split()[0]: line.split()[1:] for line in lines if "()" in line or "=" in line[:20]}
-    half, one = rows["MoreauJean()"], rows["MoreauJean(theta=1)"]
+    half, one = rows["MoreauJean()"], rows["MoreauJean(theta=1.0)"]
     assert (half[0], one[0]) == ("2", "1")
     # theta = 1/2 integrates free fall exactly; the plastic impact takes the energy of the fall, 0.981 J.
     assert abs(float(half[2])) < 1e-12 and half[4] == "1"

@@ -158,11 +158,10 @@ class SemismoothNewton(AbstractContactSolver):
         """The solver of large problems."""
         return InteriorPoint(self.tolerance, self.max_iterations, self.max_rescues, self.max_outer)
 
-    def response(self, problem, z, xi, dxi, dmu):
+    def response(self, problem, z, xi, dxi, dmu, dleast=None):
         """Derivative dz of the solution."""
-        if large(problem):
-            return self.interior().response(problem, z, xi, dxi, dmu)
-        return super().response(problem, z, xi, dxi, dmu)
+        solver = self.interior() if large(problem) else super()
+        return solver.response(problem, z, xi, dxi, dmu, dleast)
 
     def nearby(self):
         """Without the globalization, which is two thirds of the compilation."""
