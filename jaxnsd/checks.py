@@ -443,7 +443,7 @@ def _contact_data(system, name):
     if not known(*jax.tree.leaves(system if any(map(callable, parts)) else parts)):
         return
     with jax.ensure_compile_time_eval():
-        tiny = jnp.finfo(jnp.float32).tiny * jnp.ones(1)
+        tiny = jnp.asarray(np.full(1, np.finfo(np.float32).tiny))
         values = {field: value(tiny) if callable(value) else value for field, value in laws.restitutions(system).items()}
         friction = laws.coefficients(system)
     for field, value in values.items():
@@ -464,10 +464,13 @@ def _has_friction(system):
 
 
 def _values(system, name, scheme, t0, t1, dt, q0, u0):
-    # Known values may be looked at inside a transformation as well.
-    with jax.ensure_compile_time_eval():
-        look = jax.device_get(_look(system, jnp.asarray(t0, q0.dtype), q0, u0))
-        q0, u0 = np.asarray(q0), np.asarray(u0)
+    t0 = np.asarray(t0, q0.dtype)
+    with jax.disable_jit(False):
+        program = _look.lower(system, t0, q0, u0).compile()
+        # Known values may be looked at inside a transformation as well. Traced in here, constants would be made by a small program each.
+        with jax.ensure_compile_time_eval():
+            look = jax.device_get(program(system, t0, q0, u0))
+            q0, u0 = np.asarray(q0), np.asarray(u0)
     at_start = f"at the initial state q0 = {q0}, u0 = {u0}"
     for field in _looked_at(system):
         value = look[field]

@@ -12,6 +12,7 @@ from jax.custom_batching import custom_vmap
 from .. import linalg
 from ..linalg import absolute, divide, multiply
 from ..newton import iterate
+from . import enumeration
 from .abstract import AbstractContactSolver, Result
 from .gauss_seidel import gauss_seidel_sweep
 from .interior import InteriorPoint
@@ -110,6 +111,11 @@ class Equations:
         """``(carry, error, iterations)`` of the globalized iteration, from the error at z."""
         problem = self.problem
         start = self.at(z)[0]
+        if enumeration.takes(problem):
+            found, least = enumeration.best(problem, self.at)
+            better = least < error
+            kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), (found, least), (start, error))
+            return *kept, jnp.ones((), jnp.int32)
         if size(problem) > SMALL:
             (_, best), error, rescues = iterate(self.sweep, (jnp.zeros_like(z), start), error, max_rescues)
             return best, error, STEPS * rescues
@@ -160,8 +166,9 @@ class SemismoothNewton(AbstractContactSolver):
 
     def response(self, problem, z, xi, dxi, dmu, dleast=None):
         """Derivative dz of the solution."""
-        solver = self.interior() if large(problem) else super()
-        return solver.response(problem, z, xi, dxi, dmu, dleast)
+        if large(problem):
+            return self.interior().response(problem, z, xi, dxi, dmu)
+        return super().response(problem, z, xi, dxi, dmu, dleast)
 
     def nearby(self):
         """Without the globalization, which is two thirds of the compilation."""
