@@ -23,7 +23,7 @@ test: $(VENV)/.installed-test ## lint, format check and the fast tests
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.installed-test ## the slow tests, then those of the oldest JAX
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not long"
 	@$(MAKE) --no-print-directory test-oldest
 
 test-long: $(VENV)/.installed-test ## campaigns: every scheme on every system, orders, thousands of states and of tossed bodies (hours)

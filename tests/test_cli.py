@@ -39,6 +39,7 @@ def test_list_names_every_model_scheme_and_parameter(capsys):
     assert set(cli.SCHEMES) >= {"Moreau", "SymmetricMoreau", "VariationalMoreau"}
 
 
+@pytest.mark.slow
 def test_run_writes_what_simulate_returns(capsys, tmp_path):
     settings = ["--set", "e_N=0", "--set", "omega=50", "--dt", "1e-2", "--t1", "1", "--save-every", "2", "--scheme", "SymmetricMoreau"]
     status, out, err = call(capsys, "run", "RotatingBall", *settings, "--out", tmp_path / "a.npz", "--plot", tmp_path / "a.png")
@@ -54,6 +55,7 @@ def test_run_writes_what_simulate_returns(capsys, tmp_path):
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_settings_of_other_types(capsys):
     status, out, _ = call(capsys, "run", "BeadColumn", "--set", "n=2", "--set", "mass=0.1,0.2", "--t1", "0.1", "--dt", "1e-2")
     assert status == 0
@@ -73,6 +75,7 @@ def test_a_failed_simulation_is_written_and_said(capsys, tmp_path):
     assert all(file.exists() for file in files)
 
 
+@pytest.mark.slow
 def test_a_scheme_may_be_made_of_a_scheme(capsys):
     status, out, _ = call(
         capsys, "run", "BouncingBall", "--scheme", "LocatedImpacts(MoreauJean(theta=0.55), 1)", "--t1", "1", "--dt", "1e-2"
@@ -80,12 +83,14 @@ def test_a_scheme_may_be_made_of_a_scheme(capsys):
     assert status == 0 and "LocatedImpacts" in out
 
 
+@pytest.mark.slow
 def test_a_scheme_may_be_a_call_with_numbers(capsys):
     status, out, _ = call(capsys, "run", "elastic_bar", "--set", "n=5", "--scheme", "HHT(alpha=0.1)", "--t1", "1e-4", "--dt", "2e-6")
     assert status == 0
     assert "elastic_bar, HHT(alpha=0.1), dt = 2e-06 s" in out
 
 
+@pytest.mark.slow
 def test_compare_prints_the_table_to_choose_by(capsys):
     schemes = ["--scheme", "MoreauJean", "--scheme", "MoreauJean(theta=1)", "--scheme", "KrenkHogsberg"]
     status, out, err = call(capsys, "compare", "BouncingBall", *schemes, "--set", "e_N=0", "--dt", "1e-2")
@@ -151,6 +156,7 @@ def test_bad_arguments_get_one_line_and_status_2(capsys, case):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_as_a_module_in_single_precision():
     # In a process of its own, since precision is a setting of the process.
     command = [sys.executable, "-m", "jaxnsd", "run", "BouncingBall", "--float32", "--dt", "1e-2"]

@@ -109,6 +109,7 @@ def test_projection_solves_the_impact_equations():
     np.testing.assert_allclose(again, new, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_projection_with_moving_constraints():
     """Rheonomic rows are obeyed, not set to zero; both levels together; a system without constraints keeps its velocity."""
     system = Bead(beta=(0.5,))

@@ -233,7 +233,8 @@ def test_scaling_of_units_does_not_matter():
         np.testing.assert_allclose(solution.P, velocity * mass * P, atol=1e-9 * velocity * mass)
 
 
-@pytest.mark.parametrize("n, d", [pytest.param(1, 1, marks=pytest.mark.slow), pytest.param(1, 2, marks=pytest.mark.slow), (3, 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n, d", [(1, 1), (1, 2), (3, 2)])
 def test_float32(n, d):
     G, c, mu = (x.astype(np.float32) for x in fresh(n, d, 60, seed=7))
     solution = solve_batch(G, c, mu, d)
@@ -310,6 +311,7 @@ class Stack(jaxnsd.System):
         return q - jnp.concatenate([jnp.zeros_like(q[:1]), q[:-1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_stack_of_very_different_masses_carries_itself(dtype):
     # Heavy on light, mass ratio 1e5: in float32 the heavy body's share in G is known to one percent.
@@ -345,7 +347,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("corners", [4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("corners", [4, 8])
 def test_redundant_corners(corners):
     # Coulomb friction with more contacts than velocities: G has rank 6. A second solve from another guess, and of a G made
     # regular by a tiny compliance of the corners, must give the same velocities, while single percussions differ. Not so for a box that
@@ -370,6 +373,7 @@ def test_redundant_corners(corners):
             assert np.all(np.isfinite(jacobian)) and np.abs(jacobian).max() < 1e4
 
 
+@pytest.mark.slow
 def test_redundant_corners_equal_one_contact_at_the_centre():
     # Without rotation a box that lands flat and slides is a particle: four corners act like one contact.
     W = box(4)[0][:3]  # it cannot turn
@@ -429,7 +433,8 @@ def test_second_derivatives(d):
     np.testing.assert_allclose(hessian, differences(gradient, (c, mu)), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("d", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [0, 1, 2])
 def test_derivatives_at_kinks_are_finite(d):
     # At rest, at zero slip with the percussion on the border of the disc, grazing, without friction.
     G, ones = jnp.eye(d + 1), jnp.ones(d)
@@ -472,6 +477,7 @@ def test_vmap_over_some_arguments_only():
     )
 
 
+@pytest.mark.slow
 def test_unsolved_and_broken_members_are_flagged_and_do_not_disturb_the_rest():
     G, c, mu = fresh(3, 2, 64, seed=11)
     hurried = SemismoothNewton(max_iterations=1, max_rescues=0)
@@ -555,6 +561,7 @@ class Relaxation(jaxnsd.AbstractContactSolver):
         return jaxnsd.contact.Result(z, jnp.int32(self.sweeps), zero, zero, jnp.int32(-1))
 
 
+@pytest.mark.slow
 def test_a_solver_of_ones_own():
     G, c, mu = random_problem(generator(12), 3, 1)
     for args in ((G, c, mu), (G[:2, :2], c[:2], mu[:1])):  # above and below the size at which problems are unpacked
@@ -597,7 +604,8 @@ def broken(problem, z):
     return error
 
 
-@pytest.mark.parametrize("n, sizes", [(1, (1, 1)), (2, (2, 1)), pytest.param(1, (2, 2, 1), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n, sizes", [(1, (1, 1)), (2, (2, 1)), (1, (2, 2, 1))])
 def test_several_discs_on_one_normal_percussion_that_has_a_least_value(n, sizes):
     """Newton's method, what takes over from it, and the derivative of the solution against central differences."""
     problems = [several_discs(n, sizes, seed) for seed in range(20)]

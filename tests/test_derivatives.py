@@ -135,6 +135,7 @@ def test_located_impacts_in_lockstep(lockstep, mode):
     np.testing.assert_allclose(second(height, mode)(p), wanted, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_second_derivatives_through_an_impact_by_saltation_do_not_exist():
     """One height of fall leads to an impact, the other does not; there d2q/dg2 vanishes."""
 

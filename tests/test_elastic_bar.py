@@ -18,11 +18,12 @@ def exact_displacement(t, x, length):
     return np.where(t < arrival, -0.1 * t, np.where(t < release, -0.1 * arrival, -0.1 * arrival + 0.1 * (t - release)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "dt", "schemes"),
     [
         (100, 2e-6, [jaxnsd.KrenkHogsberg(0.5)]),
-        pytest.param(100, 2e-6, [jaxnsd.MoreauJean(), jaxnsd.HHT(0.1)], marks=pytest.mark.slow),
+        (100, 2e-6, [jaxnsd.MoreauJean(), jaxnsd.HHT(0.1)]),
         pytest.param(1000, 5e-7, [jaxnsd.Newmark(), jaxnsd.GeneralizedAlpha(0.5)], marks=pytest.mark.long),
     ],
 )
@@ -52,9 +53,8 @@ def test_wave_in_the_bar_is_that_of_the_continuous_bar(n, dt, schemes):
         assert -q[:, 0].min() < 1.1 * 0.1 * dt
 
 
-@pytest.mark.parametrize(
-    ("n", "scheme"), [(10, jaxnsd.MoreauJean()), pytest.param(40, jaxnsd.GeneralizedAlpha(0.5), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "scheme"), [(10, jaxnsd.MoreauJean()), (40, jaxnsd.GeneralizedAlpha(0.5))])
 def test_tridiagonal_and_dense_matrices_give_one_motion(n, scheme):
     bar = elastic_bar(n)
     dense = jaxnsd.LinearSystem(bar.mass.dense(), bar.K.dense(), G=bar.G)

@@ -135,6 +135,7 @@ def drawn(seed):
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.long) for k in range(1, 8))])
 @pytest.mark.parametrize("which", range(5), ids=["Prop. 1", "Corollary 1", "Prop. 2", "Prop. 3", "Prop. 4"])
 def test_propositions_on_dissipation(which, seed):
@@ -158,6 +159,7 @@ def test_energy_created_outside_of_the_bound_is_seen():
     assert variant.created.max() <= 1e-12 * variant.algorithmic.max()
 
 
+@pytest.mark.slow
 def test_verdict_tells_created_energy():
     system = jaxnsd.LinearSystem(np.eye(1), 100 * np.eye(1), G=np.eye(1), e_N=1.0)
     with pytest.warns(UserWarning, match=r"1/\(1 \+ e\) = 0.5 \(Acary 2014, Proposition 1\)"):
@@ -188,6 +190,7 @@ def test_nonlinear_systems_are_measured():
     assert np.abs(b.contact).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_bar_balances_with_tridiagonal_matrices():
     bar = elastic_bar(8, damping=1e-7)
     scheme = jaxnsd.KrenkHogsberg(0.7)

@@ -104,6 +104,7 @@ def test_rest_in_single_precision_is_no_event():
     assert not np.any(sol.events)
 
 
+@pytest.mark.slow
 def test_impacts_that_are_not_coupled_are_not_simultaneous():
     @jaxnsd.system
     class Pair(Row):

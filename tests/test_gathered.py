@@ -50,7 +50,7 @@ def advanced(scheme):
     return run
 
 
-@pytest.mark.parametrize("drawn", [cubes, spheres], ids=["cube", "sphere"])
+@pytest.mark.parametrize("drawn", [pytest.param(cubes, marks=pytest.mark.slow), spheres], ids=["cube", "sphere"])
 def test_closed_contacts_alone_are_all_contacts(drawn, monkeypatch):
     system, q, u = drawn()
     system = jax.tree.map(jnp.asarray, system)
@@ -78,6 +78,7 @@ def test_closed_contacts_alone_are_all_contacts(drawn, monkeypatch):
             np.testing.assert_allclose(got[redundant], wanted[redundant], rtol=0, atol=1e-7 * size)
 
 
+@pytest.mark.slow
 def test_places_of_the_closed_contacts():
     """Active contacts come first, in order; what is put back is where it was taken from."""
     rng = np.random.default_rng(0)

@@ -85,6 +85,7 @@ def test_rolling_onset_needs_no_saltation():
     np.testing.assert_allclose(errors("rolling onset", "discrete"), errors("rolling onset", "saltation"), rtol=1e-6)
 
 
+@pytest.mark.slow
 @over(EXACT)
 def test_located_impacts_are_exact(name):
     """The Jacobian to round-off, whatever the step."""

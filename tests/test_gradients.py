@@ -52,6 +52,7 @@ STARTS = {"flies": (0.3, 1.0, 1.0, 0.5), "bounces": (0.3, 0.1, 1.0, 0.5), "slide
 PARAMETERS = (1.3, 9.0, 0.2, 0.4)
 
 
+@pytest.mark.slow
 @over(SCHEMES, SCHEMES[:1], slow=SCHEMES)
 def test_discrete_derivative_in_both_modes(scheme):
     run = final(scheme)

@@ -56,7 +56,8 @@ def test_a_run_that_is_interrupted_while_it_compiles():
     assert err == "jaxnsd run: interrupted by SIGINT before anything was computed"
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_interrupted_writes_what_is_computed(tmp_path, number, status):
     file = tmp_path / "a.npz"
     done = interrupted(" 1%|", number, "--progress", "--out", file)

@@ -52,7 +52,8 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("lockstep", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lockstep", [False, True])
 def test_every_transformation(lockstep):
     def run(args):
         return lanes.run(motion, args, lockstep=lockstep)
@@ -65,6 +66,7 @@ def test_every_transformation(lockstep):
             np.testing.assert_allclose(value, reference, rtol=1e-11, atol=1e-14, err_msg=name)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_cores(monkeypatch):
     """A batch is split into as many loops as there are cores, with the same bits."""
 
@@ -82,6 +84,7 @@ def test_results_do_not_depend_on_the_number_of_cores(monkeypatch):
         np.testing.assert_array_equal(other, results[0])
 
 
+@pytest.mark.slow
 def test_on_two_devices():
     """`shard_map` takes batches and gradients, and each device does its part."""
     program = """
@@ -103,6 +106,7 @@ def test_on_two_devices():
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_without_jit_and_with_plain_numbers():
     """Leaves that are Python numbers, mapped and differentiated without jit."""
 
@@ -113,6 +117,7 @@ def test_without_jit_and_with_plain_numbers():
         np.testing.assert_allclose(jax.vmap(jax.grad(final))(jnp.array([1.0, 2.0])), 1.0)
 
 
+@pytest.mark.slow
 def test_a_bar_counts_the_steps_of_all_members(monkeypatch):
     """Member by member: the bar is fed by every member, and knows of how many."""
     shown = []

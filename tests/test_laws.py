@@ -88,6 +88,7 @@ def test_percussions_lie_in_the_ellipse_and_are_normal_to_slip(scheme):
     assert np.all(np.abs(u[-1]) < 1e-12)
 
 
+@pytest.mark.slow
 def test_a_body_that_slides_on_an_anisotropic_plane_leaves_its_line():
     """Along principal axes du_i/dt = -g mu_i^2 u_i / |mu u|, so u_1 / u_1(0) = (u_2 / u_2(0))^(mu_1 / mu_2)^2; positions and their
     derivatives by parameters and start against SciPy, up to the first order of Moreau's scheme.
@@ -115,6 +116,7 @@ def test_a_body_that_slides_on_an_anisotropic_plane_leaves_its_line():
     np.testing.assert_allclose(along[:, 0] / start[0], (along[:, 1] / start[1]) ** (p[0] / p[1]) ** 2, atol=5 * dt)
 
 
+@pytest.mark.slow
 def test_an_ellipse_with_equal_axes_is_a_disc_and_a_turn_turns_the_motion():
     @jax.jit
     @jax.vmap
@@ -188,7 +190,8 @@ def height(c, h0, T):
     return jnp.stack([e * v * s - 0.5 * GRAVITY * s**2, (1 + e) * v])
 
 
-@pytest.mark.parametrize("as_law", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("as_law", [False, True])
 def test_restitution_may_depend_on_the_speed_of_approach(as_law):
     """Values and derivatives are exact where impacts are located, and of first order by saltation."""
 
@@ -367,6 +370,7 @@ def energy(u):
     return 0.5 * np.einsum("ni,ij,nj->n", u, M, u)
 
 
+@pytest.mark.slow
 def test_poissons_law_in_impacts_of_one_and_two_contacts_and_newtons_paradox():
     """Both phases recomputed: the first by `solve_contact_problem`, the second from what is stored. Newton's law creates energy in some of
     these impacts, in which slip turns or ends; Poisson's in none.
@@ -427,6 +431,7 @@ def planar(G, c, mu, least):
     raise AssertionError("no solution")
 
 
+@pytest.mark.slow
 def test_derivatives_of_poissons_impact_by_state_and_parameters():
     """Those of the impact map against central differences of both phases by enumeration, NumPy alone."""
 
@@ -527,9 +532,8 @@ class Wheel(System):
         return jnp.stack([u[0] + self.radius * u[2], u[2]])[None, :]
 
 
-@pytest.mark.parametrize(
-    "scheme", [Moreau(), pytest.param(Lobatto(2), marks=pytest.mark.slow), pytest.param(MoreauJean(), marks=pytest.mark.slow)], ids=repr
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [Moreau(), Lobatto(2), MoreauJean()], ids=repr)
 def test_a_wheel_with_rolling_friction_comes_to_a_halt(scheme):
     """(1 + J / (m R^2)) dv/dt = -g c / R while it rolls, so with c' = c / R / (1 + J / (m R^2)) it stops after v^2 / (2 g c'); the way and
     its derivatives by the arm c, by the radius and by the speed.

@@ -71,6 +71,7 @@ def test_subclass_with_further_mechanics_is_told_apart():
     np.testing.assert_allclose(MovingWall(I2, I2).gap_velocity(0.0, jnp.ones(2), jnp.ones(2)), [0.9], atol=1e-15)
 
 
+@pytest.mark.slow
 def test_what_is_derived_follows_what_is_overridden():
     """Against the general definitions, which know nothing of M, K, C and G."""
 
@@ -100,6 +101,7 @@ def test_what_is_derived_follows_what_is_overridden():
     np.testing.assert_allclose(general.W_N(t, q, u), 3 * G)
 
 
+@pytest.mark.slow
 def test_a_force_may_close_over_traced_values():
     """Under grad and vmap, without jit: the motion is linear in the load, so the derivative is the motion under a unit load."""
 

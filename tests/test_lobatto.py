@@ -223,8 +223,8 @@ CASES = {
     "slider-crank, RATTLE": (SliderCrank(), 2, SliderCrank().initial_state(), 1e-4),
     "sledge": (Sledge(), 3, (jnp.array([0.0, 0.1]), jnp.array([1.0, 0.0])), 0.01),
 }
-#: Without friction, with it, with constraints on velocity level; the others take much longer to compile.
-FAST = ("ball that slides", "wall, driven", "skate")
+#: With friction, with constraints on velocity level, and without friction; the others take much longer to compile.
+MARKS = {"ball that slides": (), "skate": (), "wall, driven": pytest.mark.slow}
 STEPS, LONG = 256, 2048
 
 
@@ -235,7 +235,7 @@ def solved(case):
     return simulate(system, Lobatto(s), q0, u0, n * dt, dt).raise_if_failed()
 
 
-@pytest.mark.parametrize("case", [case if case in FAST else pytest.param(case, marks=pytest.mark.long) for case in CASES])
+@pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, pytest.mark.long)) for case in CASES])
 def test_equations_of_every_step(case):
     """Momentum, positions, both levels of the constraints, complementarity, slip direction and impact law, (47)-(59), on every step."""
     system, _, _, dt = CASES[case]
@@ -347,6 +347,7 @@ def slope_reference(T):
     return np.array([x, np.exp(-x)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "s, sizes",
     [
@@ -402,6 +403,7 @@ def test_nonholonomic_constraint(s):
     assert observed(sizes, errors) == pytest.approx(s - 1, abs=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("s", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_turning_slip_is_of_first_order(s):
     """A mass slides in a plane with a force across: the friction of a step has the direction of slip at its end, C24 (58)."""
@@ -669,6 +671,7 @@ def test_redundant_contacts():
     np.testing.assert_allclose(np.sum(three.P_F, axis=1), np.sum(one.P_F, axis=1), rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_float32(monkeypatch):
     """In float32 the tolerance follows the dtype."""
     monkeypatch.setattr(jaxnsd.checks, "_warned_float32", True)

@@ -71,6 +71,7 @@ def bounced(p, impacts):
     return jnp.stack([v * s - 0.5 * G * s**2, v - G * s]), times
 
 
+@pytest.mark.slow
 def test_second_derivatives():
     """The located motion is a smooth function of its parameters: Hessians are exact as well, `jacfwd(jacrev)`, through two impacts."""
     p = jnp.array([1.0, 0.7])
@@ -177,6 +178,7 @@ def test_as_many_impacts_in_a_step_as_are_asked_for():
     assert error(pair(1), pair_exact, p) < 1.0
 
 
+@pytest.mark.slow
 def test_gap_that_closes_and_opens_within_a_step():
     """A particle flies over a bump that it would touch between the nodes only: no end of a step sees it."""
 
@@ -253,6 +255,7 @@ def test_bad_arguments():
         simulate(bar, LocatedImpacts(jaxnsd.KrenkHogsberg(0.9)), *bar.initial_state(), 1e-5, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [jaxnsd.SymmetricMoreau(), pytest.param(jaxnsd.Lobatto(2), marks=pytest.mark.long)])
 def test_nothing_is_lost_where_nothing_is_hit(scheme):
     """A step without an impact is the wrapped scheme's own, that of schemes with velocities at mid-interval too."""

@@ -162,6 +162,7 @@ def test_bead_column_at_rest(scheme):
 
 
 # ------------------------------------------------------------------------------------------------------------------- block
+@pytest.mark.slow
 @over(MOREAU_TYPE, fast=[SymmetricMoreau()])
 def test_block_slides_to_rest(scheme):
     """On both corners: sliding distance v0^2 / (2 mu g), and the leading corner carries more of the weight."""
@@ -243,6 +244,7 @@ def double_pendulum_reference():
     return q
 
 
+@pytest.mark.slow
 @over(MOREAU_TYPE, fast=[VariationalMoreau()])
 def test_double_pendulum_converges_to_event_driven(scheme, double_pendulum_reference):
     """First order across two impacts; the errors scatter, because the step that hits the wall does so up to dt late."""
@@ -256,6 +258,7 @@ def test_double_pendulum_converges_to_event_driven(scheme, double_pendulum_refer
 
 
 # -------------------------------------------------------------------------------------------------------------------- sphere
+@pytest.mark.slow
 @over(MOREAU_TYPE, fast=[SymmetricMoreau()])
 def test_sphere_slips_then_rolls(scheme):
     """On the floor: v -> v_0 - 2/7 gamma_0, along a parabola until 2 |gamma_0| / (7 mu g), spin about the vertical conserved."""
@@ -343,6 +346,7 @@ def test_two_discs(scheme):
 
 
 # ----------------------------------------------------------------------------------------- restitution in tangential direction
+@pytest.mark.slow
 @over(MOREAU_TYPE, fast=[VariationalMoreau()])
 def test_superball(scheme):
     """e_N = e_F = 1, rough: an elastic impact reverses both contact velocities, and conserves the energy (Garwin 1969)."""
@@ -396,6 +400,7 @@ class Lift(System):
         return q - self.speed * t
 
 
+@pytest.mark.slow
 @over(MOREAU_TYPE, fast=[SymmetricMoreau()])
 def test_moving_floor(scheme):
     """The law of impact holds for the velocity relative to the floor, d g_N / dt with its partial derivative in t."""

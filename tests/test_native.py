@@ -57,6 +57,7 @@ class Plank(jaxnsd.System):
         return q[2] + (corners @ rotation.T)[:, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="it is about XLA's CPU backend")
 def test_a_run_calls_no_library():
     """A system written with products, with a quaternion and without a closed form of anything, values and derivatives."""

@@ -159,6 +159,7 @@ def test_order_of_theta_schemes_with_the_mass_matrix_of_mid_step():
     check_order("SpringPendulum", jaxnsd.MoreauJean(midpoint_mass=True), 2)
 
 
+@pytest.mark.slow
 @over([scheme for scheme in SCHEMES if not scheme.refuse(FreeBody(), 0.0, *map(jnp.array, PROBLEMS["FreeBody"][1:3]))], [SymmetricMoreau()])
 def test_order_with_quasi_velocities(scheme):
     """The midpoint rule moves the coordinates where q_dot depends on q: the order is that of the velocities."""
@@ -208,6 +209,7 @@ def velocity_at_last_node(system, scheme, t, dt, q, u):
 SYMMETRIC = MOREAU_TYPE[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "impacts"),
     # Lobatto schemes lose the symmetry in the step that captures an impact.

@@ -149,6 +149,7 @@ def test_spring_pendulum_both_gaps():
 WOODPECKER_PERIOD = 0.146
 
 
+@pytest.mark.slow
 def test_woodpecker_limit_cycle():
     """Fig. 7: the motion becomes periodic; the phase plot of the sleeve closes."""
     dt, toy = 1e-5, Woodpecker()

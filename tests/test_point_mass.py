@@ -63,6 +63,7 @@ def sliding(t_eval):
     return solve_ivp(rhs, (0, t_eval[-1]), [0.0, 0.0], "DOP853", t_eval=t_eval, events=rest, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_case_1_slides_to_rest():
     """First order towards the motion along the slope; at rest after 2.1 s, as published, and for ever."""
     errors, steps = [], (8e-3, 4e-3, 2e-3)

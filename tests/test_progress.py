@@ -21,6 +21,7 @@ def no_tqdm(monkeypatch):
     progress._kind.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_run_without_tqdm(no_tqdm, capfd):
     ball = BouncingBall()
     run, plain = (jaxnsd.simulate(ball, jaxnsd.Moreau(), *ball.initial_state(), 1.0, 1e-2, progress=bar) for bar in (True, False))

@@ -29,6 +29,7 @@ class Bead(System):
         return q[1:] - self.floor
 
 
+@pytest.mark.slow
 def test_the_nearest_point_of_a_circle_and_its_derivatives():
     """q / |q|, to second order, in forward and reverse mode, and for a batch."""
     nearest = lambda q, radius=1.0: project_position(Bead(radius=radius), q)  # noqa: E731

@@ -17,11 +17,10 @@ rest = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(rest)
 
 SCHEMES = list(rest.SCHEMES)
+MARKS = {"Moreau": (), "MoreauJean": pytest.mark.slow}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in ("Moreau", "MoreauJean") else pytest.param(name, marks=pytest.mark.long) for name in SCHEMES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.long)) for name in SCHEMES])
 def test_every_step_of_tossed_blocks_is_solved(name):
     # 60 % of such runs had a step that Newton's method and Gauss-Seidel left unsolved.
     unsolved, _, _, speed, _ = rest.campaign(rest.draw_blocks(np.random.default_rng(11), 40), rest.SCHEMES[name], 2.0, 40)
@@ -49,6 +48,7 @@ def test_a_block_at_rest_stays_where_it_is(scheme):
     np.testing.assert_allclose(np.asarray(sol.P_N).sum(axis=1)[1:], 9.81 * 100 * dt, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_contacts_create_no_energy_under_the_default_rule():
     # Two frictionless corners with restitution: the work of the percussions, (v_minus + v_plus) P_N / 2, is not positive in any step.
     block = CornerBlock(e_N=0.6, mu=0.0)

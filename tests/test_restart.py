@@ -32,7 +32,8 @@ SCHEMES = [SymmetricMoreau(), GeneralizedAlpha(0.8), Lobatto(2), LocatedImpacts(
 SCHEMES += [Moreau(), VariationalMoreau(), MoreauJean(), LocatedImpacts(SymmetricMoreau())]
 
 
-@pytest.mark.parametrize("scheme", [*SCHEMES[:2], *(pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES[2:])], ids=name)
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES, ids=name)
 def test_two_halves_are_the_whole(scheme):
     """A ball that bounces: 2 N steps, and N steps continued by N, from the start to the state that is handed on again."""
     ball, state, dt = BouncingBall(), (jnp.array([1.0]), jnp.zeros(1)), 1 / 64
@@ -47,6 +48,7 @@ def test_two_halves_are_the_whole(scheme):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_go_through_a_restart():
     def whole(h0):
         return simulate(BouncingBall(), MoreauJean(), jnp.stack([h0]), jnp.zeros(1), 1.0, 1 / 64).q[-1, 0]
@@ -58,6 +60,7 @@ def test_derivatives_go_through_a_restart():
     np.testing.assert_allclose(jax.jit(jax.grad(halves))(1.1), jax.jit(jax.grad(whole))(1.1), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_velocities_at_the_nodes():
     """Of second order, where those of mid-interval are off by half a step; a restart from them is of second order as well."""
     system, scheme = DoublePendulum(wall=10.0), SymmetricMoreau()
@@ -73,6 +76,7 @@ def test_velocities_at_the_nodes():
     np.testing.assert_array_equal(node_velocities(system, Lobatto(3), reference), reference.u)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_gone_on_from():
     ball, state = BouncingBall(), (jnp.array([1.0]), jnp.zeros(1))
     first = simulate(ball, SymmetricMoreau(), *state, 0.5, 1 / 64)

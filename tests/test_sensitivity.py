@@ -61,6 +61,7 @@ def test_oblique_impacts_with_friction(scheme):
         assert error(thrown(scheme, 1.3, 3.25e-4, "discrete"), reference, p) > 0.5
 
 
+@pytest.mark.slow
 def test_moving_table_in_reverse_mode_and_in_a_batch():
     """Three impacts on a table that moves: derivatives with respect to the motion of the wall as well, of percussions as well."""
     batch = jnp.array([[1.0, 1.0, 0.1, 0.6, 0.05], [1.01, 1.02, 0.11, 0.6, 0.06]])
@@ -105,6 +106,7 @@ def test_at_rest_the_derivative_is_that_of_the_rest(scheme):
         np.testing.assert_allclose(derivative, 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_is_stored_of_an_impact_and_has_no_derivative():
     """Stages of a step with an impact belong to no time of the exact motion, residuals are what an iteration left: NaN, not zero."""
 
@@ -121,6 +123,7 @@ def test_what_is_stored_of_an_impact_and_has_no_derivative():
     np.testing.assert_allclose(P.sum(), exact, rtol=0.05)
 
 
+@pytest.mark.slow
 @over([jaxnsd.Moreau(), jaxnsd.Lobatto(2)], [jaxnsd.Moreau()])
 def test_sliding_that_reverses_without_a_rest(scheme):
     """A block is pulled back by more than friction: its acceleration jumps where the slip passes through zero."""

@@ -28,7 +28,8 @@ def plain():
 
 
 # --------------------------------------------------------------------------------------------------------------- save_every
-@pytest.mark.parametrize("save_every", [pytest.param(3, marks=pytest.mark.slow), 100])
+@pytest.mark.slow
+@pytest.mark.parametrize("save_every", [3, 100])
 def test_save_every(plain, save_every):
     """The same nodes bit for bit, percussions and iterations summed, the worst residual and outcome."""
     solution = ball_run(save_every=save_every)
@@ -233,6 +234,7 @@ def test_float32():
     assert result.returncode == 0, result.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_float32_state_beside_x64(monkeypatch):
     """The dtype of a run is that of its state, also with x64 enabled; and it agrees with the float64 run."""
     monkeypatch.setattr(jaxnsd.checks, "_warned_float32", False)

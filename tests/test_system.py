@@ -326,6 +326,7 @@ def test_fields_are_leaves_and_static_fields_are_not():
         Ball().mass = 2.0
 
 
+@pytest.mark.slow
 def test_classes_with_the_same_fields_are_told_apart():
     # Two classes with equal fields must not share a compiled function: JAX compares the structures of their pytrees.
     first, second = (

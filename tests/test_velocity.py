@@ -125,9 +125,10 @@ class SpinningBall(System):
         return q[4:] + 1e9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
-    [Moreau(), *(pytest.param(s, marks=pytest.mark.slow) for s in (SymmetricMoreau(), MoreauJean(), MoreauJeanVariant(0.75)))],
+    [Moreau(), SymmetricMoreau(), MoreauJean(), MoreauJeanVariant(0.75)],
     ids=lambda scheme: scheme.name,
 )
 def test_quaternions_keep_their_length(scheme):
@@ -149,6 +150,7 @@ class Curved(System):
         return jnp.sin(q + t) * u
 
 
+@pytest.mark.slow
 def test_positions_move_by_the_midpoint_rule():
     """Second order where q_dot is not linear in q; the derivative is that of the map; q_dot = u is moved as it always was."""
     q0, u = jnp.array([0.4]), jnp.array([1.3])
@@ -215,14 +217,15 @@ def draw(seed, n, d, k):
     return system, jnp.zeros(4), jaxnsd.project_velocity(system, jnp.zeros(4), rng.normal(size=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "n", "d", "k"),
     [
         (GeneralizedAlpha(), 1, 1, 0),
-        pytest.param(GeneralizedAlpha(), 2, 1, 1, marks=pytest.mark.slow),
-        pytest.param(GeneralizedAlpha(0.3), 4, 2, 0, marks=pytest.mark.slow),
-        pytest.param(HHT(0.2), 3, 1, 1, marks=pytest.mark.slow),
-        pytest.param(Newmark(), 1, 2, 1, marks=pytest.mark.slow),
+        (GeneralizedAlpha(), 2, 1, 1),
+        (GeneralizedAlpha(0.3), 4, 2, 0),
+        (HHT(0.2), 3, 1, 1),
+        (Newmark(), 1, 2, 1),
     ],
     ids=lambda value: value.name if isinstance(value, jaxnsd.schemes.Scheme) else str(value),
 )
