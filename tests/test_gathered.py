@@ -7,7 +7,7 @@ import pytest
 
 import jaxnsd
 from jaxnsd.models import Cube, Sphere
-from jaxnsd.schemes import base, gathered
+from jaxnsd.schemes import gathered
 
 DT = 1 / 592
 #: Without the globalization, which compiles long.
@@ -39,8 +39,8 @@ def advanced(scheme):
     """(coordinates, velocity, impulse of all percussions, solved) after a step from a state, as a function of system, q and u."""
 
     def run(system, q, u):
-        state = base.State(q, u, base.no_percussions(system, 0.0, q, u))
         prepared = scheme.prepare(system, DT)
+        state, _ = scheme.init(prepared, jnp.zeros(()), jnp.asarray(DT), q, u, SOLVER)
         end, info = scheme.step(prepared, jnp.zeros(()), jnp.asarray(DT), state, SOLVER)
         # Of redundant contacts the sums alone are unique.
         place = jax.lax.stop_gradient((jnp.zeros(()), end.q, end.u))
@@ -50,11 +50,21 @@ def advanced(scheme):
     return run
 
 
-@pytest.mark.parametrize("drawn", [pytest.param(cubes, marks=pytest.mark.slow), spheres], ids=["cube", "sphere"])
-def test_closed_contacts_alone_are_all_contacts(drawn, monkeypatch):
+@pytest.mark.parametrize(
+    ("drawn", "scheme"),
+    [
+        (spheres, jaxnsd.Moreau()),
+        pytest.param(cubes, jaxnsd.Moreau(), marks=pytest.mark.slow),
+        pytest.param(cubes, jaxnsd.MoreauJean(), marks=pytest.mark.slow),
+        pytest.param(spheres, jaxnsd.SymmetricMoreau(), marks=pytest.mark.slow),
+        pytest.param(spheres, jaxnsd.GeneralizedAlpha(), marks=pytest.mark.slow),
+    ],
+    ids=["sphere-Moreau", "cube-Moreau", "cube-MoreauJean", "sphere-SymmetricMoreau", "sphere-GeneralizedAlpha"],
+)
+def test_closed_contacts_alone_are_all_contacts(drawn, scheme, monkeypatch):
     system, q, u = drawn()
     system = jax.tree.map(jnp.asarray, system)
-    run = advanced(jaxnsd.Moreau())
+    run = advanced(scheme)
 
     def forward(state):
         return jax.jvp(run, (system, *state), jax.tree.map(jnp.cos, (system, *state)))

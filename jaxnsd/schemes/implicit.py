@@ -1,5 +1,6 @@
 """What the theta- and alpha-schemes share: which contacts are active and where they are evaluated, the factors of a linear system."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from ..linear_system import LinearSystem, product, smallest_pivot
 from ..tridiagonal import Tridiagonal
 from .base import Scheme
 from .condensed import Condensed, Factored, impulse, kinematics
+from .gathered import Subsystem
 from .velocity import Step, pytree, static
 
 
@@ -209,6 +211,15 @@ class ImplicitStep(Step):
     def linear(self):
         """One iteration is enough for a linear system."""
         return self.prepared.linear
+
+    @property
+    def gathers(self):
+        """The contacts of a linear system have a Delassus operator once and for all."""
+        return not self.linear
+
+    def restricted(self, choice):
+        """The step of the chosen contacts alone."""
+        return dataclasses.replace(self, prepared=self.prepared._replace(system=Subsystem(self.system, choice)))
 
     def place(self):
         """``(t_{k+1}, q_k + dt q_dot(t_k, q_k, u_k))``."""

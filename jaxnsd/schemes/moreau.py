@@ -70,7 +70,7 @@ class MoreauStep(NodeStep):
     """C18 (59)."""
 
     linear: ClassVar[bool] = True
-    gathers: ClassVar[bool] = True
+    gathers = True
 
     def balance(self, u, p=None):
         """C18 (59): M_k (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k."""
@@ -114,6 +114,8 @@ class SymmetricStart(NodeStep):
 class SymmetricStep(NodeStep):
     """C18 (61)."""
 
+    gathers = True
+
     def balance(self, u, p=None):
         """C18 (61): M_k (u_k - u_{k-1}) - 1/2 [h(t_k, q_k, u_{k-1}) + h(t_k, q_k, u_k)] dt = W_k P_k."""
         del p
@@ -153,6 +155,8 @@ class VariationalStart(NodeStep):
 @pytree
 class VariationalStep(NodeStep):
     """C18 (63)."""
+
+    gathers = True
 
     def balance(self, u, p=None):
         """C18 (63), see `VariationalMoreau`."""

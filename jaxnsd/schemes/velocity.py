@@ -45,7 +45,7 @@ class Step:
     #: Whether the balance is linear in u, so that one iteration is enough.
     linear: ClassVar[bool] = False
     #: Whether the step is solved with its active contacts alone, see `gathered`. It pays where steps are many, not for events.
-    gathers: ClassVar[bool] = False
+    gathers = False
 
     def restricted(self, choice):
         """The step of the chosen contacts alone."""
