@@ -52,8 +52,7 @@ STARTS = {"flies": (0.3, 1.0, 1.0, 0.5), "bounces": (0.3, 0.1, 1.0, 0.5), "slide
 PARAMETERS = (1.3, 9.0, 0.2, 0.4)
 
 
-@pytest.mark.slow
-@over(SCHEMES, SCHEMES[:1], slow=SCHEMES)
+@over(SCHEMES, [], slow=SCHEMES)
 def test_discrete_derivative_in_both_modes(scheme):
     run = final(scheme)
     theta = jnp.array([(*start, *PARAMETERS) for start in STARTS.values()])
@@ -150,7 +149,7 @@ class Puck(System):
         return u[None, :2]
 
 
-@over(SCHEMES, [], slow=SCHEMES)
+@over(SCHEMES, [], slow=SCHEMES[:1])
 def test_no_gradient_is_infinite_or_not_a_number(scheme):
     # Open, resting, sticking and sliding, with zero slip, zero percussion, e = 0 and 1 and mu = 0: every kink of the law.
     rng = np.random.default_rng(3)

@@ -217,15 +217,14 @@ def draw(seed, n, d, k):
     return system, jnp.zeros(4), jaxnsd.project_velocity(system, jnp.zeros(4), rng.normal(size=4))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "n", "d", "k"),
     [
-        (GeneralizedAlpha(), 1, 1, 0),
-        (GeneralizedAlpha(), 2, 1, 1),
-        (GeneralizedAlpha(0.3), 4, 2, 0),
-        (HHT(0.2), 3, 1, 1),
-        (Newmark(), 1, 2, 1),
+        pytest.param(GeneralizedAlpha(), 1, 1, 0, marks=pytest.mark.slow),
+        pytest.param(GeneralizedAlpha(), 2, 1, 1, marks=pytest.mark.slow),
+        pytest.param(GeneralizedAlpha(0.3), 4, 2, 0, marks=pytest.mark.long),
+        pytest.param(HHT(0.2), 3, 1, 1, marks=pytest.mark.long),
+        pytest.param(Newmark(), 1, 2, 1, marks=pytest.mark.slow),
     ],
     ids=lambda value: value.name if isinstance(value, jaxnsd.schemes.Scheme) else str(value),
 )
