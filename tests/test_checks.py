@@ -359,6 +359,7 @@ def test_known_values_are_checked_under_transformations():
         jax.jit(lambda x: x * run(Particle(mu=-1.0)).q)(1.0)
 
 
+@pytest.mark.slow
 def test_no_false_alarm_under_transformations():
     good = run().q
     np.testing.assert_allclose(jax.jit(lambda q0: run(q0=q0).q)(Q0), good, atol=1e-15)

@@ -65,6 +65,7 @@ def test_settings_of_other_types(capsys):
     assert call(capsys, "run", "SpringPendulum", "--set", "gap_is_distance=true", "--t1", "0.1", "--dt", "1e-2")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_failed_simulation_is_written_and_said(capsys, tmp_path):
     files = [tmp_path / "a.npz", tmp_path / "a.png"]
     status, out, err = call(capsys, "run", "SpringPendulum", "--dt", "1", "--t1", "100", "--out", files[0], "--plot", files[1])

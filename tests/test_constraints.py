@@ -33,6 +33,7 @@ def run(system, q0=(0.0, 0.0, 0.0), u0=(0.0, 0.0, 1.0), scheme=None):
     return simulate(system, scheme or Lobatto(2), np.array(q0), np.array(u0), 0.02, 0.01)
 
 
+@pytest.mark.slow
 def test_independent_constraints_pass():
     solution = run(Bead()).raise_if_failed()
     np.testing.assert_allclose(solution.q[-1], [0, 0, 0.02], atol=1e-16)

@@ -177,6 +177,7 @@ def test_one_contact_by_hand():
     np.testing.assert_allclose(planar.P, [2, -1], atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [0, 1, 2])
 def test_open_contacts_and_contacts_at_rest_need_no_percussion(d):
     G, _, mu = random_problem(generator(4), 2, d) if d else (spd(generator(4), 2), None, np.ones(2))
@@ -247,6 +248,7 @@ def test_float32(n, d):
 
 
 # ----------------------------------------------------------------------------------- what Newton's method alone does not solve
+@pytest.mark.slow
 def test_a_block_on_two_corners_that_cannot_both_stick():
     # G is singular: the corners' sticking rows contradict each other by a slip of 1e-8 m/s, so one of them slips. A block with
     # half sides 0.1 and 0.15 that comes to rest, tilted by 1e-4 ... 1e-10 rad, with restitution in what arrives.
@@ -425,7 +427,8 @@ def test_derivatives_are_those_of_the_solution(modes, d):
         np.testing.assert_allclose(beside(jax.jit(transform(function, argnums=(0, 1, 2)))(*args)), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("d", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [1, 2])
 def test_second_derivatives(d):
     function, (G, c, mu) = smooth_problem(("slide", "stick"), d)
     gradient = lambda c, mu: jnp.concatenate(jax.grad(lambda c, mu: jnp.sum(jnp.sin(function(G, c, mu))), (0, 1))(c, mu))  # noqa: E731

@@ -68,7 +68,7 @@ IDENTITIES = [
     (jaxnsd.KrenkHogsberg(0.3), "(72)"),
 ]
 #: The fast tests: a scheme of each family. Those of the propositions below are held to their identities there.
-FAST = (0, 6)
+FAST = (0,)
 
 
 def made(scheme):
@@ -98,6 +98,7 @@ def test_balance_is_an_identity(scheme, equation, friction):
     assert np.abs(b.residual).max() <= 1e-12 * np.abs(b.algorithmic).max()
 
 
+@pytest.mark.slow
 def test_energies_and_works_are_what_they_are_called():
     system, q0, u0 = random_system(1)
     scheme = jaxnsd.MoreauJean(0.5)
@@ -172,6 +173,7 @@ def test_verdict_tells_created_energy():
     assert np.all(b.dissipative) and b.verdict().startswith("dissipative in all 300 steps")
 
 
+@pytest.mark.slow
 def test_nonlinear_systems_are_measured():
     # A ball under gravity: the only losses are those of the impacts, (1 - e^2) of the kinetic energy each, A14 (21).
     ball = BouncingBall(e_N=0.5)

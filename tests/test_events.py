@@ -67,6 +67,7 @@ class Row(System):
         return jnp.diff(q) - self.diameter
 
 
+@pytest.mark.slow
 def test_coupled_impacts_in_one_step():
     """Both gaps close within a step: coupled through the bead in the middle. A thousandth of a second apart they are two impacts."""
     run = lambda late: simulate(  # noqa: E731

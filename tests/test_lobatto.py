@@ -224,7 +224,7 @@ CASES = {
     "sledge": (Sledge(), 3, (jnp.array([0.0, 0.1]), jnp.array([1.0, 0.0])), 0.01),
 }
 #: With friction, with constraints on velocity level, and without friction; the others take much longer to compile.
-MARKS = {"ball that slides": (), "skate": (), "wall, driven": pytest.mark.slow}
+MARKS = {"ball that slides": (), "skate": pytest.mark.slow, "wall, driven": pytest.mark.slow}
 STEPS, LONG = 256, 2048
 
 

@@ -79,6 +79,7 @@ def test_second_derivatives():
     np.testing.assert_allclose(hessian, jax.hessian(lambda p: bounced(p, 2)[0][0])(p), atol=1e-11)
 
 
+@pytest.mark.slow
 def test_times_of_impacts_are_stored_with_their_derivatives():
     p = jnp.array([1.0, 0.7])
     (_, _, by_times), (_, found, contacts) = bounce()(p)

@@ -95,6 +95,7 @@ def test_matrices_printed_with_few_digits_are_taken_with_a_warning():
         solve_contact_problem(G, c, mu, d=d)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redundant", [True, False])
 def test_derivatives_against_differences(redundant):
     # Redundant corners without friction: single percussions are open, xi is not. With friction xi of a box that slides and turns is open

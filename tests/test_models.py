@@ -110,6 +110,7 @@ def test_contact_points_of_the_sphere():
 
 
 # ---------------------------------------------------------------------------------------------------------- column of beads
+@pytest.mark.slow
 @over(MOREAU_TYPE, fast=[Moreau()])
 @pytest.mark.parametrize("e_N", [1.0, 0.9])
 def test_bead_column_energy_and_momentum(scheme, e_N):
@@ -184,6 +185,7 @@ def test_block_slides_to_rest(scheme):
     assert errors[-1] < errors[0] / 5, errors
 
 
+@pytest.mark.slow
 @over(MOREAU_TYPE, fast=[SymmetricMoreau()])
 def test_block_rocks(scheme):
     """Rough and plastic: the first impact turns omega into (1 - 3/2 sin^2 alpha) omega (Housner 1963), and energy only decreases."""
@@ -287,6 +289,7 @@ def test_sphere_slips_then_rolls(scheme):
     assert errors[-1] < errors[0] / 8, errors
 
 
+@pytest.mark.slow
 @over(MOREAU_TYPE, fast=[SymmetricMoreau()])
 @pytest.mark.parametrize("mu", [0.05, 0.8], ids=["slip", "stick"])
 def test_sphere_hits_the_wall(scheme, mu):

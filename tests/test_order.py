@@ -166,6 +166,7 @@ def test_order_with_quasi_velocities(scheme):
     check_order("FreeBody", scheme, scheme.order, "q" if scheme in MOREAU_TYPE else "qu")
 
 
+@pytest.mark.slow
 @over(SCHEMES, [GeneralizedAlpha()], slow=[Lobatto(stages=3)])
 def test_order_with_a_bilateral_constraint(scheme):
     """A constraint on velocity level lets the coordinates drift off, with first order; on position level the order is kept."""

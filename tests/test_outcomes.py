@@ -58,6 +58,7 @@ def throw(solver=None, tilt=0.0):
     return simulate(Table(), Moreau(), jnp.array([0.0, 1.05, 0.0]).at[2].set(tilt), jnp.array([3.0, -1.0, 0.0]), 0.3, 0.01, solver=solver)
 
 
+@pytest.mark.slow
 def test_success():
     solution = throw()
     assert solution.success and solution.raise_if_failed() is solution

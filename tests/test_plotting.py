@@ -94,6 +94,7 @@ def test_phase_portrait(sol):
         plotting.phase_portrait(sol, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gaps", "percussions"])
 def test_gaps_and_percussions_with_impacts_marked(name):
     system = BeadColumn(n=3)

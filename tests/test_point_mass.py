@@ -21,6 +21,7 @@ def frame(x):
     return t, np.array([-t[1], t[0]])
 
 
+@pytest.mark.slow
 def test_geometry():
     rng = np.random.default_rng(0)
     for _ in range(5):

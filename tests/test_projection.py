@@ -87,6 +87,7 @@ def test_nodes_of_a_run_are_taken_as_a_start(drifted):
             jaxnsd.check(mechanism, scheme, sol.q[k], sol.u[k], sol.t[k] + 100 * dt, dt, sol.t[k])
 
 
+@pytest.mark.slow
 def test_violations_that_no_step_makes_are_refused(drifted):
     name, sol = drifted
     mechanism, _, dt, through, torn = MECHANISMS[name]

@@ -158,6 +158,7 @@ def test_sliding_that_reverses_without_a_rest(scheme):
     np.testing.assert_allclose(at_rest[0, 0], 3.0 / (5.0 + 0.6 * G), rtol=3e-3)
 
 
+@pytest.mark.slow
 def test_grazing_is_finite():
     """Where the closing speed vanishes the derivative of the exact motion does not exist: what is returned is finite."""
     ball = BouncingBall()

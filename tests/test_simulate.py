@@ -73,6 +73,7 @@ class Driven(jaxnsd.System):
         return jnp.cos(t) + 0 * u
 
 
+@pytest.mark.slow
 def test_start_end_and_step_are_arguments_with_derivatives():
     """x(t1) = cos t0 - cos t1 - sin t0 (t1 - t0) from rest at t0: values and derivatives, for a batch of intervals."""
 
@@ -116,6 +117,7 @@ def test_a_solution_in_a_line(plain):
     assert repr(jax.tree.map(lambda x: x[None], plain)).startswith("Solution(q (1, 601, 3)")
 
 
+@pytest.mark.slow
 def test_failures_cannot_be_raised_while_there_are_no_values():
     def run(h0):
         return simulate(BouncingBall(), Moreau(), h0, jnp.zeros(1), 0.02, 1e-3)

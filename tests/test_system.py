@@ -48,6 +48,7 @@ class Shaken(System):
         return jnp.stack([q[0] ** 2 + q[1] ** 2 - t])
 
 
+@pytest.mark.slow
 def test_derived_quantities_of_a_time_dependent_system():
     system, (t, (x, y), (v, w)) = Shaken(), (T, Q, U)
     M = np.array([[2 + x**2, np.sin(t)], [np.sin(t), 3]])
@@ -274,6 +275,7 @@ def test_helpers_and_fields_are_not_warned_of():
         made(fields=["e_n"])
 
 
+@pytest.mark.slow
 def test_names_of_coordinates():
     @jaxnsd.system
     class Named(Shaken):
