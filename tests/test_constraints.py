@@ -85,6 +85,7 @@ def test_every_scheme_is_checked():
         run(Bead(A=((1.0, 0.0, 0.0), (2.0, 0.0, 0.0)), a=(0.0, 0.0)), scheme=Moreau())
 
 
+@pytest.mark.slow
 def test_units_of_rows_do_not_matter():
     """Rows of very different size are independent all the same, and so are rows that agree in part."""
     run(Bead(A=((1e-9, 0.0, 0.0),), B=((0.0, 1e6, 0.0),))).raise_if_failed()

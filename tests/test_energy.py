@@ -67,7 +67,7 @@ IDENTITIES = [
     (jaxnsd.GeneralizedAlpha(1.0), "(69)"),
     (jaxnsd.KrenkHogsberg(0.3), "(72)"),
 ]
-#: The fast tests: a scheme of each family. Those of the propositions below are held to their identities there.
+#: The fast tests: one scheme. Those of the propositions below are held to their identities there.
 FAST = (0,)
 
 

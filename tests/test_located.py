@@ -91,6 +91,7 @@ def test_times_of_impacts_are_stored_with_their_derivatives():
     np.testing.assert_allclose(by_times[nodes], jacobian, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_impact_on_a_node():
     """The impact falls on the end of a step, or misses it by round-off and a little more, on both sides."""
     for offset in (-1e-9, -1e-15, 0.0, 1e-15, 1e-9):

@@ -162,6 +162,7 @@ def test_every_outcome_has_a_sentence_and_advice():
     assert all(what and advice for what, advice in EXPLANATION.values())
 
 
+@pytest.mark.slow
 def test_to_xarray():
     pytest.importorskip("xarray")
     solution = throw()

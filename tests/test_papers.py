@@ -78,6 +78,7 @@ def test_spring_pendulum_energy_at_start():
     assert float(pendulum.total_energy(0.0, *pendulum.initial_state())) == pytest.approx(ENERGY_AT_START, rel=1e-12)
 
 
+@pytest.mark.slow
 @over(MOREAU_TYPE[1:], fast=[VariationalMoreau()])
 @pytest.mark.parametrize("t1", [50.0, pytest.param(1000.0, marks=pytest.mark.long)])
 def test_spring_pendulum_energy_is_bounded(scheme, t1):

@@ -82,6 +82,7 @@ def test_case_1_slides_to_rest():
     assert float(solution.t[moving][-1]) == pytest.approx(stop, abs=5e-3)
 
 
+@pytest.mark.slow
 def test_case_2_falls_then_slides():
     """The impact, at sqrt(2 h / g), is plastic and slips: the percussion has the direction of the cone's edge."""
     dt = 5e-4

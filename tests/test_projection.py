@@ -42,6 +42,7 @@ def test_the_nearest_point_of_a_circle_and_its_derivatives():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), got, wanted)
 
 
+@pytest.mark.slow
 def test_contacts_are_closed_not_penetrated_and_what_is_right_stays():
     """On the circle and above the line: the corner of both. A body that penetrates is pushed out, its corners both at once."""
     np.testing.assert_allclose(project_position(Bead(floor=0.6), jnp.array([0.9, 0.5])), [0.8, 0.6], atol=1e-14)
