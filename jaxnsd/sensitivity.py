@@ -89,7 +89,8 @@ def _events(scheme, prepared, t, dt, before, after):
     e_N, _, _ = system.contact_data(end, q, rate)
     ends = impacts & (e_N > 0) & (-e_N * rate < thresholds.LAST * slow)
     found = {Event.IMPACT: impacts, Event.GRAZING: touches, Event.ACCUMULATION: ends}
-    if n > 1:
+
+    def simultaneous():
         G = jnp.abs(linalg.pack(inertia.G))
         G = G[:, n * d :] + jnp.sum(G[:, : n * d].reshape(G.shape[0], n, d), axis=2)
         G = G[n * d :] + jnp.sum(G[: n * d].reshape(n, d, n), axis=1)
@@ -98,7 +99,13 @@ def _events(scheme, prepared, t, dt, before, after):
         # A contact that touches without a load opens or closes with the last bit: whether it takes part is a matter of chance.
         closing = jnp.max(jnp.where(impacts, -rate, 0))
         loose = (before.P.P_N == 0) & (gap <= closed + thresholds.touch(u.dtype) * dt * closing)
-        found[Event.SIMULTANEOUS] = impacts[:, None] & (impacts | loose)[None, :] & coupled
+        return impacts[:, None] & (impacts | loose)[None, :] & coupled
+
+    if gathered.sizes(n, d):
+        # The Delassus operator of all contacts is the dearest of it, and bodies at rest have no impacts.
+        found[Event.SIMULTANEOUS] = lax.cond(jnp.any(impacts), simultaneous, lambda: jnp.zeros((n, n), bool))
+    elif n > 1:
+        found[Event.SIMULTANEOUS] = simultaneous()
     return sum(jnp.any(mask).astype(jnp.int32) * int(event) for event, mask in found.items())
 
 

@@ -40,6 +40,7 @@ class CubeByEnergy(jaxnsd.System):
     gap = Cube.gap
     tangential_velocity = Cube.tangential_velocity
     _arms = Cube._arms
+    _directions = Cube._directions
     initial_state = Cube.initial_state
 
 

@@ -59,14 +59,31 @@ class Cube(System):
         """Heights of the corners."""
         return q[2] + self._arms(q)[:, 2]
 
+    def gap_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Vertical velocities of the corners."""
+        return self._directions(q)[:, 2] @ u
+
     def tangential_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Horizontal velocities of the corners."""
-        turned = jnp.cross((_rotation(q[3:]) @ u[3:])[None], self._arms(q))
-        return (u[None, :3] + turned)[:, :2]
+        return self._directions(q)[:, :2] @ u
+
+    def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
+        """What the derivative of `gap_velocity` is, (6, 8): written out, it need not be derived."""
+        return self._directions(q)[:, 2].T
+
+    def W_F(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
+        """What the derivative of `tangential_velocity` is, (6, 8, 2)."""
+        return jnp.moveaxis(self._directions(q)[:, :2], 2, 0)
 
     def _arms(self, q):
         """From the centre to the corners, in the inertial frame, (8, 3)."""
         return 0.5 * self.side * jnp.asarray(CORNERS, q.dtype) @ _rotation(q[3:]).T
+
+    def _directions(self, q):
+        """Velocities x, y, z of the corners as rows that act on u, (8, 3, 6): e_k, and r x R^T e_k in the body frame."""
+        r, R = 0.5 * self.side * jnp.asarray(CORNERS, q.dtype), _rotation(q[3:])
+        moved = jnp.broadcast_to(jnp.eye(3, dtype=q.dtype), (8, 3, 3))
+        return jnp.concatenate([moved, jnp.cross(r[:, None], R[None])], axis=2)
 
     def initial_state(self) -> tuple[jax.Array, jax.Array]:
         """``(q0, u0)``: tossed, and tumbling."""
