@@ -4,6 +4,7 @@ Vectors have one row per contact, (n, d + 1) with entries N, T1, ..., Td; blocks
 
     apply(x)        G x
     sizes(x)        |G| x, with the absolute values of all entries: what round-off is measured by
+    row(i, x)       ``((G x)_i (d + 1,), G_ii (d + 1, d + 1))`` of contact i
     scale()         ``(r_N, r_F)``, each (n,): the inverse diagonal of G, one per disc
     factor(A, B)    function f -> x with ``A G x + B x = f``, for blocks A and B
 """
@@ -39,6 +40,11 @@ class Dense(NamedTuple):
 
     def sizes(self, x):
         return linalg.matmul(jnp.abs(self.G), x.reshape(-1)).reshape(x.shape)
+
+    def row(self, i, x):
+        m = x.shape[1]
+        rows = lax.dynamic_slice_in_dim(self.G, i * m, m)
+        return linalg.matmul(rows, x.reshape(-1)), lax.dynamic_slice_in_dim(rows, i * m, m, axis=1)
 
     def scale(self):
         return scale(jnp.diagonal(self.G).reshape(self.n, -1))
@@ -108,6 +114,14 @@ class Chain(NamedTuple):
 
     def sizes(self, x):
         return Chain(*map(jnp.abs, self[:3]), self.m).apply(x)
+
+    def row(self, i, x):
+        count, s, _ = self.middle.shape
+        m, x = self.m, x.reshape(count, s)
+        group, first = i * m // s, i * m % s
+        middle, right, left = (lax.dynamic_slice(part, (group, first, 0), (1, m, s))[0] for part in self[:3])
+        parts = (middle, x[group]), (right, x[(group + 1) % count]), (left, x[group - 1])
+        return sum(linalg.matmul(block, y) for block, y in parts), lax.dynamic_slice_in_dim(middle, first, m, axis=1)
 
     def scale(self):
         return scale(jnp.diagonal(self.middle, axis1=1, axis2=2).reshape(-1, self.m))
