@@ -139,8 +139,8 @@ class SemismoothNewton(AbstractContactSolver):
     max_rescues:     bound of the globalized iterations of a problem on which plain Newton cycles; the rest of a batch waits but does
                      not change. They start afresh, so that they do not depend on where Newton's method has come to, and with it on the
                      tolerance. Up to 16 spatial or 32 planar contacts each is a run of Lemke's method: one is enough for planar and
-                     frictionless contacts, a few for spatial ones. With more contacts each is some 10 steps of `InteriorPoint`, then
-                     Newton steps: one is enough but for a few problems
+                     frictionless contacts, a few for spatial ones. With more contacts it bounds the attempts of `InteriorPoint`, 12 at
+                     most: one is enough but for a few problems
     max_outer:       bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
     """
 
@@ -162,7 +162,8 @@ class SemismoothNewton(AbstractContactSolver):
 
     def interior(self):
         """The solver of large problems."""
-        return InteriorPoint(self.tolerance, self.max_iterations, self.max_rescues, self.max_outer)
+        attempts = min(self.max_rescues, InteriorPoint.max_attempts)
+        return InteriorPoint(self.tolerance, self.max_iterations, attempts, self.max_outer)
 
     def response(self, problem, z, xi, dxi, dmu, dleast=None):
         """Derivative dz of the solution."""
