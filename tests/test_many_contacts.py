@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import InteriorPoint, Outcome, solve_contact_problem
+from jaxnsd import InteriorPoint, Outcome, contact, solve_contact_problem
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "benchmarks"))
 import contact_scenes
@@ -80,6 +80,23 @@ def test_contacts_without_friction_push_along_the_normal():
     np.testing.assert_array_equal(solution.P.reshape(N, 3)[:8, 1:], 0)
 
 
+def test_sweeps_lead_to_the_solution_whatever_holds_the_operator():
+    # Of compliant contacts, for which nonlinear Gauss-Seidel contracts.
+    _, G, c, mu, d = scene(2, push=0.5)
+    G = G + 0.5 * np.diag(np.diag(G))
+    P = solved(G, c, mu, d).P.reshape(N, 3)
+    groups = contact.groups_of(G, N)
+    assert groups.shape == (5, 4)
+    order, every = groups.reshape(-1), jnp.ones(N, bool)
+    rows = (3 * order[:, None] + np.arange(3)).reshape(-1)
+    dense = contact.operators.Dense(jnp.asarray(G[rows][:, rows]), N)
+    chain = contact.Chain.of(jnp.asarray(G), jnp.asarray(groups), jnp.ones(N + 1, bool), 3)
+    for operator in (dense, chain):
+        law = contact.Law(operator, jnp.asarray(c.reshape(N, 3)[order]), jnp.asarray(mu[order]), every)
+        z = jax.jit(lambda z, law=law: jax.lax.fori_loop(0, 300, lambda _, z: law.sweep(z), z))(jnp.zeros((N, 3)))
+        np.testing.assert_allclose(law.unit * law.s * z, P[order], atol=1e-12)
+
+
 def test_matrices_printed_with_few_digits_are_taken_with_a_warning():
     _, G, c, mu, d = scene(4)
     rng = np.random.default_rng(0)
@@ -130,7 +147,7 @@ def test_a_guess_saves_iterations():
 def test_what_is_known_of_the_structure_changes_nothing():
     # With values known contacts are solved group by group; under jit they are not, and one dense matrix is. Values and derivatives.
     _, G, c, mu, d = scene(0, 52)
-    assert jaxnsd.contact.groups_of(G, len(mu)).shape == (13, 4)
+    assert contact.groups_of(G, len(mu)).shape == (13, 4)
     compliant, direction = G + 0.01 * np.diag(np.diag(G)), G @ np.random.default_rng(1).normal(size=c.shape)
 
     def motion(c, mu):

@@ -107,8 +107,10 @@ def plot(path, table):
     axes.set(
         xlabel="contacts",
         ylabel="CPU time of one problem in s",
-        title="solid: jaxnsd; dashed: the fastest solver of Siconos that solves it",
+        title="solid: jaxnsd; dashed: fastest solver of Siconos, where one solves it",
     )
+    axes.set_xticks([10, 30, 100, 300, 1000], labels=["10", "30", "100", "300", "1000"])
+    axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150, bbox_inches="tight")
