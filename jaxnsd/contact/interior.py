@@ -93,16 +93,19 @@ class Law:
     def sweep(self, z):
         """One sweep of nonlinear block Gauss-Seidel (Jean & Moreau 1992): the contacts in turn, each with the percussions of all others."""
 
+        def invert(g):
+            return jnp.where(g > 0, 1 / cones.positive(g), 0)
+
         def visit(i, y):
             s, mu = self.s[i], self.mu[i]
             change, block = self.operator.row(i, y)
             xi, block, z = s * change + self.c[i], s[:, None] * block * s[None, :], y[i] / s
-            # Row sums bound the eigenvalues of the tangential block; the normal entry is one.
-            r_F = 1 / cones.positive(jnp.max(jnp.sum(jnp.abs(block[1:, 1:]), axis=1), initial=0))
+            # Row sums bound the eigenvalues of the tangential block.
+            r_N, r_F = map(invert, (block[0, 0], jnp.max(jnp.sum(jnp.abs(block[1:, 1:]), axis=1), initial=0)))
 
             def local(_, x):
                 at = xi + linalg.matmul(block, x - z)
-                x_N = jnp.maximum(x[0] - at[0], 0)
+                x_N = jnp.maximum(x[0] - r_N * at[0], 0)
                 x_F = x[1:] - r_F * (at[1:] + block[1:, 0] * (x_N - x[0]))
                 return jnp.concatenate([x_N[None], prox_ball(x_F, mu * x_N)])
 
