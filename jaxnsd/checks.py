@@ -666,8 +666,9 @@ DECIDED = 2000
 def _smallest(G, largest, round_off):
     """Smallest eigenvalue of a symmetric matrix over the ``largest`` entry; zero where it is not below round-off."""
     # By JAX: the idle threads of NumPy's own LAPACK spin for a while and slow down the solver that comes next, by a half on two cores.
-    factor = jnp.linalg.cholesky(jnp.asarray(G + round_off * largest * np.eye(len(G), dtype=G.dtype)))
-    return 0.0 if bool(jnp.all(jnp.isfinite(factor))) else np.linalg.eigvalsh(G)[0] / largest
+    with jax.ensure_compile_time_eval():
+        factor = np.asarray(jnp.linalg.cholesky(jnp.asarray(G + round_off * largest * np.eye(len(G), dtype=G.dtype))))
+    return 0.0 if np.all(np.isfinite(factor)) else np.linalg.eigvalsh(G)[0] / largest
 
 
 def _delassus(caller, G):
