@@ -4,12 +4,12 @@
         [--siconos PYTHON] [--limit 40] [--plot many_contacts.png]
 
 The problems are those of `contact_scenes`: stacks, walls and towers of boxes (hyperstatic), spheres and rocks in a box, discs in a chute;
-``--problems`` of each size. Prints for each size of a family the median of the CPU seconds of a problem, checks included, after
-compilation, those of a derivative (forward, with the value), the largest natural map (in NumPy, independent of the solver), how many
-problems were left unsolved, and how many of these without a flag; for each family the exponent of the growth of the cost, and at the end
-the memory of the process. ``--siconos /usr/bin/python3`` names a Python that imports Siconos (on Debian and Ubuntu: python3-siconos); of
-its solvers the fastest one that comes to the same natural map is shown, each stopped after ``--limit`` seconds, without the time that it
-takes to read the problem. Set OPENBLAS_NUM_THREADS=1: threads of a library that wait spin, and count as CPU time.
+``--problems`` of each size. Prints for each size of a family the median of the CPU seconds of a problem (of three calls each), checks
+included, after compilation, those of a derivative (forward, with the value), the largest natural map (in NumPy, independent of the
+solver), how many problems were left unsolved, and how many of these without a flag; for each family the exponent of the growth of the
+cost, and at the end the memory of the process. ``--siconos /usr/bin/python3`` names a Python that imports Siconos (on Debian and Ubuntu:
+python3-siconos); of its solvers the fastest one that comes to the same natural map is shown, each stopped after ``--limit`` seconds,
+without the time that it takes to read the problem. Set OPENBLAS_NUM_THREADS=1: threads of a library that wait spin, and count as CPU time.
 """
 
 import argparse
@@ -37,11 +37,14 @@ SICONOS = {2: ("NSGS", "ADMM", "PROX"), 1: ("NSGS", "LEMKE")}
 
 
 def seconds(function):
-    """CPU seconds of a call, after one that compiles, and what it returned."""
+    """Median CPU seconds of three calls, after one that compiles, and what the last returned."""
     jax.block_until_ready(function())
-    start = time.process_time()
-    result = jax.block_until_ready(function())
-    return time.process_time() - start, result
+    spent = []
+    for _ in range(3):
+        start = time.process_time()
+        result = jax.block_until_ready(function())
+        spent.append(time.process_time() - start)
+    return statistics.median(spent), result
 
 
 def ours(G, c, mu, d):
@@ -141,7 +144,7 @@ def main():
             beside = f"{other[0]:.3g} ({other[1]})" if other else ""
             numbers = f"{contacts:8.0f} {spent:8.3f} {derivative:15.3f} {residual:11.1e} {left:8d} {silent:9d}"
             print(f"{family:8} {numbers}  {beside}", flush=True)
-        if len(rows) > 1:
+        if rows[-1][0] > rows[0][0]:
             (n, *_), (last, *_) = rows[0], rows[-1]
             print(f"{family:8} grows as n^{np.log(rows[-1][1] / rows[0][1]) / np.log(last / n):.1f}")
     print(f"memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
