@@ -658,8 +658,8 @@ def contact_problem(G, c, mu, d, active, solver, guess):
 #: other codes are printed with few digits, or come from implicit terms. Beyond round-off they are taken with a warning.
 ASYMMETRY, INDEFINITE = 1e-2, 1e-4
 
-#: Rows up to which the definiteness of a Delassus operator is decided, by a Cholesky factorization, which takes a fiftieth of the time
-#: of eigenvalues; of larger ones all pairs of rows are looked at.
+#: Rows up to which the definiteness of a Delassus operator is decided, by a Cholesky factorization, which takes far less time than
+#: eigenvalues; of larger ones all pairs of rows are looked at.
 DECIDED = 2000
 
 

@@ -288,7 +288,7 @@ def follow(law, tolerance, z, error, attempts):
     def sweep(search):
         swept = lax.fori_loop(0, search.sweeps, lambda _, z: law.sweep(z), search.swept)
         more = jnp.minimum(2 * search.sweeps, MOST)
-        return search._replace(swept=swept, sweeps=more, sweeping=jnp.zeros((), bool)), swept, search.sweeps
+        return search._replace(swept=swept, sweeps=more, sweeping=~search.sweeping), swept, search.sweeps
 
     def polish(z):
         z = follower.newton(z, shift)
