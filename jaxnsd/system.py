@@ -151,6 +151,11 @@ class System:
     coordinate_names: ClassVar[tuple[str, ...] | None] = None
     velocity_names: ClassVar[tuple[str, ...] | None] = None
 
+    #: ``moved(t, dt, q, u)``: closed form of a step of the midpoint rule of `q_dot`, where there is one, see `schemes.positions`.
+    moved: ClassVar[Any] = None
+    #: Whether `gap_velocity`, `tangential_velocity`, `W_N` and `W_F` take the contacts that are asked for as a last argument ``choice``.
+    gathers: ClassVar[bool] = False
+
     # ------------------------------------------------------------------------------------------- what the user writes
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T(t, q, u), scalar in J."""

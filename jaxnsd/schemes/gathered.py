@@ -90,19 +90,26 @@ class Subsystem:
 
     def tangential_velocity(self, t, q, u):
         """Tangential velocities of the chosen contacts."""
-        return self._choice.take(self._system.tangential_velocity(t, q, u))
+        return self._of("tangential_velocity", 0, t, q, u)
 
     def gap_velocity(self, t, q, u):
         """Gap velocities of the chosen contacts."""
-        return self._choice.take(self._system.gap_velocity(t, q, u))
+        return self._of("gap_velocity", 0, t, q, u)
 
     def W_N(self, t, q, u=None):
         """Normal force directions of the chosen contacts."""
-        return self._choice.take(self._system.W_N(t, q, u), axis=1)
+        return self._of("W_N", 1, t, q, u)
 
     def W_F(self, t, q, u=None):
         """Tangential force directions of the chosen contacts."""
-        return self._choice.take(self._system.W_F(t, q, u), axis=1)
+        return self._of("W_F", 1, t, q, u)
+
+    def _of(self, name, axis, t, q, u):
+        """The chosen entries along an axis: taken of all of them, or asked for by a system that gathers what they depend on."""
+        function = getattr(self._system, name)
+        if self._system.gathers:
+            return function(t, q, u, self._choice)
+        return self._choice.take(function(t, q, u), axis)
 
     def contact_data(self, t, q, rate=None):
         """Contact data of the chosen contacts."""

@@ -22,6 +22,8 @@ def moved(system, t, dt, q, u):
     """
     if not system.defines("q_dot"):
         return q + dt * u
+    if system.moved is not None:
+        return system.moved(t, dt, q, u)
     args = (system, t, dt, q, u)
     frozen = lax.stop_gradient(args)
     return q + implicit(Response(), _solve(frozen, frozen[2] * _rate(frozen)), args)

@@ -1,0 +1,55 @@
+"""Systems of rigid bodies: from parts, or from MJCF and URDF files."""
+
+from .assemble import assemble
+from .forces import Medium, Rows
+from .multibody import Multibody, Pose
+from .parts import (
+    Body,
+    Box,
+    Capsule,
+    Connect,
+    Couple,
+    Cylinder,
+    Ellipsoid,
+    Free,
+    Motor,
+    Pair,
+    Plane,
+    Points,
+    Prismatic,
+    Revolute,
+    Sphere,
+    Spherical,
+    Spring,
+    Weld,
+    planar,
+)
+from .structure import Contact
+
+__all__ = [
+    "Body",
+    "Box",
+    "Capsule",
+    "Connect",
+    "Contact",
+    "Couple",
+    "Cylinder",
+    "Ellipsoid",
+    "Free",
+    "Medium",
+    "Motor",
+    "Multibody",
+    "Pair",
+    "Plane",
+    "Points",
+    "Pose",
+    "Prismatic",
+    "Revolute",
+    "Rows",
+    "Sphere",
+    "Spherical",
+    "Spring",
+    "Weld",
+    "assemble",
+    "planar",
+]

@@ -1,0 +1,509 @@
+"""From parts to a `Multibody`: what the names mean, which shapes can touch, and whether the numbers make sense."""
+
+import dataclasses
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import forces, pairs, parts
+from .loops import Loops
+from .multibody import Multibody
+from .parts import Body, Connect, Couple, Motor, Pair, Shape, Spring, Weld, several
+from .rotations import IDENTITY, turn_back
+from .structure import JointOf, ShapeOf, Structure, find
+
+#: A moment of inertia may exceed the sum of the two others by this part: what was typed, or computed in single precision.
+TRIANGLE = 1e-6
+
+
+def assemble(
+    bodies: Sequence[Body],
+    world: Any = (),
+    *,
+    gravity: Any = (0.0, 0.0, -9.81),
+    contacts: Sequence[Pair] | str = "all",
+    exclude: Sequence[tuple[str, str]] = (),
+    mu: Any = 0.0,
+    e_N: Any = 0.0,
+    e_F: Any = 0.0,
+    limit_restitution: Any = 0.0,
+    loops: Sequence[Connect | Weld | Couple] = (),
+    springs: Sequence[Spring] = (),
+    motors: Sequence[Motor] = (),
+    control: Any = None,
+    medium: Any = None,
+    plane: str | int | None = None,
+) -> Multibody:
+    """A `Multibody` of these bodies.
+
+    bodies:    in any order; a `Body` names its parent
+    world:     a `Shape`, or several, that do not move
+    gravity:   (3,) m/s^2
+    contacts:  the pairs that can touch, a sequence of `Pair`; "all": every shape with every shape of another body, but for bodies that are
+               connected by joints, or that do not move against each other; "world": only those with a shape that does not move
+    exclude:   pairs of names of bodies whose shapes do not touch
+    mu, e_N, e_F: of pairs about which neither the pair nor one of its shapes says something. If both shapes say something it is the
+               geometric mean of the two
+    limit_restitution: of the limits of joints
+    loops, springs, motors: see `Connect`, `Weld`, `Couple`, `Spring`, `Motor`
+    control:   of the motors: (n_m,) or None for zeros, `Rows`, or a function of (t, q, u) that returns (n_m,); with parameters to be
+               differentiated a `jax.tree_util.Partial`
+    medium:    `forces.Medium`; None: there is none
+    plane:     "xy", "xz" or "yz": all motion is parallel to it, so that friction has one direction and a box four corners; None: in space
+
+    Raises ValueError, TypeError or KeyError for parts that are no parts, names that are not there or twice, joints in a cycle, inertias of
+    no body (not positive, or with a moment larger than the sum of the two others), NaN, pairs of kinds that have no gap function.
+    """
+    bodies, world = several(bodies), several(world)
+    _are("bodies", bodies, Body)
+    _are("world", world, Shape)
+    bodies = _sorted([_complete(body) for body in bodies])
+    names = ("world", *(body.name for body in bodies))
+    number = {name: k for k, name in enumerate(names)}
+    plane = _plane(plane)
+
+    joints, joint_parts = [], []
+    for body in bodies:
+        own = several(body.joints)
+        for k, joint in enumerate(own):
+            name = joint.name or (body.name if len(own) == 1 else f"{body.name}_{k + 1}")
+            joints.append(JointOf(name, joint.kind, number[body.name], getattr(joint, "motion", None) is not None))
+            joint_parts.append(joint)
+    _unique("joint", [joint.name for joint in joints])
+
+    shapes, shape_parts = [], []
+    for name, own in (("world", world), *((body.name, several(body.shapes)) for body in bodies)):
+        for k, shape in enumerate(own):
+            text = shape.name or (f"{name}_{shape.kind}" + (f"_{k + 1}" if len(own) > 1 else ""))
+            points = len(shape.points) if isinstance(shape, parts.Points) else 0
+            if isinstance(shape, parts.Points) and not points:
+                raise ValueError(f"assemble: the shape {text!r} must have points, got none")
+            shapes.append(ShapeOf(text, shape.kind, number[name], points))
+            shape_parts.append(shape)
+    _unique("shape", [shape.name for shape in shapes])
+
+    closed = several(loops)
+    _are("loops", closed, (Connect, Weld, Couple))
+    connects, welds, couples = ([x for x in closed if isinstance(x, kind)] for kind in (Connect, Weld, Couple))
+    springs, motors = several(springs), several(motors)
+    _are("springs", springs, Spring)
+    _are("motors", motors, Motor)
+    joint_names = [joint.name for joint in joints]
+
+    def two(x):
+        return find("body", x.first, names), find("body", x.second, names)
+
+    def axis(name, what):
+        j = find("joint", name, joint_names)
+        if joints[j].kind not in ("hinge", "slide") or joints[j].prescribed:
+            raise ValueError(f"assemble: {what} takes a revolute or prismatic joint whose motion is not prescribed, got {name!r}")
+        return j
+
+    limited = [j for j, joint in enumerate(joint_parts) if _limits(joint) is not None]
+    has = set()
+    if any(_there(joint.stiffness) for joint in joint_parts):
+        has.add("stiffness")
+    if medium is not None:
+        has.add("medium")
+    structure = Structure(
+        names[1:],
+        tuple(0 if body.parent is None else number[body.parent] for body in bodies),
+        tuple(joints),
+        tuple(shapes),
+        (),
+        tuple(limited),
+        tuple(map(two, connects)),
+        tuple(map(two, welds)),
+        tuple((axis(x.first, "a coupling"), -1 if x.second is None else axis(x.second, "a coupling")) for x in couples),
+        tuple(map(two, springs)),
+        tuple((motor.name or motor.joint, axis(motor.joint, "a motor")) for motor in motors),
+        plane,
+        frozenset(has),
+    )
+    layout = structure.layout
+    if not layout.n_u:
+        raise ValueError("assemble: at least one body must have a joint that moves, got none; give one of them joints=bodies.Free()")
+    chosen, materials = _pairs(structure, contacts, exclude, shape_parts, (mu, e_N, e_F))
+    structure = dataclasses.replace(structure, pairs=tuple(chosen))
+
+    axes = [getattr(joint, "axis", (1.0, 0.0, 0.0)) for joint in joint_parts]
+    n_m = len(motors)
+    made = Multibody(
+        structure,
+        gravity=_vector(gravity, 3),
+        mass=_stack([body.mass for body in bodies]),
+        center=_stack([body.center for body in bodies], 3),
+        inertia=jnp.stack([_tensor(body.inertia) for body in bodies]),
+        position=_stack([body.position for body in bodies], 3),
+        orientation=_stack([body.orientation for body in bodies], 4),
+        joint_position=_stack([getattr(joint, "position", parts.ZERO) for joint in joint_parts], 3),
+        joint_axis=_stack(axes, 3),
+        reference=_stack([getattr(joint, "reference", 0.0) for joint in joint_parts]),
+        stiffness=_stack([joint.stiffness for joint in joint_parts]),
+        rest=_joined([_rest(joint, bodies[of.body - 1]) for joint, of in zip(joint_parts, joints, strict=True) if not of.prescribed]),
+        damping=_per_velocity(joint_parts, joints, "damping"),
+        armature=_per_velocity(joint_parts, joints, "armature"),
+        limits=_stack([_limits(joint_parts[j]) for j in limited], 2),
+        limit_restitution=jnp.broadcast_to(_number(limit_restitution), (len(limited),)),
+        shape_position=_stack([shape.position for shape in shape_parts], 3),
+        shape_orientation=_stack([shape.orientation for shape in shape_parts], 4),
+        shape_size=_stack([shape.size() for shape in shape_parts], 3),
+        points=tuple(jnp.asarray(shape.points, float) for shape in shape_parts if isinstance(shape, parts.Points)),
+        friction=_stack([m[0] for m in materials]),
+        restitution=_stack([m[1] for m in materials]),
+        tangential_restitution=_stack([m[2] for m in materials]),
+        loops=_loops(connects, welds, couples),
+        springs=forces.Springs(
+            _stack([x.position for x in springs], 3),
+            _stack([x.second_position for x in springs], 3),
+            *(_stack([getattr(x, name) for x in springs]) for name in ("stiffness", "length", "damping")),
+        ),
+        motors=forces.Motors(
+            *(_stack([getattr(x, name) for x in motors]) for name in ("gear", "gain", "offset", "slope", "rate")),
+            *(_stack([_range(getattr(x, name)) for x in motors], 2) for name in ("control_limits", "force_limits")),
+        ),
+        medium=medium,
+        motions=tuple(_function(joint.motion) for joint in joint_parts if getattr(joint, "motion", None) is not None),
+        control=_control(control, n_m, motors),
+    )
+    _check(made)
+    return _closed(made, connects, welds)
+
+
+# --------------------------------------------------------------------------------------------------------------- numbers
+def _number(x):
+    return jnp.asarray(x, float) if not isinstance(x, jax.Array) or not jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _vector(x, n):
+    x = jnp.stack([_number(e) for e in x]) if isinstance(x, (tuple, list)) else _number(x)
+    if x.shape != (n,):
+        raise ValueError(f"assemble: a vector must have {n} numbers, got shape {x.shape}: {x!r}")
+    return x
+
+
+def _stack(values, n=None):
+    """An array (k,) of numbers, or (k, n) of vectors."""
+    if not values:
+        return jnp.zeros((0,) if n is None else (0, n))
+    return jnp.stack([_number(x) if n is None else _vector(x, n) for x in values])
+
+
+def _joined(values):
+    return jnp.concatenate([jnp.ravel(_number(x)) for x in values]) if values else jnp.zeros((0,))
+
+
+def _tensor(inertia):
+    if isinstance(inertia, (tuple, list)) and len(inertia) == 3 and np.ndim(inertia[0]) == 0:
+        inertia = jnp.stack([_number(x) for x in inertia])
+    inertia = _number(inertia)
+    if inertia.shape == (3,):
+        return jnp.diag(inertia)
+    if inertia.shape != (3, 3):
+        raise ValueError(f"assemble: inertia must be (3,) moments or a tensor (3, 3), got shape {inertia.shape}")
+    return inertia
+
+
+def _per_velocity(joint_parts, joints, name):
+    values = [
+        jnp.broadcast_to(_number(getattr(part, name)), (part.n_u,)) for part, of in zip(joint_parts, joints, strict=True) if not of.prescribed
+    ]
+    return jnp.concatenate(values) if values else jnp.zeros((0,))
+
+
+def _rest(joint, body):
+    if joint.kind == "free":
+        return jnp.concatenate([_vector(body.position, 3), _vector(body.orientation, 4)])
+    return _vector(joint.rest, 4) if joint.kind == "ball" else _number(joint.rest)
+
+
+def _limits(joint):
+    if joint.kind == "ball":
+        return None if joint.limit is None else (0.0, joint.limit)
+    return getattr(joint, "limits", None)
+
+
+def _range(limits):
+    return (-jnp.inf, jnp.inf) if limits is None else limits
+
+
+def _there(x):
+    """Whether a number is not known to be zero."""
+    return isinstance(x, jax.core.Tracer) or bool(np.any(np.asarray(x) != 0))
+
+
+def _function(function):
+    return function if isinstance(function, jax.tree_util.Partial) else jax.tree_util.Partial(function)
+
+
+def _control(control, n, motors):
+    if control is None:
+        return jnp.zeros((n,))
+    if isinstance(control, forces.Rows):
+        if control.values.ndim != 2 or control.values.shape[1] != n:
+            raise ValueError(f"assemble: rows of control must have shape (N, {n}), a column for each motor, got {control.values.shape}")
+        return control
+    if callable(control):
+        count = len(inspect.signature(control).parameters) if not isinstance(control, jax.tree_util.Partial) else 3
+        if count != 3:
+            raise TypeError(f"assemble: control must be a function of (t, q, u), got one of {count} arguments")
+        return _function(control)
+    control = _number(control)
+    if control.shape != (n,):
+        names = ", ".join(motor.name or motor.joint for motor in motors)
+        raise ValueError(f"assemble: control must have shape ({n},), one number for each motor ({names or 'none'}), got {control.shape}")
+    return control
+
+
+# ----------------------------------------------------------------------------------------------------------------- parts
+def _are(what, values, kind):
+    for value in values:
+        if not isinstance(value, kind):
+            wanted = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+            hint = "; write its parentheses" if isinstance(value, type) else ""
+            raise TypeError(f"assemble: {what} must be {wanted}, got {value!r}{hint}")
+
+
+def _unique(kind, names):
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"assemble: names of {kind}s must be different, got {twice[0]!r} more than once; give each a name of its own")
+
+
+def _complete(body):
+    """A body with centre and inertia, of its shapes if it says none."""
+    _are(f"joints of {body.name!r}", several(body.joints), parts.Joint)
+    _are(f"shapes of {body.name!r}", several(body.shapes), Shape)
+    kinds = [joint.kind for joint in several(body.joints)]
+    if "free" in kinds and (len(kinds) > 1 or body.parent not in (None, "world")):
+        raise ValueError(f"assemble: {body.name!r} is free, so it must have no other joint and no parent, got {kinds} and {body.parent!r}")
+    if body.name == "world":
+        raise ValueError('assemble: a body must not have the name "world", which is that of what does not move')
+    center, inertia = body.center, body.inertia
+    if inertia is None:
+        found, inertia = parts.solid(several(body.shapes), body.mass)
+        center = found if center is None else center
+        if inertia is None:
+            if _there(body.mass):
+                raise ValueError(
+                    f"assemble: {body.name!r} has a mass, so it must have an inertia, got None and no solid shapes; give the moments (3,) "
+                    "about its centre of mass, or shapes"
+                )
+            inertia = jnp.zeros((3, 3))
+    parent = None if body.parent == "world" else body.parent
+    return dataclasses.replace(body, center=parts.ZERO if center is None else center, inertia=inertia, parent=parent)
+
+
+def _sorted(bodies):
+    """Bodies in an order in which parents come first, which is kept where it is one."""
+    names = [body.name for body in bodies]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"assemble: names of bodies must be different, got {twice[0]!r} more than once")
+    for body in bodies:
+        if body.parent is not None:
+            find("body", body.parent, tuple(names))
+    done, left = [], list(bodies)
+    while left:
+        ready = next((body for body in left if body.parent is None or body.parent in [d.name for d in done]), None)
+        if ready is None:
+            cycle = ", ".join(repr(body.name) for body in left)
+            raise ValueError(
+                f"assemble: joints must form a tree, got a cycle among {cycle}; let one of them have no parent, and close the loop by "
+                "loops=[bodies.Connect(...)]"
+            )
+        done.append(ready)
+        left.remove(ready)
+    return done
+
+
+def _plane(plane):
+    if plane is None or plane in (0, 1, 2):
+        return plane
+    found = {"yz": 0, "xz": 1, "xy": 2}.get("".join(sorted(str(plane))))
+    if found is None:
+        raise ValueError(f'assemble: plane must be "xy", "xz", "yz" or None, got {plane!r}')
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------- pairs
+def _pairs(structure, contacts, exclude, shape_parts, otherwise):
+    """``(pairs of numbers of shapes, (mu, e_N, e_F) of each)``."""
+    shapes, layout = structure.shapes, structure.layout
+    names, body_names = tuple(shape.name for shape in shapes), ("world", *structure.bodies)
+    if isinstance(contacts, str):
+        if contacts not in ("all", "world"):
+            raise ValueError(f'assemble: contacts must be "all", "world" or pairs, got {contacts!r}')
+        parents = (0, *structure.parents)
+        left_out = {frozenset(find("body", name, body_names) for name in pair) for pair in exclude}
+        moves = layout.moves.any(axis=1)
+        found = []
+        for a, first in enumerate(shapes):
+            for b in range(a + 1, len(shapes)):
+                second = shapes[b]
+                one, two = first.body, second.body
+                fixed = not moves[one], not moves[two]
+                joined = 0 not in (one, two) and (parents[one] == two or parents[two] == one)
+                still = np.array_equal(layout.moves[one], layout.moves[two])
+                if one == two or still or joined or frozenset((one, two)) in left_out or (contacts == "world" and not any(fixed)):
+                    continue
+                if {first.kind, second.kind} == {"plane"}:
+                    continue
+                found.append((a, b, Pair(first.name, second.name)))
+    else:
+        _are("contacts", several(contacts), Pair)
+        found = []
+        for pair in several(contacts):
+            sides = []
+            for name in (pair.first, pair.second):
+                own = [s for s, shape in enumerate(shapes) if body_names[shape.body] == name]
+                sides.append([names.index(name)] if name in names else own or [find("shape or body", name, names + body_names)])
+            found += [(a, b, pair) for a in sides[0] for b in sides[1]]
+    chosen, materials = [], []
+    for a, b, pair in found:
+        if pairs.kernel(structure, (a, b)) is None:
+            kinds = f"{shapes[a].kind} and {shapes[b].kind}"
+            raise ValueError(
+                f"assemble: the shapes {names[a]!r} and {names[b]!r} must be of kinds between which there is a gap, got {kinds}; name the "
+                "pairs that can touch by contacts=[bodies.Pair(...)], or stand in for a shape by spheres, capsules or points"
+            )
+        chosen.append((a, b))
+        materials.append(
+            [
+                _material(getattr(pair, name), [getattr(shape_parts[s], name) for s in (a, b)], default)
+                for name, default in zip(("mu", "e_N", "e_F"), otherwise, strict=True)
+            ]
+        )
+    return chosen, materials
+
+
+def _material(of_pair, of_shapes, otherwise):
+    """What the pair says; else the geometric mean of what its shapes say, or what one of them says; else the default."""
+    if of_pair is not None:
+        return of_pair
+    said = [_number(x) for x in of_shapes if x is not None]
+    if len(said) < 2:
+        return said[0] if said else otherwise
+    square = said[0] * said[1]
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+
+
+# ----------------------------------------------------------------------------------------------------------------- loops
+def _loops(connects, welds, couples):
+    none = parts.ZERO
+    return Loops(
+        _stack([x.position for x in connects], 3),
+        _stack([none if x.second_position is None else x.second_position for x in connects], 3),
+        _stack([none if x.position is None else x.position for x in welds], 3),
+        _stack([x.anchor for x in welds], 3),
+        _stack([IDENTITY if x.orientation is None else x.orientation for x in welds], 4),
+        _stack([_padded(x.polynomial) for x in couples], 5),
+    )
+
+
+def _padded(polynomial):
+    return [*polynomial, *[0.0] * (5 - len(polynomial))]
+
+
+def _closed(system, connects, welds):
+    """The system with what loops leave open of it taken from the reference configuration."""
+    if all(x.second_position is not None for x in connects) and all(x.position is not None and x.orientation is not None for x in welds):
+        return system
+    places = system.places(0.0, system.initial_state()[0])
+    new = {}
+    second = []
+    for k, (x, (a, b)) in enumerate(zip(connects, system.structure.connects, strict=True)):
+        point = places.x[a] + places.R[a] @ system.loops.connect[k]
+        second.append(turn_back(places.R[b], point - places.x[b]) if x.second_position is None else system.loops.second_connect[k])
+    if second:
+        new["second_connect"] = jnp.stack(second)
+    position, orientation = [], []
+    for k, (x, (a, b)) in enumerate(zip(welds, system.structure.welds, strict=True)):
+        point = places.x[b] + places.R[b] @ system.loops.weld_anchor[k]
+        position.append(turn_back(places.R[a], point - places.x[a]) if x.position is None else system.loops.weld_position[k])
+        orientation.append(quaternion_of(places.R[a].T @ places.R[b]) if x.orientation is None else system.loops.weld_orientation[k])
+    if position:
+        new |= {"weld_position": jnp.stack(position), "weld_orientation": jnp.stack(orientation)}
+    return dataclasses.replace(system, loops=dataclasses.replace(system.loops, **new))
+
+
+def quaternion_of(R):
+    """Unit quaternion of a rotation matrix that may be traced, of an angle below pi."""
+    w = 0.5 * jnp.sqrt(jnp.maximum(1 + jnp.trace(R), 1e-6))
+    v = jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]]) / (4 * w)
+    return jnp.concatenate([w[None], v])
+
+
+# ---------------------------------------------------------------------------------------------------------------- checks
+def _check(system):
+    """Raise ValueError where numbers that are known make no system."""
+    structure = system.structure
+
+    def known(x):
+        return not isinstance(x, jax.core.Tracer)
+
+    for path, leaf in jax.tree_util.tree_leaves_with_path(system):
+        if known(leaf) and isinstance(leaf, (jax.Array, np.ndarray, float)) and np.any(np.isnan(np.asarray(leaf))):
+            raise ValueError(f"assemble: {jax.tree_util.keystr(path)} must be numbers, got NaN: {np.asarray(leaf)}")
+    if known(system.mass) and np.any(np.asarray(system.mass) < 0):
+        k = int(np.argmin(np.asarray(system.mass)))
+        raise ValueError(f"assemble: the mass of {structure.bodies[k]!r} must not be negative, got {float(system.mass[k]):g} kg")
+    if known(system.inertia):
+        for name, tensor in zip(structure.bodies, np.asarray(system.inertia, float), strict=True):
+            _check_inertia(name, tensor)
+    if known(system.mass) and known(system.inertia):
+        _check_moved(system)
+    for what, names, vectors in (
+        ("axis of the joint", [joint.name for joint in structure.joints], system.joint_axis),
+        ("orientation of the body", structure.bodies, system.orientation),
+        ("orientation of the shape", [shape.name for shape in structure.shapes], system.shape_orientation),
+    ):
+        if known(vectors):
+            for name, vector in zip(names, np.asarray(vectors), strict=True):
+                if not np.linalg.norm(vector) > 0:
+                    raise ValueError(f"assemble: the {what} {name!r} must not be zero, got {vector}")
+    if known(system.shape_size):
+        needed = {"sphere": 1, "capsule": 1, "cylinder": 2, "box": 3, "ellipsoid": 3}
+        for shape, size in zip(structure.shapes, np.asarray(system.shape_size), strict=True):
+            if np.any(size < 0) or np.any(size[: needed.get(shape.kind, 0)] <= 0):
+                raise ValueError(f"assemble: the sizes of the {shape.kind} {shape.name!r} must be positive, got {size}")
+    if known(system.limits):
+        for k, j in enumerate(structure.limits):
+            lower, upper = np.asarray(system.limits[k])
+            if not lower <= upper:
+                raise ValueError(f"assemble: limits of {structure.joints[j].name!r} must be (lower, upper), got ({lower:g}, {upper:g})")
+
+
+def _check_inertia(name, tensor):
+    size = np.abs(tensor).max()
+    if np.abs(tensor - tensor.T).max() > TRIANGLE * size:
+        raise ValueError(f"assemble: the inertia of {name!r} must be symmetric, got {tensor.tolist()}")
+    a, b, c = np.linalg.eigvalsh(tensor)
+    if a < -TRIANGLE * size:
+        raise ValueError(f"assemble: the inertia of {name!r} must be positive, got principal moments {a:.6g}, {b:.6g}, {c:.6g} kg m^2")
+    if c > (a + b) * (1 + TRIANGLE):
+        raise ValueError(
+            f"assemble: no body has the inertia of {name!r}: a principal moment must not exceed the sum of the two others, got {a:.6g}, "
+            f"{b:.6g}, {c:.6g} kg m^2"
+        )
+
+
+def _check_moved(system):
+    """Every velocity must move something: else the mass matrix is singular."""
+    layout, structure = system._layout, system.structure
+    M = np.asarray(system.M(0.0, system.initial_state()[0]))
+    diagonal = np.diagonal(M)
+    for j, joint in enumerate(structure.joints):
+        if joint.prescribed:
+            continue
+        own = diagonal[layout.u_at[j] : layout.u_at[j] + {"free": 6, "ball": 3}.get(joint.kind, 1)]
+        if not np.all(own > 0):
+            body = structure.bodies[joint.body - 1]
+            raise ValueError(
+                f"assemble: what the joint {joint.name!r} of {body!r} moves must have mass and inertia, got {own} on the diagonal of the "
+                "mass matrix; give the body a mass, an inertia or an armature"
+            )

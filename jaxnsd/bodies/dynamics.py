@@ -1,0 +1,104 @@
+"""Mass matrix, momentum, energy and bias forces of a tree of bodies, in closed form.
+
+Twists and wrenches are about one point of each tree (`kinematics.Places.about`), which at this instant is a point at rest in the world.
+The mass matrix is that of composite bodies, the bias forces are those of the recursive Newton-Euler algorithm (Featherstone, Rigid Body
+Dynamics Algorithms, 2008, chapters 5 and 6), both summed over all bodies by masks instead of recursively.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from .kinematics import sums, twists, with_world
+from .lists import pick
+from .rotations import compose, cross, dot, turn
+
+
+class Inertias(NamedTuple):
+    """Mass (n,), first moment m c (n, 3) and tensor of inertia (n, 3, 3) about the points of `Places.about`; the world has none."""
+
+    mass: object
+    moment: object
+    tensor: object
+
+
+def centers(system, places):
+    """Centres of mass (n_b, 3)."""
+    return places.x[1:] + turn(places.R[1:], system.center)
+
+
+def inertias(system, places):
+    """`Inertias` of the bodies."""
+    R, m = places.R[1:], system.mass
+    c = centers(system, places) - places.about[1:]
+    own = compose(compose(R, system.inertia), jnp.swapaxes(R, 1, 2))
+    steiner = dot(c, c)[:, None, None] * jnp.eye(3, dtype=c.dtype)[None] - c[:, :, None] * c[:, None, :]
+    return Inertias(*map(with_world, (m, m[:, None] * c, own + m[:, None, None] * steiner), (0.0, jnp.zeros(3), jnp.zeros((3, 3)))))
+
+
+def momenta(of, w, v):
+    """Linear momentum and angular momentum about the points of reference, from the twist (w, v)."""
+    return of.mass[:, None] * v + cross(w, of.moment), turn(of.tensor, w) + cross(of.moment, v)
+
+
+def mass_matrix(system, layout, places):
+    """The mass matrix of all velocities, (n_s, n_s), without armature: column j is what the bodies beyond joint j take."""
+    of = inertias(system, places)
+    n = of.mass.shape[0]
+    numbers = jnp.concatenate([of.mass[:, None], of.moment, of.tensor.reshape(n, 9)], axis=1)
+    total = sums(layout.moves.T, numbers)
+    composite = Inertias(total[:, 0], total[:, 1:4], total[:, 4:].reshape(-1, 3, 3))
+    p, L = momenta(composite, places.w, places.v)
+    M = jnp.sum(places.w[:, None] * L[None] + places.v[:, None] * p[None], axis=-1)
+    path = layout.path
+    return jnp.where(path, M, jnp.where(path.T, M.T, jnp.zeros((), M.dtype)))
+
+
+def generalized(layout, places, force, moment):
+    """Generalized forces (n_s,) of forces and moments (n_b + 1, 3) about the points of reference."""
+    return dot(places.v, sums(layout.moves.T, force)) + dot(places.w, sums(layout.moves.T, moment))
+
+
+def momentum(system, layout, places, u):
+    """Generalized momentum of all velocities (n_s,), without armature."""
+    return generalized(layout, places, *momenta(inertias(system, places), *twists(layout, places, u)))
+
+
+def kinetic_energy(system, layout, places, u):
+    """Of the bodies, without armature: 1/2 sum of (p . v + L . w)."""
+    w, v = twists(layout, places, u)
+    p, L = momenta(inertias(system, places), w, v)
+    return 0.5 * jnp.sum(p * v + L * w)
+
+
+def bias(system, layout, places, u, acceleration):
+    """What M du/dt lacks: generalized forces (n_s,) of gyroscopic and centrifugal forces and of the weights, to be subtracted.
+
+    acceleration: of the prescribed velocities, (n_s,) with zeros for the others; None: there are none
+    """
+    of = inertias(system, places)
+    w, v = twists(layout, places, u)
+    # Axes are carried along by what comes before them: d/dt of a column is the cross product of twists.
+    columns = places.w * u[:, None], places.v * u[:, None]
+    w_c, v_c = (sums(layout.carried, x) for x in columns)
+    dw, dv = cross(w_c, columns[0]), cross(w_c, columns[1]) + cross(v_c, columns[0])
+    if acceleration is not None:
+        dw, dv = dw + places.w * acceleration[:, None], dv + places.v * acceleration[:, None]
+    a_w, a_v = sums(layout.moves, dw), sums(layout.moves, dv) - system.gravity[None]
+    p, L = momenta(of, w, v)
+    dp, dL = momenta(of, a_w, a_v)
+    return generalized(layout, places, dp + cross(w, p), dL + cross(w, L) + cross(v, p))
+
+
+def weight_energy(system, places):
+    """Potential energy of the weights: -sum of m g . c."""
+    return -jnp.sum(system.mass * jnp.sum(centers(system, places) * system.gravity[None], axis=-1))
+
+
+def columns_at(layout, places, bodies, points, directions):
+    """Rows (n, k, n_s): how the velocities of points (n, 3) of bodies (n numbers) in directions (n, k, 3) depend on the velocities."""
+    arm = points - pick(places.about, bodies)
+    turning = cross(arm[:, None], directions)
+    rows = jnp.sum(directions[:, :, None] * places.v[None, None], axis=-1)
+    rows = rows + jnp.sum(turning[:, :, None] * places.w[None, None], axis=-1)
+    return jnp.where(layout.moves[bodies][:, None], rows, jnp.zeros((), rows.dtype))

@@ -1,0 +1,229 @@
+"""Forces on joints and bodies: springs, dampers, motors, limits, and the drag of a medium."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..pytrees import pytree
+from .lists import pick
+from .pairs import length, normalized, up
+from .rotations import cross, dot, log, matrix, product, turn, turn_back
+
+
+@pytree
+class Springs:
+    """Springs with dampers between points of two bodies, ``n`` of them."""
+
+    position: Any  # (n, 3) in the frame of the first body, m
+    second_position: Any  # (n, 3) in the frame of the second body
+    stiffness: Any  # (n,) N/m
+    length: Any  # (n,) without force, m
+    damping: Any  # (n,) N s/m
+
+
+@pytree
+class Motors:
+    """Motors of joints with one axis: generalized force ``gear F``, ``F = gain c + offset + slope gear q + rate gear u`` with control c."""
+
+    gear: Any  # (n_m,)
+    gain: Any
+    offset: Any
+    slope: Any
+    rate: Any
+    control_limits: Any  # (n_m, 2)
+    force_limits: Any  # (n_m, 2)
+
+
+@pytree
+class Medium:
+    """A resting or streaming medium: drag on every body by the box of its inertia (MuJoCo's documentation, "Inertia model")."""
+
+    density: Any  # kg/m^3
+    viscosity: Any  # Pa s
+    wind: Any  # (3,) m/s
+    orientation: Any  # (n_b, 4) of the principal axes of inertia in the frame of the body
+    edges: Any  # (n_b, 3) of the box with this inertia, m
+
+
+@pytree
+class Rows:
+    """Controls that are constant over a step: row k of ``values`` (N, n_m) from ``t0 + k dt`` to ``t0 + (k + 1) dt``; then the last."""
+
+    values: Any
+    dt: Any
+    t0: Any = 0.0
+
+    def at(self, t):
+        """The row at t; at the time of a node the row that begins."""
+        # A node is reached to round-off: half a thousandth of a step counts as there.
+        k = jnp.floor((t - self.t0) / self.dt + 5e-4).astype(int)
+        return jnp.take(self.values, jnp.clip(k, 0, self.values.shape[0] - 1), axis=0)
+
+
+# ---------------------------------------------------------------------------------------------------------------- potential
+def potential(system, places, q):
+    """Potential energy of the springs of joints and of those between points."""
+    V = jnp.zeros((), q.dtype)
+    if "stiffness" in system.structure.has:
+        stretch, stiffness = _stretch(system, q)
+        V = V + 0.5 * jnp.sum(stiffness * stretch * stretch)
+    if system.structure.springs:
+        apart = length(_spans(system, places)[2])
+        V = V + 0.5 * jnp.sum(system.springs.stiffness * (apart - system.springs.length) ** 2)
+    return V
+
+
+def of_springs(system, q, places):
+    """Generalized forces (n_u,) of what `potential` says: minus its derivative."""
+    force = jnp.zeros((system._layout.n_u,), q.dtype)
+    if "stiffness" in system.structure.has:
+        stretch, stiffness = _stretch(system, q)
+        force = force - stiffness * stretch
+    if system.structure.springs:
+        bodies, points, span = _spans(system, places)
+        apart = length(span)
+        pull = system.springs.stiffness * (apart - system.springs.length)
+        force = force + _between(system, places, bodies, points, pull[:, None] * normalized(span, apart, up(span)))
+    return force
+
+
+def _stretch(system, q):
+    """``(by what each velocity's spring is stretched, its stiffness)``, (n_u,) each; of quaternions the rotation vector."""
+    layout, structure = system._layout, system.structure
+    parts, stiffness = [], []
+    for j, joint in enumerate(structure.joints):
+        if joint.prescribed:
+            continue
+        a = layout.q_at[j]
+        if joint.kind in ("hinge", "slide", "free"):
+            n = 3 if joint.kind == "free" else 1
+            parts.append(q[a : a + n] - system.rest[a : a + n])
+            a += n
+        if joint.kind in ("ball", "free"):
+            conjugate = system.rest[a : a + 4] * jnp.asarray([1.0, -1.0, -1.0, -1.0], q.dtype)
+            parts.append(log(_unit(product(conjugate, q[a : a + 4]))))
+        stiffness += [j] * {"free": 6, "ball": 3}.get(joint.kind, 1)
+    return jnp.concatenate(parts), pick(system.stiffness, stiffness)
+
+
+def _unit(p):
+    return p / jnp.sqrt(dot(p, p))[..., None]
+
+
+# ---------------------------------------------------------------------------------------------------------- no potential
+def without_potential(system, t, q, u, places):
+    """Generalized forces (n_u,) of dampers, motors and the medium."""
+    force = -system.damping * u
+    structure = system.structure
+    if structure.motors:
+        force = force + of_motors(system, t, q, u)
+    if structure.springs:
+        bodies, points, span = _spans(system, places)
+        direction = normalized(span, length(span), up(span))
+        rate = dot(_velocity(system, t, u, places, bodies[1], points[1]) - _velocity(system, t, u, places, bodies[0], points[0]), direction)
+        force = force + _between(system, places, bodies, points, (system.springs.damping * rate)[:, None] * direction)
+    if "medium" in structure.has:
+        force = force + of_medium(system, t, u, places)
+    return force
+
+
+def controls(system, t, q, u):
+    """Controls (n_m,) at (t, q, u)."""
+    control = system.control
+    if isinstance(control, Rows):
+        return control.at(t)
+    return jnp.asarray(control(t, q, u), q.dtype) if callable(control) else control
+
+
+def of_motors(system, t, q, u):
+    """Generalized forces (n_u,) of the motors."""
+    layout, motors = system._layout, system.motors
+    joints = np.array([j for _, j in system.structure.motors], int)
+    at_q, at_u = layout.q_at[joints], layout.u_at[joints]
+    c = jnp.clip(controls(system, t, q, u), motors.control_limits[:, 0], motors.control_limits[:, 1])
+    stretch, speed = motors.gear * pick(q, at_q), motors.gear * pick(u, at_u)
+    F = motors.gain * c + motors.offset + motors.slope * stretch + motors.rate * speed
+    F = motors.gear * jnp.clip(F, motors.force_limits[:, 0], motors.force_limits[:, 1])
+    mask = at_u[None] == np.arange(layout.n_u)[:, None]
+    return jnp.sum(jnp.where(mask, F[None], jnp.zeros((), F.dtype)), axis=1)
+
+
+def of_medium(system, t, u, places):
+    """Drag and viscous resistance of the boxes of inertia, as generalized forces (n_u,)."""
+    from . import dynamics, kinematics
+
+    layout, medium = system._layout, system.medium
+    all_u, _ = kinematics.velocities(system, t, u)
+    w, v = (part[1:] for part in kinematics.twists(layout, places, all_u))
+    arm = dynamics.centers(system, places) - places.about[1:]
+    R = places.R[1:] @ matrix(medium.orientation)
+    # Velocities of the centre of mass against the medium, along the principal axes.
+    v = turn_back(R, v + cross(w, arm) - medium.wind[None])
+    w = turn_back(R, w)
+    a, b, c = (medium.edges[:, i] for i in range(3))
+    areas = jnp.stack([b * c, a * c, a * b], axis=1)
+    fourth = jnp.stack([a * (b**4 + c**4), b * (a**4 + c**4), c * (a**4 + b**4)], axis=1)
+    diameter = ((a + b + c) / 3)[:, None]
+    force = -0.5 * medium.density * areas * jnp.abs(v) * v - 3 * np.pi * medium.viscosity * diameter * v
+    moment = -medium.density / 64 * fourth * jnp.abs(w) * w - np.pi * medium.viscosity * diameter**3 * w
+    force, moment = turn(R, force), turn(R, moment)
+    none = jnp.zeros((1, 3), u.dtype)
+    force, moment = (jnp.concatenate([none, part]) for part in (force, moment + cross(arm, force)))
+    return dynamics.generalized(layout, places, force, moment)[: layout.n_u]
+
+
+def _spans(system, places):
+    """``((first bodies, second bodies), (points of both), from the first to the second points)`` of the springs."""
+    first, second = (np.array(part, int) for part in zip(*system.structure.springs, strict=True))
+    a = pick(places.x, first) + turn(pick(places.R, first), system.springs.position)
+    b = pick(places.x, second) + turn(pick(places.R, second), system.springs.second_position)
+    return (first, second), (a, b), b - a
+
+
+def _velocity(system, t, u, places, bodies, points):
+    """Velocities (n, 3) of points of bodies."""
+    from . import kinematics
+
+    all_u, _ = kinematics.velocities(system, t, u)
+    w, v = kinematics.twists(system._layout, places, all_u)
+    return pick(v, bodies) + cross(pick(w, bodies), points - pick(places.about, bodies))
+
+
+def _between(system, places, bodies, points, pull):
+    """Generalized forces (n_u,) of forces ``pull`` (n, 3) on the first points and their opposites on the second ones."""
+    from . import dynamics
+
+    total = jnp.zeros((system._layout.n_u,), pull.dtype)
+    for sign, body, point in zip((1.0, -1.0), bodies, points, strict=True):
+        columns = dynamics.columns_at(system._layout, places, body, point, sign * pull[:, None])
+        total = total + jnp.sum(columns[:, 0, : system._layout.n_u], axis=0)
+    return total
+
+
+# ------------------------------------------------------------------------------------------------------- limits of joints
+def limit_gaps(system, q, limits):
+    """Gaps of joints from their limits; of a ball joint, of its angle from the limit."""
+    layout, gaps = system._layout, []
+    for k, j, side in limits:
+        a = layout.q_at[j]
+        if system.structure.joints[j].kind == "ball":
+            gaps.append(system.limits[k, 1] - length(log(_unit(q[a : a + 4]))))
+        else:
+            gaps.append(q[a] - system.limits[k, 0] if side == 0 else system.limits[k, 1] - q[a])
+    return jnp.stack(gaps)
+
+
+def limit_rows(system, q, limits, n_s):
+    """Derivatives (n, n_s) of those gaps by the velocities."""
+    layout, rows = system._layout, []
+    for _, j, side in limits:
+        unit = np.eye(n_s)[layout.u_at[j]]
+        if system.structure.joints[j].kind == "ball":
+            a = layout.q_at[j]
+            turned = log(_unit(q[a : a + 4]))
+            axis = normalized(turned, length(turned), jnp.zeros_like(turned))
+            rows.append(-jnp.sum(axis[:, None] * jnp.asarray(np.eye(n_s)[layout.u_at[j] + np.arange(3)], q.dtype), axis=0))
+        else:
+            rows.append(jnp.asarray(unit if side == 0 else -unit, q.dtype))
+    return jnp.stack(rows)

@@ -1,0 +1,132 @@
+"""Where the bodies are, and how their velocities follow from those of the joints, for all bodies at once.
+
+The chain from the world to each body is multiplied up by pointer doubling: as many rounds as the logarithm of its length, each for all
+elements together, so that a humanoid is compiled as soon as a pendulum.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .lists import pick
+from .rotations import about, compose, cross, matrix, turn, unit
+
+
+class Places(NamedTuple):
+    """Frames of bodies and axes of joints at one configuration; the world is body 0. All vectors in the frame of the world."""
+
+    R: object  # (n_b + 1, 3, 3) body to world
+    x: object  # (n_b + 1, 3) origins
+    about: object  # (n_b + 1, 3) point about which the twists of a body's tree are: the origin of its root
+    w: object  # (n_s, 3) angular velocity per unit of each velocity,
+    v: object  # (n_s, 3) and velocity at that point: a column of the twist
+
+
+def with_world(x, own):
+    """``x`` with an entry of the world before it."""
+    return jnp.concatenate([jnp.asarray(own, x.dtype)[None], x])
+
+
+def coordinates(system, t, q):
+    """q with the prescribed coordinates behind it."""
+    motions = system.motions
+    return jnp.concatenate([q, jnp.stack([jnp.asarray(motion(t), q.dtype) for motion in motions])]) if motions else q
+
+
+def velocities(system, t, u):
+    """``(velocities with the prescribed ones behind them, their accelerations where u is constant)``, (n_s,) each."""
+    if not system.motions:
+        return u, None
+    t = jnp.asarray(t, u.dtype)
+
+    def rate(motion):
+        return lambda t: jax.jvp(lambda t: jnp.asarray(motion(t), u.dtype), (t,), (jnp.ones_like(t),))[1]
+
+    rates, second = zip(*(jax.jvp(rate(motion), (t,), (jnp.ones_like(t),)) for motion in system.motions), strict=True)
+    return jnp.concatenate([u, jnp.stack(rates)]), jnp.concatenate([jnp.zeros_like(u), jnp.stack(second)])
+
+
+def place(system, layout, t, q):
+    """`Places` at (t, q)."""
+    dtype = q.dtype
+    q = coordinates(system, t, q)
+    kinds, eye = layout.kinds, jnp.eye(3, dtype=dtype)
+    axes = unit(system.joint_axis) if len(kinds["hinge"]) + len(kinds["slide"]) else system.joint_axis
+    scalar = pick(q, np.minimum(layout.q_at, q.shape[0] - 1)) - system.reference if len(layout.q_at) else system.reference
+
+    # Motion of the joints, by kind.
+    R, x = [], []
+    if len(free := kinds["free"]):
+        numbers = pick(q, np.concatenate([np.arange(a, a + 7) for a in layout.q_at[free]])).reshape(-1, 7)
+        R.append(matrix(numbers[:, 3:]))
+        x.append(numbers[:, :3])
+    if len(ball := kinds["ball"]):
+        turned = matrix(pick(q, np.concatenate([np.arange(a, a + 4) for a in layout.q_at[ball]])).reshape(-1, 4))
+        anchor = pick(system.joint_position, ball)
+        R.append(turned)
+        x.append(anchor - turn(turned, anchor))
+    if len(hinge := kinds["hinge"]):
+        turned = about(pick(axes, hinge), pick(scalar, hinge))
+        anchor = pick(system.joint_position, hinge)
+        R.append(turned)
+        x.append(anchor - turn(turned, anchor))
+    if len(slide := kinds["slide"]):
+        R.append(jnp.broadcast_to(eye, (len(slide), 3, 3)))
+        x.append(pick(axes, slide) * pick(scalar, slide)[:, None])
+    R, x = (jnp.concatenate([*parts, none]) for parts, none in ((R, eye[None]), (x, jnp.zeros((1, 3), dtype))))
+    order = layout.place_of_joint[layout.joint_of]
+    R, x = pick(R, order), pick(x, order)
+
+    # Frames of the bodies in those of their parents, before their joints move.
+    off_R = jnp.concatenate([matrix(system.orientation), eye[None]])
+    off_x = jnp.concatenate([system.position, jnp.zeros((1, 3), dtype)])
+    off_R, off_x = pick(off_R, layout.offset), pick(off_x, layout.offset)
+    R, x = compose(off_R, R), off_x + turn(off_R, x)
+
+    for ancestors in layout.rounds:
+        above_R, above_x = pick(with_world(R, eye), ancestors), pick(with_world(x, np.zeros(3)), ancestors)
+        R, x = compose(above_R, R), above_x + turn(above_R, x)
+
+    R_body, x_body = pick(with_world(R, eye), layout.last), pick(with_world(x, np.zeros(3)), layout.last)
+    origin = pick(x_body, layout.root)
+    R, x = pick(R, layout.element_of_joint), pick(x, layout.element_of_joint)
+    w, v, point = [], [], []
+    if len(free):
+        n, axes_of_body = len(free), jnp.swapaxes(pick(R, free), 1, 2)
+        moved = jnp.broadcast_to(jnp.concatenate([eye, jnp.zeros_like(eye)]), (n, 6, 3))
+        w.append(jnp.concatenate([jnp.zeros((n, 3, 3), dtype), axes_of_body], axis=1).reshape(-1, 3))
+        v.append(moved.reshape(-1, 3))
+        point.append(jnp.broadcast_to(pick(x, free)[:, None], (n, 6, 3)).reshape(-1, 3))
+    if len(ball):
+        w.append(jnp.swapaxes(pick(R, ball), 1, 2).reshape(-1, 3))
+        v.append(jnp.zeros_like(w[-1]))
+        anchor = pick(x, ball) + turn(pick(R, ball), pick(system.joint_position, ball))
+        point.append(jnp.broadcast_to(anchor[:, None], (len(ball), 3, 3)).reshape(-1, 3))
+    if len(hinge):
+        w.append(turn(pick(R, hinge), pick(axes, hinge)))
+        v.append(jnp.zeros_like(w[-1]))
+        point.append(pick(x, hinge) + turn(pick(R, hinge), pick(system.joint_position, hinge)))
+    if len(slide):
+        v.append(turn(pick(R, slide), pick(axes, slide)))
+        w.append(jnp.zeros_like(v[-1]))
+        point.append(pick(x, slide))
+    if not w:
+        none = jnp.zeros((0, 3), dtype)
+        return Places(R_body, x_body, origin, none, none)
+    w, v, point = (pick(jnp.concatenate(parts), layout.order_of_dofs) for parts in (w, v, point))
+    return Places(R_body, x_body, origin, w, v + cross(w, pick(origin, layout.body_of_dof) - point))
+
+
+def twists(layout, places, u):
+    """Angular velocities and velocities at `Places.about` of all bodies, (n_b + 1, 3) each, from all velocities u (n_s,)."""
+    return sums(layout.moves, places.w * u[:, None]), sums(layout.moves, places.v * u[:, None])
+
+
+def sums(mask, x):
+    """``mask @ x`` for a matrix of zeros and ones."""
+    n, m = mask.shape
+    if n * m * x.shape[1] > 1 << 11:
+        return jnp.dot(jnp.asarray(mask, x.dtype), x, precision="highest")
+    return jnp.sum(jnp.where(mask[:, :, None], x[None], jnp.zeros((), x.dtype)), axis=1)

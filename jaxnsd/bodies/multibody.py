@@ -1,0 +1,406 @@
+"""The system that `assemble` makes of bodies: a tree of joints in minimal coordinates, with contacts between shapes."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from ..system import System, static, system
+from . import dynamics, forces, kinematics, loops, pairs
+from .frames import Frames, Touch
+from .lists import pick
+from .rotations import compose, cross, dot, matrix, product, turn
+from .structure import Contact, Structure
+
+
+class Pose(NamedTuple):
+    """Where the bodies are, in the order of `Multibody.body_names`: what is at ``r`` in a body's frame is at ``position + rotation r``."""
+
+    position: jax.Array  # (n_b, 3) origins of the frames, m
+    rotation: jax.Array  # (n_b, 3, 3) body to world
+
+
+@system
+class Multibody(System):
+    """Rigid bodies, connected by joints, with contacts between their shapes. Made by `assemble`, `from_mjcf` or `from_urdf`.
+
+    Coordinates and velocities are those of the joints, body by body. Of a free body q is (position of its frame in m, unit quaternion
+    (w, x, y, z), body to world), u is (velocity of its frame's origin in the world in m/s, angular velocity in the body's frame in rad/s);
+    of a ball joint q is a quaternion, u the angular velocity relative to the parent in the body's frame; of a hinge an angle, of a slider a
+    translation. These are MuJoCo's qpos and qvel. No number depends on the length of a quaternion.
+
+    All numbers are leaves: derivatives with respect to them are those of the motion. They are arrays over the bodies (n_b), the joints
+    (n_j), the shapes (n_s), the pairs of shapes (n_p), the limits of joints (n_l) and the motors (n_m); `where` finds a name's place.
+
+    Rows of the contacts are the points of all pairs (see `contacts`), then the limits of joints, which have no friction.
+    """
+
+    structure: Structure = static()
+    gravity: Any  # (3,) m/s^2
+    mass: Any  # (n_b,) kg
+    center: Any  # (n_b, 3) centre of mass in the frame of the body, m
+    inertia: Any  # (n_b, 3, 3) about the centre of mass, along the axes of the body's frame, kg m^2
+    position: Any  # (n_b, 3) of the body's frame in that of its parent, joints at their reference, m
+    orientation: Any  # (n_b, 4)
+    joint_position: Any  # (n_j, 3) a point of the axis, in the frame of the body, m
+    joint_axis: Any  # (n_j, 3) in the frame of the body, of any length
+    reference: Any  # (n_j,) coordinate at which the body is where its frame says, rad or m
+    stiffness: Any  # (n_j,) N m/rad or N/m
+    rest: Any  # (n_q,) coordinates at which springs are slack
+    damping: Any  # (n_u,) N m s/rad or N s/m
+    armature: Any  # (n_u,) kg m^2 or kg
+    limits: Any  # (n_l, 2) lower and upper limit, rad or m
+    limit_restitution: Any  # (n_l,)
+    shape_position: Any  # (n_s, 3) in the frame of the body, m
+    shape_orientation: Any  # (n_s, 4)
+    shape_size: Any  # (n_s, 3) radius; radius and half length; half edges; half axes, m
+    points: Any  # tuple of (k, 3): corners of the shapes that are given by points, in the frame of the shape, m
+    friction: Any  # (n_p,) mu
+    restitution: Any  # (n_p,) e_N
+    tangential_restitution: Any  # (n_p,) e_F
+    loops: Any  # `loops.Loops`
+    springs: Any  # `forces.Springs`
+    motors: Any  # `forces.Motors`
+    medium: Any  # `forces.Medium`
+    motions: Any  # tuple of functions of t: coordinates of the joints that are prescribed
+    control: Any  # (n_m,) of the motors; a `forces.Rows` of them; or a function of (t, q, u) that returns them
+
+    # ------------------------------------------------------------------------------------------------------------- names
+    @property
+    def body_names(self) -> tuple[str, ...]:
+        """Names of the bodies, without the world."""
+        return self.structure.bodies
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        """Names of the joints."""
+        return tuple(joint.name for joint in self.structure.joints)
+
+    @property
+    def motor_names(self) -> tuple[str, ...]:
+        """Names of the motors."""
+        return tuple(name for name, _ in self.structure.motors)
+
+    @property
+    def contacts(self) -> tuple[Contact, ...]:
+        """What touches in each row of `gap`: a `Contact` with the names ``first`` and ``second`` of two shapes, or of a joint and its limit."""
+        return rows(self.structure)
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """Names of the coordinates with their units, for pictures."""
+        return _names(self.structure, 0)
+
+    @property
+    def velocity_names(self) -> tuple[str, ...]:
+        """Names of the velocities with their units."""
+        return _names(self.structure, 1)
+
+    def where(self, name: str) -> int:
+        """Place of a body, joint, shape or motor in the arrays of its kind, by its name.
+
+        Raises KeyError for a name that there is not, or that is one of several kinds with different places.
+        """
+        from .structure import find
+
+        kinds = {
+            "body": self.body_names,
+            "joint": self.joint_names,
+            "shape": tuple(s.name for s in self.structure.shapes),
+            "motor": self.motor_names,
+        }
+        found = {names.index(name) for names in kinds.values() if name in names}
+        if len(found) == 1:
+            return found.pop()
+        if found:
+            raise KeyError(f"{name!r} is the name of several parts, at {sorted(found)}; give them different names")
+        return find("body, joint, shape or motor", name, tuple(n for names in kinds.values() for n in names))
+
+    def defines(self, name: str) -> bool:
+        """As of any system; without a quaternion ``q_dot = u``, and every scheme takes it."""
+        return super().defines(name) if name != "q_dot" else bool(len(self._layout.quaternions))
+
+    @property
+    def _layout(self):
+        return self.structure.layout
+
+    # -------------------------------------------------------------------------------------------------------------- places
+    def places(self, t: ArrayLike, q: jax.Array) -> kinematics.Places:
+        """Frames of all bodies, the world first, and twists of all velocities."""
+        return kinematics.place(self, self._layout, t, q)
+
+    def pose(self, t: ArrayLike, q: jax.Array) -> Pose:
+        """Position (n_b, 3) and rotation (n_b, 3, 3) of every body's frame in the world."""
+        places = self.places(t, q)
+        return Pose(places.x[1:], places.R[1:])
+
+    def initial_state(self) -> tuple[jax.Array, jax.Array]:
+        """``(q0, u0)``: joints at their reference, free bodies where their frame says, all at rest."""
+        q, structure = [], self.structure
+        for j, joint in enumerate(structure.joints):
+            if joint.kind == "free":
+                q += [self.position[joint.body - 1], self.orientation[joint.body - 1]]
+            elif joint.kind == "ball":
+                q.append(jnp.asarray([1.0, 0.0, 0.0, 0.0], self.mass.dtype))
+            elif not joint.prescribed:
+                q.append(self.reference[j : j + 1])
+        return jnp.concatenate(q), jnp.zeros((self._layout.n_u,), self.mass.dtype)
+
+    def q_dot(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Of quaternions 1/2 p (0, omega); else u."""
+        del t
+        layout = self._layout
+        if not len(layout.quaternions):
+            return u
+        p, omega = _quaternions(layout, q, u)
+        turning = 0.5 * product(p, jnp.concatenate([jnp.zeros_like(omega[:, :1]), omega], axis=1))
+        return _woven(layout, pick(u, layout.straight_u), turning)
+
+    def moved(self, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """q after a step of the midpoint rule with the velocity u: of quaternions Cayley's map, which keeps their length."""
+        del t
+        layout = self._layout
+        if not len(layout.quaternions):
+            return q + dt * u
+        p, omega = _quaternions(layout, q, u)
+        s = 0.25 * dt * omega
+        square = dot(s, s)[:, None]
+        turned = product(p, jnp.concatenate([1 - square, 2 * s], axis=1) / (1 + square))
+        return _woven(layout, pick(q, layout.straight_q) + dt * pick(u, layout.straight_u), turned)
+
+    # ----------------------------------------------------------------------------------------------------------- dynamics
+    def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
+        """Mass matrix (n_u, n_u), by composite bodies."""
+        del u
+        n = self._layout.n_u
+        return dynamics.mass_matrix(self, self._layout, self.places(t, q))[:n, :n] + jnp.diag(self.armature)
+
+    def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Generalized momentum p = dT/du, (n_u,)."""
+        n, (all_u, _) = self._layout.n_u, kinematics.velocities(self, t, u)
+        return dynamics.momentum(self, self._layout, self.places(t, q), all_u)[:n] + self.armature * u
+
+    def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """T in J, that of the armatures too."""
+        all_u, _ = kinematics.velocities(self, t, u)
+        return dynamics.kinetic_energy(self, self._layout, self.places(t, q), all_u) + 0.5 * jnp.sum(self.armature * u * u)
+
+    def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
+        """V in J of weights and springs."""
+        places = self.places(t, q)
+        return dynamics.weight_energy(self, places) + forces.potential(self, places, q)
+
+    def force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Generalized forces (n_u,) of dampers, motors and the medium."""
+        return forces.without_potential(self, t, q, u, self.places(t, q))
+
+    def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Right-hand side of ``M du/dt = h + W lambda``, (n_u,), by the Newton-Euler algorithm."""
+        places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
+        bias = dynamics.bias(self, self._layout, places, all_u, acceleration)[: self._layout.n_u]
+        return forces.of_springs(self, q, places) + forces.without_potential(self, t, q, u, places) - bias
+
+    # ------------------------------------------------------------------------------------------------------------ contacts
+    #: Force directions are computed for chosen contacts alone, see `schemes.gathered`.
+    gathers = True
+
+    def touches(self, t: ArrayLike, q: jax.Array) -> Touch:
+        """Gaps (n_N,), points (n_N, 3) of first and second shape and normals (n_N, 3) of all contacts; of limits of joints gaps only."""
+        return self._touches(self.places(t, q), q)
+
+    def _touches(self, places, q):
+        n, dtype = len(self.contacts), q.dtype
+        found = []
+        if self.structure.pairs:
+            found.append(pairs.touches(self, self._shapes(places)))
+        if limits := _limits(self.structure):
+            gap = forces.limit_gaps(self, q, limits)
+            none = jnp.zeros((gap.shape[0], 3), dtype)
+            found.append(Touch(gap, none, none, none + jnp.asarray([[0.0, 0.0, 1.0]], dtype)))
+        if not n:
+            none = jnp.zeros((0, 3), dtype)
+            return Touch(jnp.zeros((0,), dtype), none, none, none)
+        return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _shapes(self, places):
+        bodies = [shape.body for shape in self.structure.shapes]
+        R, x = pick(places.R, bodies), pick(places.x, bodies)
+        return Frames(compose(R, matrix(self.shape_orientation)), x + turn(R, self.shape_position), self.shape_size)
+
+    def gap(self, t: ArrayLike, q: jax.Array) -> jax.Array:
+        """Gaps (n_N,): distances of shapes in m, and of joints from their limits in rad or m."""
+        return self.touches(t, q).gap
+
+    def gap_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
+        """Velocities of the second points relative to the first ones along the normals, (n_N,)."""
+        return self._velocities(t, q, u, choice, normal=True)[:, 0]
+
+    def tangential_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
+        """Their components in the tangential plane, (n_N, d), see `tangents`."""
+        return self._velocities(t, q, u, choice, normal=False)
+
+    def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, choice: Any = None) -> jax.Array:
+        """Normal force directions (n_u, n_N)."""
+        del u
+        return self._directions(t, q, choice, normal=True)[:, :, 0]
+
+    def W_F(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, choice: Any = None) -> jax.Array:
+        """Tangential force directions (n_u, n_N, d)."""
+        del u
+        return self._directions(t, q, choice, normal=False)
+
+    def tangents(self, normal: jax.Array) -> jax.Array:
+        """Tangential directions (n, d, 3) of normals (n, 3).
+
+        In space the axis of the world that is most across the normal, made perpendicular to it, and the third direction; which axis it is
+        is not differentiated, and with isotropic friction nothing depends on it. In a plane the one direction in it.
+        """
+        axes = np.eye(3)
+        if self.structure.plane is not None:
+            normal_of_plane = jnp.broadcast_to(jnp.asarray(axes[self.structure.plane], normal.dtype), normal.shape)
+            along = cross(normal_of_plane, normal)
+            return (along / jnp.sqrt(dot(along, along) + jnp.finfo(normal.dtype).tiny)[:, None])[:, None]
+        across = jnp.arange(3)[None] == jnp.argmin(jnp.abs(normal), axis=1)[:, None]
+        axis = across.astype(normal.dtype)
+        first = axis - dot(axis, normal)[:, None] * normal
+        first = first / jnp.sqrt(dot(first, first))[:, None]
+        return jnp.stack([first, cross(normal, first)], axis=1)
+
+    def _chosen(self, t, q, choice, normal):
+        """Of the chosen contacts: places, bodies' masks and points of reference, points, directions, rows of the limits."""
+        places, n_s = self.places(t, q), self._layout.n_s
+        touch = self._touches(places, q)
+        first, second = bodies_of(self.structure)
+        moves, dtype = self._layout.moves, q.dtype
+        of = (
+            touch,
+            (jnp.asarray(moves[first], dtype), jnp.asarray(moves[second], dtype)),
+            (pick(places.about, first), pick(places.about, second)),
+        )
+        limits = _limits(self.structure)
+        if limits:
+            n = len(first) - len(limits)
+            of = (*of, jnp.concatenate([jnp.zeros((n, n_s), dtype), forces.limit_rows(self, q, limits, n_s)]))
+        if choice is not None:
+            of = jax.tree.map(choice.take, of)
+        touch, masks, points, *rows = of
+        directions = touch.normal[:, None] if normal else self.tangents(touch.normal)
+        return places, touch, masks, points, directions, (rows[0] if rows and normal else None)
+
+    def _directions(self, t, q, choice, normal):
+        n_u = self._layout.n_u
+        d = 1 if normal or self.structure.plane is not None else 2
+        if not len(self.contacts):
+            return jnp.zeros((n_u, 0, d), q.dtype)
+        places, touch, masks, about, directions, rows = self._chosen(t, q, choice, normal)
+        w, v = places.w[:n_u], places.v[:n_u]
+        W = jnp.zeros((), q.dtype)
+        for sign, mask, point, origin in zip((-1, 1), masks, (touch.first, touch.second), about, strict=True):
+            turning = cross((point - origin)[:, None], directions)
+            # (n_u, n, d): of the velocity of the point along each direction
+            column = jnp.sum(directions[None] * v[:, None, None], axis=-1) + jnp.sum(turning[None] * w[:, None, None], axis=-1)
+            W = W + sign * mask.T[:n_u, :, None] * column
+        return W if rows is None else W + rows.T[:n_u, :, None]
+
+    def _velocities(self, t, q, u, choice, normal):
+        d = 1 if normal or self.structure.plane is not None else 2
+        if not len(self.contacts):
+            return jnp.zeros((0, d), q.dtype)
+        places, touch, masks, about, directions, rows = self._chosen(t, q, choice, normal)
+        u, _ = kinematics.velocities(self, t, u)
+        columns = places.w * u[:, None], places.v * u[:, None]
+        relative = jnp.zeros((), q.dtype)
+        for sign, mask, point, origin in zip((-1, 1), masks, (touch.first, touch.second), about, strict=True):
+            w, v = (jnp.sum(mask[:, :, None] * column[None], axis=1) for column in columns)
+            relative = relative + sign * (v + cross(w, point - origin))
+        out = jnp.sum(directions * relative[:, None], axis=-1)
+        return out if rows is None else out + jnp.sum(rows * u[None], axis=1)[:, None]
+
+    def mu(self) -> jax.Array:
+        """Friction coefficients (n_N,)."""
+        return self._of_rows(self.friction, jnp.zeros_like(self.limit_restitution))
+
+    def e_N(self) -> jax.Array:
+        """Restitution in normal direction, (n_N,)."""
+        return self._of_rows(self.restitution, self.limit_restitution)
+
+    def e_F(self) -> jax.Array:
+        """Restitution in tangential direction, (n_N,)."""
+        return self._of_rows(self.tangential_restitution, jnp.zeros_like(self.limit_restitution))
+
+    def _of_rows(self, of_pairs, of_limits):
+        sides = [k for k, _, _ in _limits(self.structure)]
+        return jnp.concatenate([pick(of_pairs, pair_of(self.structure)), pick(of_limits, sides)])
+
+    # --------------------------------------------------------------------------------------------------------------- loops
+    def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
+        """Opening of the loops (n_g,), in m and rad."""
+        return loops.opening(self, t, q)
+
+
+def _quaternions(layout, q, u):
+    """All quaternions (k, 4) and their angular velocities (k, 3)."""
+    p = jnp.stack([q[a : a + 4] for a in layout.quaternions])
+    return p, jnp.stack([u[a : a + 3] for a in layout.spins])
+
+
+def _woven(layout, straight, turned):
+    """q of its coordinates that are no quaternions, and of quaternions (k, 4)."""
+    order = np.zeros(layout.n_q, int)
+    order[layout.straight_q] = np.arange(len(layout.straight_q))
+    for k, a in enumerate(layout.quaternions):
+        order[a : a + 4] = len(layout.straight_q) + 4 * k + np.arange(4)
+    return pick(jnp.concatenate([straight, turned.reshape(-1)]), order)
+
+
+# ------------------------------------------------------------------------------------------------------ rows of the contacts
+def _limits(structure):
+    """``(number of the limit, joint, side)`` of the rows of limits: sides 0 and 1 are the lower and the upper limit; a ball joint has one."""
+    sides = [(k, j, side) for k, j in enumerate(structure.limits) for side in ((1,) if structure.joints[j].kind == "ball" else (0, 1))]
+    return tuple(sides)
+
+
+def pair_of(structure):
+    """Number of the pair of each row of the pairs."""
+    return np.array([number for group in pairs.groups(structure) for number in group.pair], int)
+
+
+def bodies_of(structure):
+    """Numbers of the first and second body of each row; the world's for those of limits."""
+    limits = [0] * len(_limits(structure))
+    return tuple(
+        np.array([structure.shapes[s].body for group in pairs.groups(structure) for s in getattr(group, which)] + limits, int)
+        for which in ("first", "second")
+    )
+
+
+def rows(structure):
+    """`Contact` of every row."""
+    shapes, out = structure.shapes, []
+    for group in pairs.groups(structure):
+        parts = zip(group.first, group.second, group.pair, strict=True)
+        out += [Contact(shapes[a].name, shapes[b].name, f"{shapes[a].kind}-{shapes[b].kind}", pair) for a, b, pair in parts]
+    for k, j, side in _limits(structure):
+        out.append(Contact(structure.joints[j].name, ("lower limit", "upper limit")[side], "limit", k))
+    return tuple(out)
+
+
+def _names(structure, which):
+    """Names of coordinates (0) or velocities (1)."""
+    kinds = {
+        "free": (("x in m", "y in m", "z in m", "p_w", "p_x", "p_y", "p_z"), ("x' in m/s", "y' in m/s", "z' in m/s")),
+        "ball": (("p_w", "p_x", "p_y", "p_z"), ()),
+        "hinge": (("in rad",), ("' in rad/s",)),
+        "slide": (("in m",), ("' in m/s",)),
+    }
+    names = []
+    for joint in structure.joints:
+        if joint.prescribed:
+            continue
+        endings = kinds[joint.kind][which]
+        if which and joint.kind in ("free", "ball"):
+            endings += tuple(f"omega_{axis} in rad/s" for axis in "xyz")
+        names += [f"{joint.name}{'' if ending[0] == chr(39) else ' '}{ending}" for ending in endings]
+    return tuple(names)

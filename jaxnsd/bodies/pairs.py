@@ -1,0 +1,292 @@
+"""Gaps of pairs of shapes: closest points on both surfaces and their common normal, for all pairs of a kind at once.
+
+Which corner, edge or side is the closest is a choice that is not differentiated; all else is, the normal too. Normals point from the
+first shape to the second, ``g = n . (c_2 - c_1)``.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from . import boxes
+from .frames import Touch
+from .lists import pick
+from .rotations import cross, dot, turn, turn_back
+
+
+#: Order of the kinds in a pair: the kernel of (a, b) takes a first.
+ORDER = ("plane", "sphere", "capsule", "box", "cylinder", "ellipsoid", "points")
+CORNERS = np.stack(np.meshgrid(*[(-1.0, 1.0)] * 3, indexing="ij"), axis=-1).reshape(8, 3)
+
+
+def length(a):
+    """Lengths of vectors (..., 3); zero, with derivative zero, of none."""
+    square = dot(a, a)
+    there = square > 0
+    return jnp.where(there, jnp.sqrt(jnp.where(there, square, 1.0)), 0.0)
+
+
+def normalized(a, size, otherwise):
+    """``a / size``; where the size is zero, the vectors ``otherwise``."""
+    there = (size > 0)[..., None]
+    return jnp.where(there, a / jnp.where(there, size[..., None], 1.0), otherwise)
+
+
+def up(like):
+    """Vectors along z, (n, 3)."""
+    return jnp.broadcast_to(jnp.asarray([0.0, 0.0, 1.0], like.dtype), like.shape)
+
+
+# ------------------------------------------------------------------------------------------------- planes against points
+def of_plane(plane, points, radius):
+    """A plane and balls about ``points`` (n, 3) with ``radius`` (n,), zero for the corners of a body."""
+    normal = plane.R[:, :, 2]
+    height = dot(normal, points - plane.x)
+    gap = height - radius
+    return Touch(gap, points - height[:, None] * normal, points - radius[:, None] * normal, normal)
+
+
+def local_points(structure, shape, size, given, plane):
+    """``(points (k, 3) in the shape's frame, radius)`` of what of a shape touches a plane."""
+    kind, zero = structure.shapes[shape].kind, jnp.zeros((), size.dtype)
+    if kind == "sphere":
+        return jnp.zeros((1, 3), size.dtype), size[0]
+    if kind == "capsule":
+        ends = jnp.asarray([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]], size.dtype)
+        return ends * size[1], size[0]
+    if kind == "box":
+        corners = np.unique(CORNERS * (np.arange(3) != plane), axis=0) if plane is not None else CORNERS
+        return jnp.asarray(corners, size.dtype) * size[None], zero
+    return given, zero
+
+
+def rim(plane, shape, place):
+    """Points of both rims of cylinders, (n, 3): the lowest of a rim and two on either side of it, ``place`` (rim, angle)."""
+    side, angle = place
+    axis, normal = shape.R[:, :, 2], plane.R[:, :, 2]
+    down = -(normal - dot(normal, axis)[:, None] * axis)
+    size = length(down)
+    # A cylinder that stands has no lowest point: any three of a rim will do.
+    upright = size < 1e-6 if down.dtype == jnp.float64 else size < 1e-3
+    down = jnp.where(upright[:, None], shape.R[:, :, 0], normalized(down, size, shape.R[:, :, 0]))
+    across = cross(axis, down)
+    arm = np.cos(angle) * down + np.sin(angle) * across
+    return shape.x + side * shape.size[:, 1:2] * axis + shape.size[:, :1] * arm
+
+
+#: Lower and upper rim, three points of each.
+RIMS = tuple((side, angle) for side in (-1.0, 1.0) for angle in (0.0, 2 * np.pi / 3, -2 * np.pi / 3))
+
+
+def lowest_of_ellipsoid(plane, shape):
+    """The point of an ellipsoid that is farthest along -n: ``-D^2 m / sqrt(m . D^2 m)`` with m the normal in its frame."""
+    m = turn_back(shape.R, plane.R[:, :, 2])
+    square = shape.size**2 * m
+    return shape.x - turn(shape.R, square / jnp.sqrt(dot(m, square))[:, None])
+
+
+# --------------------------------------------------------------------------------------------------- balls and capsules
+def of_segments(a, half_a, radius_a, b, half_b, radius_b):
+    """Two balls that are swept along segments ``a +- half_a``, ``b +- half_b`` (n, 3): spheres and capsules (Ericson 2005, 5.1.9)."""
+    s, t = (x[:, None] for x in nearest_on_segments(a, half_a, b, half_b))
+    p, q = a + s * half_a, b + t * half_b
+    distance = length(q - p)
+    normal = normalized(q - p, distance, up(p))
+    return Touch(distance - radius_a - radius_b, p + radius_a[:, None] * normal, q - radius_b[:, None] * normal, normal)
+
+
+def nearest_on_segments(a, half_a, b, half_b):
+    """Where on both segments the closest points are, in [-1, 1] each; of parallel ones those near the middle of the first."""
+    r = a - b
+    aa, bb, ab, ar, br = dot(half_a, half_a), dot(half_b, half_b), dot(half_a, half_b), dot(half_a, r), dot(half_b, r)
+    tiny = jnp.finfo(r.dtype).tiny
+    det = aa * bb - ab * ab
+    crossing = det > 64 * jnp.finfo(r.dtype).eps * aa * bb
+    s = jnp.clip(jnp.where(crossing, (ab * br - bb * ar) / jnp.where(crossing, det, 1.0), 0.0), -1.0, 1.0)
+    is_b, is_a = bb > tiny, aa > tiny
+    t = jnp.clip(jnp.where(is_b, (ab * s + br) / jnp.where(is_b, bb, 1.0), 0.0), -1.0, 1.0)
+    s = jnp.clip(jnp.where(is_a, (ab * t - ar) / jnp.where(is_a, aa, 1.0), 0.0), -1.0, 1.0)
+    return s, t
+
+
+# ------------------------------------------------------------------------------------------------------ balls and boxes
+def ball_on_box(point, radius, box):
+    """Balls about ``point`` (n, 3) and boxes, the ball first: outside by the closest point, inside by the nearest side."""
+    y, h = turn_back(box.R, point - box.x), box.size
+    nearest = jnp.clip(y, -h, h)
+    away = y - nearest
+    distance = length(away)
+    depth = h - jnp.abs(y)
+    side = jnp.arange(3)[None] == jnp.argmin(depth, axis=-1)[:, None]
+    inside = distance <= 0
+    sign = jnp.where(y < 0, -1.0, 1.0).astype(y.dtype)
+    outward = jnp.where(side, sign, 0.0)
+    normal = jnp.where(inside[:, None], outward, normalized(away, distance, outward))
+    distance = jnp.where(inside, -jnp.sum(jnp.where(side, depth, 0.0), axis=-1), distance)
+    surface = jnp.where(inside[:, None] & side, sign * h, nearest)
+    normal, surface = turn(box.R, normal), box.x + turn(box.R, surface)
+    # From the ball to the box.
+    return Touch(distance - radius, point - radius[:, None] * normal, surface, -normal)
+
+
+def nearest_to_box(middle, half, box):
+    """Where on segments the point nearest to a box is, in [-1, 1].
+
+    The slope of the squared distance grows along the segment, piecewise linearly between the points where a side of the box is passed:
+    its zero is found exactly. Where the segment enters the box it is the middle of the part inside.
+    """
+    a, d, h = turn_back(box.R, middle - box.x), turn_back(box.R, half), box.size
+    moving = jnp.abs(d) > jnp.finfo(d.dtype).tiny
+    passes = jnp.stack([jnp.where(moving, (sign * h - a) / jnp.where(moving, d, 1.0), 1.0) for sign in (-1.0, 1.0)], axis=1).reshape(-1, 6)
+    ends = jnp.ones_like(passes[:, :1])
+    nodes = jnp.concatenate([-ends, jnp.clip(passes, -1.0, 1.0), ends], axis=1)
+    y = a[:, None] + nodes[:, :, None] * d[:, None]
+    slope = dot(y - jnp.clip(y, -h[:, None], h[:, None]), jnp.broadcast_to(d[:, None], y.shape))
+    low = jnp.max(jnp.where(slope < 0, nodes, -1.0), axis=1)
+    high = jnp.min(jnp.where(slope > 0, nodes, 1.0), axis=1)
+
+    def slope_at(s):
+        y = a + s[:, None] * d
+        return dot(y - jnp.clip(y, -h, h), d)
+
+    f, g = slope_at(low), slope_at(high)
+    steep = (g - f) > 0
+    s = jnp.where(steep, low - f * (high - low) / jnp.where(steep, g - f, 1.0), 0.5 * (low + high))
+    # An end of the segment is the nearest where the slope has one sign.
+    return jnp.clip(jnp.where(f > 0, low, jnp.where(g < 0, high, s)), -1.0, 1.0)
+
+
+# -------------------------------------------------------------------------------------------------- balls and cylinders
+def ball_on_cylinder(point, radius, cylinder):
+    """Balls and cylinders, the ball first: a box in the plane of the axis and the point."""
+    y = turn_back(cylinder.R, point - cylinder.x)
+    away = y * np.array([1.0, 1.0, 0.0], y.dtype)[None]
+    rho = length(away)
+    first = jnp.broadcast_to(jnp.asarray([1.0, 0.0, 0.0], y.dtype), y.shape)
+    radial = normalized(away, rho, first)
+    sign = jnp.where(y[:, 2] < 0, -1.0, 1.0).astype(y.dtype)
+    out = jnp.stack([rho - cylinder.size[:, 0], jnp.abs(y[:, 2]) - cylinder.size[:, 1]], axis=-1)
+    beyond = jnp.maximum(out, 0.0)
+    corner = length(beyond)
+    inside = corner <= 0
+    side = out[:, 0] > out[:, 1]
+    unit_out = normalized(beyond, corner, jnp.stack([side, ~side], axis=-1).astype(y.dtype))
+    distance = jnp.where(inside, jnp.maximum(out[:, 0], out[:, 1]), corner)
+    axial = sign[:, None] * jnp.asarray([0.0, 0.0, 1.0], y.dtype)[None]
+    normal = unit_out[:, :1] * radial + unit_out[:, 1:] * axial
+    surface = y - distance[:, None] * normal
+    normal, surface = turn(cylinder.R, normal), cylinder.x + turn(cylinder.R, surface)
+    return Touch(distance - radius, point - radius[:, None] * normal, surface, -normal)
+
+
+# ------------------------------------------------------------------------------------------------------------ all pairs
+class Group(NamedTuple):
+    """Pairs that one kernel computes together: numbers of the first and the second shapes, a row each, and places in the pairs."""
+
+    kernel: str
+    first: tuple
+    second: tuple
+    pair: tuple
+
+
+#: Kernel of each pair of kinds, in `ORDER`, and how many rows it makes; None: as many as there are points.
+KERNELS = {
+    **{("plane", kind): ("points", count) for kind, count in (("sphere", 1), ("capsule", 2), ("box", None), ("points", None))},
+    ("plane", "cylinder"): ("rims", len(RIMS)),
+    ("plane", "ellipsoid"): ("ellipsoid", 1),
+    ("sphere", "sphere"): ("segments", 1),
+    ("sphere", "capsule"): ("segments", 1),
+    ("capsule", "capsule"): ("segments", 1),
+    ("sphere", "box"): ("ball and box", 1),
+    ("capsule", "box"): ("capsule and box", 3),
+    ("sphere", "cylinder"): ("ball and cylinder", 1),
+    ("box", "box"): ("boxes", boxes.ROWS),
+}
+
+
+def ordered(structure, pair):
+    """The pair with the kind that comes first in `ORDER` first."""
+    return tuple(sorted(pair, key=lambda s: ORDER.index(structure.shapes[s].kind)))
+
+
+def kernel(structure, pair):
+    """``(name, rows)`` of the kernel of a pair; None where there is none."""
+    found = KERNELS.get(tuple(structure.shapes[s].kind for s in ordered(structure, pair)))
+    if found is None or found[1] is not None:
+        return found
+    shape = structure.shapes[ordered(structure, pair)[1]]
+    return found[0], shape.points or (8 if structure.plane is None else 4)
+
+
+@functools.lru_cache(maxsize=64)
+def groups(structure):
+    """`Group` of every kernel that the pairs of a structure need, in the order of the rows."""
+    rows = {}
+    for number, pair in enumerate(structure.pairs):
+        name, count = kernel(structure, pair)
+        first, second = ordered(structure, pair)
+        for _ in range(count):
+            rows.setdefault(name, []).append((first, second, number))
+    return [Group(name, *(tuple(part) for part in zip(*found, strict=True))) for name, found in rows.items()]
+
+
+def touches(system, frames):
+    """`Touch` of all rows of all pairs, in the order of `groups`."""
+    structure, found = system.structure, []
+    for group in groups(structure):
+        if group.kernel == "points":
+            found.append(_points_on_planes(system, frames, group))
+            continue
+        rows = {"rims": len(RIMS), "capsule and box": 3, "boxes": boxes.ROWS}.get(group.kernel, 1)
+        a, b = frames.of(group.first[::rows]), frames.of(group.second[::rows])
+        found.append(_rows([_KERNELS[group.kernel](a, b)] if rows == 1 else _KERNELS[group.kernel](a, b)))
+    return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def _rows(touches):
+    """Rows of several touches of each pair, one pair after the other."""
+    return Touch(*(jnp.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*touches, strict=True)))
+
+
+def _points_on_planes(system, frames, group):
+    local, radius = [], []
+    shapes = [s for k, s in enumerate(group.second) if not k or group.pair[k] != group.pair[k - 1]]
+    points = iter_points(system)
+    known = {}
+    for s in shapes:
+        if s not in known:
+            known[s] = local_points(system.structure, s, frames.size[s], points.get(s), system.structure.plane)
+        where, r = known[s]
+        local.append(where)
+        radius += [r] * where.shape[0]
+    of = frames.of(group.second)
+    return of_plane(frames.of(group.first), of.x + turn(of.R, jnp.concatenate(local)), jnp.stack(radius))
+
+
+def iter_points(system):
+    """Points of the shapes that are given by points: number of the shape -> (k, 3)."""
+    having = [s for s, shape in enumerate(system.structure.shapes) if shape.kind == "points"]
+    return dict(zip(having, system.points, strict=True))
+
+
+def _capsules_on_boxes(a, b):
+    half = a.R[:, :, 2] * a.size[:, 1:2]
+    s = nearest_to_box(a.x, half, b)[:, None]
+    return [ball_on_box(a.x + place * half, a.size[:, 0], b) for place in (-1.0, 1.0, s)]
+
+
+def _segments(a, b):
+    return of_segments(*(part for f in (a, b) for part in (f.x, f.R[:, :, 2] * f.size[:, 1:2], f.size[:, 0])))
+
+
+_KERNELS = {
+    "rims": lambda a, b: [of_plane(a, rim(a, b, place), jnp.zeros_like(a.size[:, 0])) for place in RIMS],
+    "ellipsoid": lambda a, b: of_plane(a, lowest_of_ellipsoid(a, b), jnp.zeros_like(a.size[:, 0])),
+    "segments": _segments,
+    "ball and box": lambda a, b: ball_on_box(a.x, a.size[:, 0], b),
+    "capsule and box": _capsules_on_boxes,
+    "ball and cylinder": lambda a, b: ball_on_cylinder(a.x, a.size[:, 0], b),
+    "boxes": boxes.touches,
+}

@@ -1,0 +1,361 @@
+"""What a system of rigid bodies is put together of: bodies, joints, shapes, pairs, springs, loops, motors.
+
+Parts are plain values. Their numbers may be traced, so that a length or a mass which several parts depend on is differentiated through
+`assemble`; names, parents and kinds are not. Lengths are in m, angles in rad, masses in kg. Orientations are quaternions (w, x, y, z).
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from .rotations import IDENTITY, matrix
+
+#: A number, which may be traced; and vectors of them.
+Number = Any
+Vector = Any
+ZERO = (0.0, 0.0, 0.0)
+
+
+# ------------------------------------------------------------------------------------------------------------------ shapes
+@dataclass(frozen=True)
+class Shape:
+    """Where a shape is in its body, and its material; what it leaves as None is said by the other shape of a pair, or by `assemble`."""
+
+    position: Vector = dataclasses.field(default=ZERO, kw_only=True)  # of the shape's centre in the frame of the body
+    orientation: Vector = dataclasses.field(default=IDENTITY, kw_only=True)
+    name: str = dataclasses.field(default="", kw_only=True)
+    mu: Number = dataclasses.field(default=None, kw_only=True)
+    e_N: Number = dataclasses.field(default=None, kw_only=True)
+    e_F: Number = dataclasses.field(default=None, kw_only=True)
+
+    kind: ClassVar[str]
+
+    def size(self):
+        """Three numbers, in the order of the kernel of the kind."""
+        raise NotImplementedError
+
+    def solid(self):
+        """``(volume, radii of gyration squared (3,))`` of the homogeneous solid; None where there is none."""
+        return None
+
+
+@dataclass(frozen=True)
+class Sphere(Shape):
+    """A ball of this ``radius``."""
+
+    radius: Number
+    kind: ClassVar[str] = "sphere"
+
+    def size(self):
+        """(radius, 0, 0)."""
+        return self.radius, 0.0, 0.0
+
+    def solid(self):
+        """2/5 r^2."""
+        k = 0.4 * self.radius**2
+        return 4 / 3 * np.pi * self.radius**3, (k, k, k)
+
+
+@dataclass(frozen=True)
+class Box(Shape):
+    """A box with ``edges`` (3,), along x, y and z."""
+
+    edges: Vector
+    kind: ClassVar[str] = "box"
+
+    def size(self):
+        """Half of the edges."""
+        return tuple(0.5 * e for e in self.edges)
+
+    def solid(self):
+        """(b^2 + c^2) / 12, ..."""
+        a, b, c = self.edges
+        return a * b * c, ((b * b + c * c) / 12, (a * a + c * c) / 12, (a * a + b * b) / 12)
+
+
+@dataclass(frozen=True)
+class Capsule(Shape):
+    """A cylinder of this ``radius`` along z with half balls at its ends, whose centres are ``length`` apart."""
+
+    radius: Number
+    length: Number
+    kind: ClassVar[str] = "capsule"
+
+    def size(self):
+        """(radius, half length, 0)."""
+        return self.radius, 0.5 * self.length, 0.0
+
+    def solid(self):
+        """Cylinder and two half balls, whose own centres are 3/8 r from their flat sides."""
+        r, h = self.radius, 0.5 * self.length
+        cylinder, ball = 2 * np.pi * r**2 * h, 4 / 3 * np.pi * r**3
+        volume = cylinder + ball
+        along = (0.5 * cylinder * r**2 + 0.4 * ball * r**2) / volume
+        across = (cylinder * (r**2 / 4 + h**2 / 3) + ball * (0.4 * r**2 + 0.75 * h * r + h**2)) / volume
+        return volume, (across, across, along)
+
+
+@dataclass(frozen=True)
+class Cylinder(Shape):
+    """A cylinder of this ``radius`` and ``length`` along z; what touches are its two rims."""
+
+    radius: Number
+    length: Number
+    kind: ClassVar[str] = "cylinder"
+
+    def size(self):
+        """(radius, half length, 0)."""
+        return self.radius, 0.5 * self.length, 0.0
+
+    def solid(self):
+        """r^2 / 4 + l^2 / 12, r^2 / 2."""
+        across = self.radius**2 / 4 + self.length**2 / 12
+        return np.pi * self.radius**2 * self.length, (across, across, self.radius**2 / 2)
+
+
+@dataclass(frozen=True)
+class Ellipsoid(Shape):
+    """An ellipsoid with these half axes (3,)."""
+
+    half_axes: Vector
+    kind: ClassVar[str] = "ellipsoid"
+
+    def size(self):
+        """The half axes."""
+        return tuple(self.half_axes)
+
+    def solid(self):
+        """(b^2 + c^2) / 5, ..."""
+        a, b, c = self.half_axes
+        return 4 / 3 * np.pi * a * b * c, ((b * b + c * c) / 5, (a * a + c * c) / 5, (a * a + b * b) / 5)
+
+
+@dataclass(frozen=True)
+class Points(Shape):
+    """A convex body that touches with its corners, ``points`` (n, 3)."""
+
+    points: Vector
+    kind: ClassVar[str] = "points"
+
+    def size(self):
+        """None: the points say all."""
+        return ZERO
+
+
+@dataclass(frozen=True)
+class Plane(Shape):
+    """A plane through ``position``; its normal, away from the solid, is z turned by ``orientation``."""
+
+    kind: ClassVar[str] = "plane"
+
+    def size(self):
+        """None: it is infinite."""
+        return ZERO
+
+
+# ------------------------------------------------------------------------------------------------------------------ joints
+@dataclass(frozen=True)
+class Joint:
+    """What the joints share. A body's joints act one after the other, each in the frame that those before it have moved."""
+
+    name: str = dataclasses.field(default="", kw_only=True)
+    stiffness: Number = dataclasses.field(default=0.0, kw_only=True)  # N m/rad or N/m
+    damping: Number = dataclasses.field(default=0.0, kw_only=True)  # N m s/rad or N s/m; a number, or one for each velocity
+    armature: Number = dataclasses.field(default=0.0, kw_only=True)  # inertia of the rotor, kg m^2 or kg; a number, or one for each
+
+    kind: ClassVar[str]
+    n_q: ClassVar[int]
+    n_u: ClassVar[int]
+
+
+@dataclass(frozen=True)
+class _OneAxis(Joint):
+    axis: Vector = (0.0, 0.0, 1.0)
+    position: Vector = ZERO  # of a point of the axis in the frame of the body
+    reference: Number = 0.0  # coordinate at which the body is where its frame says
+    rest: Number = 0.0  # coordinate at which the spring is slack
+    limits: Any = None  # (lower, upper), each a unilateral contact without friction; None: there are none
+    motion: Callable | None = None  # prescribed: coordinate as a function of t, twice differentiable; the joint then has none of its own
+
+    n_q: ClassVar[int] = 1
+    n_u: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class Revolute(_OneAxis):
+    """A hinge: rotation about ``axis`` through ``position``; one angle in rad."""
+
+    kind: ClassVar[str] = "hinge"
+
+
+@dataclass(frozen=True)
+class Prismatic(_OneAxis):
+    """Translation along ``axis``, in m."""
+
+    kind: ClassVar[str] = "slide"
+
+
+@dataclass(frozen=True)
+class Spherical(Joint):
+    """A ball joint at ``position``: a quaternion; its velocities are the angular velocity relative to the parent, in the body frame."""
+
+    position: Vector = ZERO
+    rest: Vector = IDENTITY
+    limit: Number = None  # largest angle in rad from the orientation at which the body is where its frame says
+
+    kind: ClassVar[str] = "ball"
+    n_q: ClassVar[int] = 4
+    n_u: ClassVar[int] = 3
+
+
+@dataclass(frozen=True)
+class Free(Joint):
+    """No joint: q = (position of the body's frame, quaternion), u = (its velocity in the world, angular velocity in the body frame).
+
+    ``position`` and ``orientation`` of the body say nothing then but where it is in `Multibody.initial_state`.
+    """
+
+    kind: ClassVar[str] = "free"
+    n_q: ClassVar[int] = 7
+    n_u: ClassVar[int] = 6
+
+
+def planar(name: str = "", normal: Vector = (0.0, 0.0, 1.0)) -> tuple[Joint, ...]:
+    """Joints of a body that moves in a plane: two translations and the angle about ``normal``, one of the three axes."""
+    axes = np.eye(3)
+    k = int(np.argmax(np.abs(np.asarray(normal, float))))
+    if not np.allclose(normal, axes[k]):
+        raise ValueError(f"planar: normal must be one of the axes (1, 0, 0), (0, 1, 0), (0, 0, 1), got {normal!r}")
+    first, second = tuple(axes[(k + 1) % 3]), tuple(axes[(k + 2) % 3])
+    prefix = f"{name}_" if name else ""
+    return Prismatic(first, name=f"{prefix}1"), Prismatic(second, name=f"{prefix}2"), Revolute(tuple(axes[k]), name=f"{prefix}angle")
+
+
+# ------------------------------------------------------------------------------------------------------------------ bodies
+@dataclass(frozen=True)
+class Body:
+    """A rigid body, connected to its parent by joints.
+
+    name:         its name, one of a kind
+    mass:         kg
+    inertia:      (3,) moments about, or (3, 3) tensor of, the centre of mass along the axes of the body's frame, kg m^2; None: that of its
+                  shapes as homogeneous solids, whose joint centre is the centre of mass, too, unless ``center`` is given
+    center:       of mass, in the frame of the body (m); None: the joint centre of its shapes where ``inertia`` is None, else the origin
+    joints:       a joint, or several one after the other; (): fixed to the parent
+    parent:       name of the body it is connected to; None: the world
+    position, orientation: of its frame in the frame of the parent, where all joints are at their reference
+    shapes:       a `Shape` or several
+    """
+
+    name: str
+    mass: Number = 0.0
+    inertia: Any = None
+    center: Any = None
+    joints: Any = Free()
+    parent: str | None = None
+    position: Vector = ZERO
+    orientation: Vector = IDENTITY
+    shapes: Any = ()
+
+
+def several(x: Any) -> tuple:
+    """One part, or a sequence of parts, as a tuple."""
+    return tuple(x) if isinstance(x, Sequence) else (x,)
+
+
+def solid(shapes: Sequence[Shape], mass: Number) -> tuple[Any, Any]:
+    """``(center (3,), inertia (3, 3))`` of homogeneous shapes of this ``mass`` together; overlaps count twice."""
+    solids = [(shape, shape.solid()) for shape in shapes]
+    solids = [(shape, *found) for shape, found in solids if found is not None]
+    if not solids:
+        return None, None
+    total = sum(volume for _, volume, _ in solids)
+    center = sum(volume / total * jnp.asarray(shape.position) for shape, volume, _ in solids)
+    inertia = jnp.zeros((3, 3))
+    for shape, volume, squares in solids:
+        R, r = matrix(jnp.asarray(shape.orientation, float)), jnp.asarray(shape.position) - center
+        own = jnp.diag(jnp.stack([jnp.asarray(k, float) for k in squares]))
+        parallel = jnp.dot(r, r) * jnp.eye(3) - r[:, None] * r[None, :]
+        inertia = inertia + mass * volume / total * (R @ own @ R.T + parallel)
+    return center, inertia
+
+
+# ------------------------------------------------------------------------------------------------------- between the bodies
+@dataclass(frozen=True)
+class Pair:
+    """Two shapes, or all shapes of two bodies, that can touch, by name; the world is "world". What is None follows from the shapes."""
+
+    first: str
+    second: str
+    mu: Number = None
+    e_N: Number = None
+    e_F: Number = None
+
+
+@dataclass(frozen=True)
+class Connect:
+    """A loop, closed by a ball joint: a point of the first body stays at a point of the second one (three bilateral constraints)."""
+
+    first: str
+    second: str
+    position: Vector  # in the frame of the first body
+    second_position: Vector = None  # in the frame of the second one; None: where the first point is at the reference configuration
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Weld:
+    """Two bodies that do not move against each other (six bilateral constraints): position and orientation of the second in the first."""
+
+    first: str
+    second: str
+    position: Vector = None  # None: as in the reference configuration
+    orientation: Vector = None
+    anchor: Vector = ZERO  # point of the second body, in its frame, where positions are compared
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Couple:
+    """A gear: coordinate of the first joint = polynomial in that of the second, both from their references (one bilateral constraint)."""
+
+    first: str
+    second: str | None = None  # None: the first is held at the first coefficient
+    polynomial: Vector = (0.0, 1.0, 0.0, 0.0, 0.0)
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Spring:
+    """A linear spring with a damper between a point of the first and a point of the second body."""
+
+    first: str
+    second: str
+    stiffness: Number = 0.0  # N/m
+    length: Number = 0.0  # m, without force; zero: the force is linear in the distance
+    damping: Number = 0.0  # N s/m
+    position: Vector = ZERO  # in the frame of the first body
+    second_position: Vector = ZERO
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Motor:
+    """Drives a joint with one axis by ``gear * F``, ``F = gain * control + offset + slope * gear * q + rate * gear * u``.
+
+    A torque motor has gain 1; a position servo of stiffness k gain k and slope -k; a velocity servo of damping d gain d and rate -d.
+    """
+
+    joint: str
+    gear: Number = 1.0
+    gain: Number = 1.0
+    offset: Number = 0.0
+    slope: Number = 0.0
+    rate: Number = 0.0
+    control_limits: Any = None  # (lower, upper) of the control; None: there are none
+    force_limits: Any = None  # (lower, upper) of F
+    name: str = ""

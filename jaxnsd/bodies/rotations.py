@@ -1,0 +1,99 @@
+"""Rotations of bodies: unit quaternions (w, x, y, z), body to world, and rotation matrices, for whole arrays of them at once."""
+
+import jax.numpy as jnp
+import numpy as np
+
+#: The rotation that is none.
+IDENTITY = (1.0, 0.0, 0.0, 0.0)
+
+
+def product(p, r):
+    """Quaternion product ``p r``, (..., 4): the rotation r, then p."""
+    w, v, a, b = p[..., :1], p[..., 1:], r[..., :1], r[..., 1:]
+    return jnp.concatenate([w * a - dot(v, b)[..., None], w * b + a * v + cross(v, b)], axis=-1)
+
+
+def matrix(p):
+    """Rotation matrices (..., 3, 3) of quaternions (..., 4), the same for every multiple of p: no scheme sees the length of a quaternion."""
+    p = p * jnp.sqrt(2 / dot(p, p))[..., None]
+    w, x, y, z = (p[..., i] for i in range(4))
+    rows = (
+        (1 - (y * y + z * z), x * y - w * z, x * z + w * y),
+        (x * y + w * z, 1 - (x * x + z * z), y * z - w * x),
+        (x * z - w * y, y * z + w * x, 1 - (x * x + y * y)),
+    )
+    return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def about(axis, angle):
+    """Rotation matrices (..., 3, 3) by the ``angle`` (...) in rad about unit vectors ``axis`` (..., 3): Rodrigues' formula."""
+    c, s = jnp.cos(angle)[..., None, None], jnp.sin(angle)[..., None, None]
+    outer = axis[..., :, None] * axis[..., None, :]
+    eye = jnp.broadcast_to(jnp.eye(3, dtype=axis.dtype), outer.shape)
+    return c * eye + s * skew(axis) + (1 - c) * outer
+
+
+def skew(a):
+    """The matrices (..., 3, 3) with ``skew(a) b = a x b``."""
+    x, y, z = (a[..., i] for i in range(3))
+    zero = jnp.zeros_like(x)
+    rows = ((zero, -z, y), (z, zero, -x), (-y, x, zero))
+    return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def log(p):
+    """Rotation vectors (..., 3) in rad of unit quaternions (..., 4), of length at most pi."""
+    p = jnp.where(p[..., :1] < 0, -p, p)
+    square = dot(p[..., 1:], p[..., 1:])
+    small = square < 1e-12
+    length = jnp.sqrt(jnp.where(small, 1.0, square))
+    factor = jnp.where(small, 2 / p[..., 0], 2 * jnp.arctan2(length, p[..., 0]) / length)
+    return factor[..., None] * p[..., 1:]
+
+
+def quaternion(R):
+    """Unit quaternion of one rotation matrix of numbers, NumPy."""
+    R = np.asarray(R, float)
+    # Of the four ways the one that divides by the largest of w, x, y, z.
+    squares = np.array([1 + R[0, 0] + R[1, 1] + R[2, 2], *(1 + 2 * R[i, i] - np.trace(R) for i in range(3))])
+    k = int(np.argmax(squares))
+    if k == 0:
+        p = np.array([squares[0], R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]])
+    else:
+        i = k - 1
+        j, m = (i + 1) % 3, (i + 2) % 3
+        p = np.zeros(4)
+        p[0], p[1 + i], p[1 + j], p[1 + m] = R[m, j] - R[j, m], squares[k], R[j, i] + R[i, j], R[m, i] + R[i, m]
+    return p / np.linalg.norm(p)
+
+
+def dot(a, b):
+    """Scalar products of vectors (..., k)."""
+    return jnp.sum(a * b, axis=-1)
+
+
+def cross(a, b):
+    """Vector products (..., 3), written out: slices fuse, `jnp.cross` rolls."""
+    a, b = jnp.broadcast_arrays(a, b)
+    (x, y, z), (u, v, w) = ([c[..., i] for i in range(3)] for c in (a, b))
+    return jnp.stack([y * w - z * v, z * u - x * w, x * v - y * u], axis=-1)
+
+
+def compose(a, b):
+    """Matrix products (..., 3, k) of (..., 3, 3) and (..., 3, k), as sums, which fuse with their neighbours."""
+    return jnp.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
+
+
+def turn(R, a):
+    """``R a`` for vectors (..., 3)."""
+    return jnp.sum(R * a[..., None, :], axis=-1)
+
+
+def turn_back(R, a):
+    """``R^T a`` for vectors (..., 3)."""
+    return jnp.sum(R * a[..., :, None], axis=-2)
+
+
+def unit(a):
+    """Vectors (..., 3) of length one."""
+    return a / jnp.sqrt(dot(a, a))[..., None]

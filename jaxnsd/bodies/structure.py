@@ -1,0 +1,193 @@
+"""What of a system of bodies is no number: names, parents, kinds, which shapes can touch; and the index sets that follow from it.
+
+All is hashable, so that it may be a static field of a pytree: two systems with one structure share their compiled programs.
+"""
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from . import lists
+
+#: Coordinates and velocities of a joint of each kind.
+SIZES = {"free": (7, 6), "ball": (4, 3), "hinge": (1, 1), "slide": (1, 1)}
+
+
+class JointOf(NamedTuple):
+    """A joint: its name, kind, body (number), and whether its motion is prescribed."""
+
+    name: str
+    kind: str
+    body: int
+    prescribed: bool = False
+
+
+class ShapeOf(NamedTuple):
+    """A shape: its name, kind, body (number, 0 the world), and how many points it has."""
+
+    name: str
+    kind: str
+    body: int
+    points: int = 0
+
+
+class Contact(NamedTuple):
+    """A row of the contacts: names of the two shapes, or of a joint and of its limit; ``pair`` is its place in the pairs, or limits."""
+
+    first: str
+    second: str
+    kind: str
+    pair: int
+
+    def __str__(self):
+        return f"{self.first} and {self.second}"
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Bodies are numbered from 1 on in an order in which parents come first; 0 is the world."""
+
+    bodies: tuple[str, ...]
+    parents: tuple[int, ...]
+    joints: tuple[JointOf, ...]
+    shapes: tuple[ShapeOf, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+    limits: tuple[int, ...] = ()  # joints
+    connects: tuple[tuple[int, int], ...] = ()  # bodies
+    welds: tuple[tuple[int, int], ...] = ()  # bodies
+    couples: tuple[tuple[int, int], ...] = ()  # joints; -1: none
+    springs: tuple[tuple[int, int], ...] = ()  # bodies
+    motors: tuple[tuple[str, int], ...] = ()  # names, joints
+    #: Axis (0, 1, 2) of the world to which all motion is perpendicular, so that contacts have one tangential direction; None: motion in space.
+    plane: int | None = None
+    #: Whether springs of joints, motors that feed back, and the drag of a medium are there at all: what is not there is not computed.
+    has: frozenset = frozenset()
+
+    def __hash__(self):
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self):
+        return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
+
+    @functools.cached_property
+    def layout(self):
+        """`Layout`."""
+        return Layout(self)
+
+    def number(self, name):
+        """Number of a body."""
+        return 0 if name == "world" else find("body", name, self.bodies) + 1
+
+
+def find(kind, name, names):
+    """Place of a name; KeyError with the names that there are, the likely one first."""
+    if name in names:
+        return names.index(name)
+    raise KeyError(lists.unknown(kind, name, names))
+
+
+class Layout:
+    """Index sets of a `Structure`, as NumPy arrays: made once.
+
+    An *element* is a joint, or a body without joints: a link of the chain from the world to a body. Velocities are those of the system,
+    then those that are prescribed.
+    """
+
+    def __init__(self, structure):
+        joints, n_b = structure.joints, len(structure.bodies)
+        self.n_b = n_b
+        of_body = [[j for j, joint in enumerate(joints) if joint.body == b] for b in range(n_b + 1)]
+
+        # Chain of elements, each with its parent (element + 1; 0: the world), joint (n_j: none) and the body whose frame it starts (n_b: none).
+        parent, joint_of, offset, last = [], [], [], [0]
+        for b in range(1, n_b + 1):
+            above = last[structure.parents[b - 1]]
+            for k, j in enumerate(of_body[b] or [len(joints)]):
+                parent.append(above)
+                joint_of.append(j)
+                free = j < len(joints) and joints[j].kind == "free"
+                offset.append(b - 1 if k == 0 and not free else n_b)
+                above = len(parent)
+            last.append(above)
+        self.joint_of, self.offset = np.array(joint_of, int), np.array(offset, int)
+        #: (n_b + 1,) last element of each body, the world first
+        self.last = np.array(last)
+        #: rounds of pointers to ancestors at distance 1, 2, 4, ...: (n_e,) each
+        self.rounds = []
+        ancestors = np.array([0, *parent])
+        while ancestors.any():
+            self.rounds.append(ancestors[1:])
+            ancestors = ancestors[ancestors]
+        self.element_of_joint = np.array([joint_of.index(j) for j in range(len(joints))], int)
+
+        # Addresses in q and in the velocities.
+        self.kinds = {kind: np.array([j for j, joint in enumerate(joints) if joint.kind == kind], int) for kind in SIZES}
+        self.n_q = sum(SIZES[j.kind][0] for j in joints if not j.prescribed)
+        self.n_u = sum(SIZES[j.kind][1] for j in joints if not j.prescribed)
+        self.prescribed = [j for j, joint in enumerate(joints) if joint.prescribed]
+        self.n_s = self.n_u + len(self.prescribed)
+        q_at, u_at, at = [], [], [0, 0]
+        for j, joint in enumerate(joints):
+            if joint.prescribed:
+                k = self.prescribed.index(j)
+                q_at.append(self.n_q + k)
+                u_at.append(self.n_u + k)
+            else:
+                q_at.append(at[0])
+                u_at.append(at[1])
+                at = [a + size for a, size in zip(at, SIZES[joint.kind], strict=True)]
+        self.q_at, self.u_at = np.array(q_at, int), np.array(u_at, int)
+        #: (number of quaternions,) where they start in q, and where their angular velocities start in u
+        turning = [j for j, joint in enumerate(joints) if joint.kind in ("free", "ball")]
+        self.quaternions = np.array([q_at[j] + 3 * (joints[j].kind == "free") for j in turning], int)
+        self.spins = np.array([u_at[j] + 3 * (joints[j].kind == "free") for j in turning], int)
+        #: coordinates that are no quaternions, and their velocities
+        self.straight_q, self.straight_u = [], []
+        for j, joint in enumerate(joints):
+            if not joint.prescribed and joint.kind != "ball":
+                count = 3 if joint.kind == "free" else 1
+                self.straight_q += range(q_at[j], q_at[j] + count)
+                self.straight_u += range(u_at[j], u_at[j] + count)
+
+        # Which velocities move which bodies, and carry which axes.
+        dofs = [range(u_at[j], u_at[j] + SIZES[joint.kind][1]) for j, joint in enumerate(joints)]
+        moves = np.zeros((n_b + 1, self.n_s), bool)
+        carried = np.zeros((self.n_s, self.n_s), bool)
+        self.body_of_dof = np.zeros(self.n_s, int)
+        for b in range(1, n_b + 1):
+            moves[b] = moves[structure.parents[b - 1]]
+            for j in of_body[b]:
+                if joints[j].kind in ("hinge", "slide"):
+                    carried[dofs[j]] = moves[b]
+                moves[b, list(dofs[j])] = True
+                if joints[j].kind == "ball":
+                    carried[dofs[j]] = moves[b]
+                if joints[j].kind == "free":
+                    carried[dofs[j][3:]] = moves[b]
+                self.body_of_dof[list(dofs[j])] = b
+        self.moves, self.carried = moves, carried
+        #: [k, j]: velocity k moves the body of velocity j, so that their entry of the mass matrix is computed from j's composite body
+        self.path = moves[self.body_of_dof].T
+        #: (n_b + 1,) the first moving body on the way from the world to a body: twists of its tree are about its origin
+        self.root = np.zeros(n_b + 1, int)
+        for b in range(1, n_b + 1):
+            above = self.root[structure.parents[b - 1]]
+            self.root[b] = above or (b if of_body[b] else 0)
+
+        # Columns of the velocities, by kind of joint: (kind, rows) -> order of velocities.
+        order = np.full(self.n_s, -1)
+        start = 0
+        for kind in SIZES:
+            for j in self.kinds[kind]:
+                n = SIZES[kind][1]
+                order[dofs[j]] = np.arange(start, start + n)
+                start += n
+        self.order_of_dofs = order
+        place = np.full(len(joints) + 1, len(joints))
+        place[np.concatenate([self.kinds[kind] for kind in SIZES])] = np.arange(len(joints))
+        #: place of each joint, and of none, where joints are ordered by kind
+        self.place_of_joint = place
