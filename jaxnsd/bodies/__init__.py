@@ -2,6 +2,7 @@
 
 from .assemble import assemble
 from .forces import Medium, Rows
+from .mjcf import from_mjcf, from_urdf
 from .multibody import Multibody, Pose
 from .parts import (
     Body,
@@ -51,5 +52,7 @@ __all__ = [
     "Spring",
     "Weld",
     "assemble",
+    "from_mjcf",
+    "from_urdf",
     "planar",
 ]

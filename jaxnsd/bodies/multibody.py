@@ -89,6 +89,11 @@ class Multibody(System):
         return rows(self.structure)
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the model file has that is not in this system, in words."""
+        return self.structure.left_out
+
+    @property
     def coordinate_names(self) -> tuple[str, ...]:
         """Names of the coordinates with their units, for pictures."""
         return _names(self.structure, 0)

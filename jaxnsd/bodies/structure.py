@@ -65,6 +65,8 @@ class Structure:
     plane: int | None = None
     #: Whether springs of joints, motors that feed back, and the drag of a medium are there at all: what is not there is not computed.
     has: frozenset = frozenset()
+    #: What a model file has that is not here.
+    left_out: tuple[str, ...] = ()
 
     def __hash__(self):
         return self._hash

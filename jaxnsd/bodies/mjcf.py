@@ -1,0 +1,475 @@
+"""Models in MJCF and URDF, compiled by the package ``mujoco`` (the extra ``[mjcf]``), as systems with hard contact."""
+
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import forces, pairs, parts
+from .assemble import assemble
+from .multibody import Multibody
+from .rotations import quaternion
+
+#: What MuJoCo calls its kinds of geoms.
+GEOMS = ("plane", "hfield", "sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh", "sdf")
+#: What counts as no motion out of a plane.
+FLAT = 1e-9
+
+
+def from_mjcf(
+    model: str | Path,
+    *,
+    e_N: Any = 0.0,
+    e_F: Any = 0.0,
+    limit_restitution: Any = 0.0,
+    contacts: str = "all",
+    control: Any = None,
+    plane: str | int | None = "auto",
+    strict: bool = False,
+) -> Multibody:
+    """The `Multibody` of a model in MJCF, a path or a string of XML. Coordinates and velocities are MuJoCo's qpos and qvel.
+
+    e_N, e_F:  restitution of all contacts between shapes, which MuJoCo has none of; friction is that of the geoms (the larger of the two,
+               or that of the geom with the higher priority; none where condim is 1)
+    limit_restitution: of the limits of joints, which are unilateral contacts without friction
+    contacts:  "all" the pairs that MuJoCo would test; "world": those with a shape that does not move; "none"
+    control:   of the motors, in MuJoCo's order of actuators, see `assemble`; default: zeros
+    plane:     "auto": where all joints move parallel to one of the planes of the world, and all normals are in it, friction has one
+               direction; else see `assemble`
+    strict:    raise ValueError for what cannot be taken, instead of leaving it out with a warning
+
+    Taken are bodies, joints with springs, dampers, armature and limits, all geoms that are planes, spheres, capsules, boxes, cylinders or
+    ellipsoids, convex hulls of meshes on planes, pairs and exclusions, the equalities connect, weld and joint, actuators without state on
+    joints with one axis and with a fixed gain and an affine bias (motors, position and velocity servos), gravity, and a medium with drag
+    on the boxes of inertia. What softens contact in MuJoCo (solref, solimp, margin, impratio) has no meaning here. What cannot be taken is
+    named in one warning, and in `Multibody.left_out`.
+
+    Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
+    """
+    mujoco = _mujoco("from_mjcf")
+    text = str(model)
+    try:
+        if text.lstrip().startswith("<"):
+            compiled = mujoco.MjModel.from_xml_string(text)
+        else:
+            if not Path(model).is_file():
+                raise ValueError(f"from_mjcf: there is no file {text!r}; give a path, or a string of XML that starts with <")
+            compiled = mujoco.MjModel.from_xml_path(text)
+    except ValueError as error:
+        raise ValueError(f"from_mjcf: MuJoCo refuses the model: {error}") if "from_mjcf" not in str(error) else error from None
+    return _Importer(mujoco, compiled, "from_mjcf").system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+
+
+def from_urdf(
+    model: str | Path,
+    *,
+    floating: bool = False,
+    floor: bool = False,
+    mu: Any = 1.0,
+    e_N: Any = 0.0,
+    e_F: Any = 0.0,
+    limit_restitution: Any = 0.0,
+    contacts: str = "all",
+    control: Any = None,
+    plane: str | int | None = "auto",
+    strict: bool = False,
+) -> Multibody:
+    """The `Multibody` of a model in URDF, a path or a string of XML.
+
+    floating:  whether the root link is free, with the first seven coordinates; else it is fixed to the world
+    floor:     whether there is a plane z = 0, to which URDF has no word
+    mu:        friction coefficient of all contacts, about which URDF says nothing
+    The rest is as in `from_mjcf`. Meshes are looked for beside the file; visual geometry is not taken.
+
+    Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
+    """
+    mujoco = _mujoco("from_urdf")
+    text = str(model)
+    try:
+        if text.lstrip().startswith("<"):
+            spec = mujoco.MjSpec.from_string(text)
+        else:
+            if not Path(model).is_file():
+                raise ValueError(f"from_urdf: there is no file {text!r}; give a path, or a string of XML that starts with <")
+            spec = mujoco.MjSpec.from_file(text)
+        if floating:
+            spec = _floating(mujoco, spec)
+        if floor:
+            spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[1, 1, 1])
+        compiled = spec.compile()
+    except ValueError as error:
+        raise ValueError(f"from_urdf: MuJoCo refuses the model: {error}") if "from_urdf" not in str(error) else error from None
+    compiled.geom_friction[:, 0] = mu
+    return _Importer(mujoco, compiled, "from_urdf").system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+
+
+def _floating(mujoco, spec):
+    """The model with its root link on a free joint."""
+    roots = [body for body in spec.bodies if body.parent == spec.worldbody]
+    if len(roots) != 1:
+        raise ValueError(f"from_urdf: floating takes a model with one root link that has an inertia, got {len(roots)} bodies in the world")
+    roots[0].add_freejoint()
+    return spec
+
+
+def _mujoco(caller):
+    try:
+        import mujoco
+    except ImportError as error:
+        raise ImportError(f"{caller} needs the package mujoco: pip install mujoco, or pip install 'jaxnsd[mjcf]'") from error
+    return mujoco
+
+
+class _Importer:
+    """Parts of a compiled model, and what of it is left out."""
+
+    def __init__(self, mujoco, model, caller):
+        self.mujoco, self.m, self.caller, self.left_out = mujoco, model, caller, []
+        self.body_names = ["world", *self._names("body", range(1, model.nbody))]
+        self.joint_names = self._names("joint", range(model.njnt))
+        self.geom_names = self._names("geom", range(model.ngeom))
+
+    def _names(self, kind, numbers):
+        names = [self._name(kind, i) for i in numbers]
+        if len(set(names)) < len(names):
+            names = [name if names.count(name) == 1 else f"{name}_{k}" for k, name in enumerate(names)]
+        return names
+
+    def _name(self, kind, i):
+        """Name in the model; of a nameless part one that says where it is."""
+        m = self.m
+        name = self.mujoco.mj_id2name(m, getattr(self.mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), i)
+        if name:
+            return name
+        if kind == "geom":
+            return f"{self.body_names[m.geom_bodyid[i]]}_{GEOMS[m.geom_type[i]]}_{i}"
+        if kind == "joint":
+            return f"{self.body_names[m.jnt_bodyid[i]]}_joint_{i}"
+        return f"{kind}_{i}"
+
+    def leave_out(self, what):
+        """Note what is not taken."""
+        self.left_out.append(what)
+
+    def system(self, restitution, limit_restitution, contacts, control, plane, strict):
+        """The `Multibody`."""
+        if contacts not in ("all", "world", "none"):
+            raise ValueError(f'{self.caller}: contacts must be "all", "world" or "none", got {contacts!r}')
+        m, disabled = self.m, self.m.opt.disableflags
+        bits = self.mujoco.mjtDisableBit
+        if not m.nv:
+            raise ValueError(f"{self.caller}: a model must have a joint that moves, got none")
+        chosen, materials = [], []
+        if contacts != "none" and not disabled & bits.mjDSBL_CONTACT:
+            chosen, materials = self.pairs(contacts)
+        touching = sorted({geom for pair in chosen for geom in pair})
+        shapes = {geom: self.shape(geom) for geom in touching}
+        bodies = [self.body(b, [shapes[g] for g in touching if m.geom_bodyid[g] == b]) for b in range(1, m.nbody)]
+        motors, take = self.motors()
+        loops = self.loops()
+        self.rest()
+        gravity = np.zeros(3) if disabled & bits.mjDSBL_GRAVITY else m.opt.gravity
+        control = np.asarray(control)[take] if control is not None and not callable(control) and np.shape(control) == (m.nu,) else control
+
+        def made(plane):
+            return assemble(
+                bodies,
+                [shapes[g] for g in touching if m.geom_bodyid[g] == 0],
+                gravity=tuple(gravity),
+                contacts=[
+                    parts.Pair(self.geom_names[a], self.geom_names[b], mu, *restitution)
+                    for (a, b), mu in zip(chosen, materials, strict=True)
+                ],
+                limit_restitution=limit_restitution,
+                loops=loops,
+                motors=motors,
+                control=control,
+                medium=self.medium(),
+                plane=plane,
+            )
+
+        system = made(None if plane == "auto" else plane)
+        if plane == "auto" and (found := _plane(system)) is not None:
+            system = made(found)
+        if self.left_out:
+            text = f"{self.caller}: not taken: {'; '.join(self.left_out)}"
+            if strict:
+                raise ValueError(f"{text}. Take them out of the model, or leave out strict=True")
+            warnings.warn(text, UserWarning, stacklevel=3)
+            structure = dataclasses.replace(system.structure, left_out=tuple(self.left_out))
+            system = dataclasses.replace(system, structure=structure)
+        return system
+
+    # ------------------------------------------------------------------------------------------------------------- bodies
+    def body(self, b, shapes):
+        """A body with its joints."""
+        m = self.m
+        R = _matrix(m.body_iquat[b])
+        first, count = m.body_jntadr[b], m.body_jntnum[b]
+        parent = m.body_parentid[b]
+        if m.body_mocapid[b] >= 0:
+            self.leave_out(f"motion of the mocap body {self.body_names[b]!r}, which stays where it is")
+        if m.body_gravcomp[b]:
+            self.leave_out(f"gravity compensation of the body {self.body_names[b]!r}")
+        return parts.Body(
+            self.body_names[b],
+            mass=float(m.body_mass[b]),
+            inertia=R @ np.diag(m.body_inertia[b]) @ R.T,
+            center=tuple(m.body_ipos[b]),
+            joints=tuple(self.joint(j) for j in range(first, first + count)),
+            parent=self.body_names[parent] if parent else None,
+            position=tuple(m.body_pos[b]),
+            orientation=tuple(m.body_quat[b]),
+            shapes=tuple(shapes),
+        )
+
+    def joint(self, j):
+        """A joint with its spring, damper, armature and limits."""
+        m, name = self.m, self.joint_names[j]
+        kind, q, u = m.jnt_type[j], m.jnt_qposadr[j], m.jnt_dofadr[j]
+        n = (6, 3, 1, 1)[kind]
+        if np.any(m.dof_frictionloss[u : u + n] > 0):
+            self.leave_out(f"dry friction of the joint {name!r}")
+        for polynomial in ("jnt_stiffnesspoly", "dof_dampingpoly"):
+            own = getattr(m, polynomial, None)
+            if own is not None and np.any(own[j if polynomial.startswith("jnt") else slice(u, u + n)]):
+                self.leave_out(f"nonlinear {'spring' if polynomial.startswith('jnt') else 'damper'} of the joint {name!r}")
+        if getattr(m, "jnt_actfrclimited", np.zeros(m.njnt))[j] and m.nu:
+            self.leave_out(f"limit of the actuator forces on the joint {name!r}")
+        common = {
+            "name": name,
+            "stiffness": float(m.jnt_stiffness[j]),
+            "damping": tuple(m.dof_damping[u : u + n]) if n > 1 else float(m.dof_damping[u]),
+            "armature": tuple(m.dof_armature[u : u + n]) if n > 1 else float(m.dof_armature[u]),
+        }
+        limited = m.jnt_limited[j] and not m.opt.disableflags & self.mujoco.mjtDisableBit.mjDSBL_LIMIT
+        if kind == 0:
+            return parts.Free(**common)
+        if kind == 1:
+            limit = float(m.jnt_range[j, 1]) if limited else None
+            return parts.Spherical(tuple(m.jnt_pos[j]), rest=tuple(m.qpos_spring[q : q + 4]), limit=limit, **common)
+        return (parts.Prismatic if kind == 2 else parts.Revolute)(
+            tuple(m.jnt_axis[j]),
+            tuple(m.jnt_pos[j]),
+            reference=float(m.qpos0[q]),
+            rest=float(m.qpos_spring[q]),
+            limits=tuple(m.jnt_range[j]) if limited else None,
+            **common,
+        )
+
+    # ------------------------------------------------------------------------------------------------------------- shapes
+    def shape(self, g):
+        """A geom; its size is in MuJoCo's half lengths."""
+        m, kind, (a, b, c) = self.m, GEOMS[self.m.geom_type[g]], map(float, self.m.geom_size[g])
+        common = {"name": self.geom_names[g], "position": tuple(m.geom_pos[g]), "orientation": tuple(m.geom_quat[g])}
+        if kind == "mesh":
+            return parts.Points(self.hull(m.geom_dataid[g]), **common)
+        return {
+            "plane": lambda: parts.Plane(**common),
+            "sphere": lambda: parts.Sphere(a, **common),
+            "capsule": lambda: parts.Capsule(a, 2 * b, **common),
+            "cylinder": lambda: parts.Cylinder(a, 2 * b, **common),
+            "ellipsoid": lambda: parts.Ellipsoid((a, b, c), **common),
+            "box": lambda: parts.Box((2 * a, 2 * b, 2 * c), **common),
+        }[kind]()
+
+    def hull(self, mesh):
+        """Corners (k, 3) of the convex hull of a mesh."""
+        m = self.m
+        first, count = m.mesh_vertadr[mesh], m.mesh_vertnum[mesh]
+        points = np.array(m.mesh_vert[first : first + count], float)
+        graph = m.mesh_graphadr[mesh]
+        if graph >= 0:
+            n = m.mesh_graph[graph]
+            points = points[m.mesh_graph[graph + 2 + n : graph + 2 + 2 * n]]
+        return np.unique(points, axis=0)
+
+    def pairs(self, which):
+        """``(pairs of geoms, friction coefficient of each)``: those that MuJoCo would test, by its rules."""
+        m = self.m
+        filter_parents = not m.opt.disableflags & self.mujoco.mjtDisableBit.mjDSBL_FILTERPARENT
+        excluded = {(s >> 16, s & 0xFFFF) for s in map(int, m.exclude_signature)}
+        weld = m.body_weldid
+        found = {}
+        for a in range(m.ngeom):
+            for b in range(a + 1, m.ngeom):
+                one, two = int(m.geom_bodyid[a]), int(m.geom_bodyid[b])
+                if not (m.geom_contype[a] & m.geom_conaffinity[b] or m.geom_contype[b] & m.geom_conaffinity[a]):
+                    continue
+                w, v = weld[one], weld[two]
+                if w == v or (one, two) in excluded or (two, one) in excluded:
+                    continue
+                above = weld[m.body_parentid[w]], weld[m.body_parentid[v]]
+                if filter_parents and w and v and (w == above[1] or v == above[0]):
+                    continue
+                found[a, b] = self.friction(a, b)
+        for k in range(m.npair):
+            a, b = sorted((int(m.pair_geom1[k]), int(m.pair_geom2[k])))
+            found[a, b] = self.of_dim(int(m.pair_dim[k]), m.pair_friction[k, 0], f"{self.geom_names[a]!r} and {self.geom_names[b]!r}")
+            if m.pair_dim[k] > 1 and m.pair_friction[k, 0] != m.pair_friction[k, 1]:
+                self.leave_out(f"anisotropic friction between {self.geom_names[a]!r} and {self.geom_names[b]!r}, taken as isotropic")
+        chosen, materials, none = [], [], {}
+        for (a, b), mu in found.items():
+            fixed = not weld[m.geom_bodyid[a]] or not weld[m.geom_bodyid[b]]
+            if which == "world" and not fixed:
+                continue
+            kinds = [GEOMS[m.geom_type[g]] for g in (a, b)]
+            named = tuple(sorted(("points" if kind == "mesh" else kind for kind in kinds), key=_order))
+            if named not in pairs.KERNELS:
+                none.setdefault(" and ".join(kinds), []).append(f"{self.geom_names[a]!r} and {self.geom_names[b]!r}")
+                continue
+            chosen.append((a, b))
+            materials.append(float(mu))
+        for kinds, names in none.items():
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            self.leave_out(f"contact of {kinds}: {', '.join(names[:3])}{more}")
+        return chosen, materials
+
+    def friction(self, a, b):
+        """Of two geoms: the larger one, or that of the geom with the higher priority."""
+        m, order = self.m, self.m.geom_priority[a] - self.m.geom_priority[b]
+        mu = [m.geom_friction[g, 0] for g in (a, b)]
+        dim = [m.geom_condim[g] for g in (a, b)]
+        value, dim = (max(mu), max(dim)) if not order else (mu[0], dim[0]) if order > 0 else (mu[1], dim[1])
+        return self.of_dim(dim, value, None)
+
+    def of_dim(self, dim, mu, names):
+        """Friction of a contact of this many dimensions."""
+        del names
+        if dim > 3:
+            self.turning = True
+        return 0.0 if dim == 1 else mu
+
+    # ------------------------------------------------------------------------------------------------------ what else there is
+    def loops(self):
+        """Equalities as constraints."""
+        m, eq, out = self.m, self.mujoco.mjtEq, []
+        if m.opt.disableflags & self.mujoco.mjtDisableBit.mjDSBL_EQUALITY:
+            return out
+        for k in range(m.neq):
+            kind, data, name = m.eq_type[k], m.eq_data[k], self._name("equality", k)
+            if not m.eq_active0[k]:
+                continue
+            on_bodies = m.eq_objtype[k] == self.mujoco.mjtObj.mjOBJ_BODY
+            one, two = int(m.eq_obj1id[k]), int(m.eq_obj2id[k])
+            if kind in (eq.mjEQ_CONNECT, eq.mjEQ_WELD):
+                points = data[:3], data[3:6]
+                frames = [np.zeros(3), np.zeros(3)], [np.eye(3), np.eye(3)]
+                if not on_bodies:
+                    # Sites: frames of their own in their bodies.
+                    frames = [m.site_pos[one], m.site_pos[two]], [_matrix(m.site_quat[s]) for s in (one, two)]
+                    one, two = (int(m.site_bodyid[s]) for s in (one, two))
+                names = self.body_names[one], self.body_names[two]
+                if kind == eq.mjEQ_CONNECT:
+                    if not on_bodies:
+                        points = np.zeros(3), np.zeros(3)
+                    first, second = (x + R @ p for x, R, p in zip(*frames, points, strict=True))
+                    out.append(parts.Connect(*names, tuple(first), tuple(second), name))
+                else:
+                    if on_bodies:
+                        out.append(parts.Weld(*names, tuple(data[3:6]), tuple(data[6:10]), tuple(data[:3]), name))
+                    else:
+                        orientation = quaternion(frames[1][0] @ frames[1][1].T)
+                        out.append(parts.Weld(*names, tuple(frames[0][0]), tuple(orientation), tuple(frames[0][1]), name))
+            elif kind == eq.mjEQ_JOINT:
+                second = self.joint_names[two] if two >= 0 else None
+                out.append(parts.Couple(self.joint_names[one], second, tuple(data[:5]), name))
+            else:
+                self.leave_out(f"the equality {name!r}")
+        return out
+
+    def motors(self):
+        """``(motors, their places in MuJoCo's order)``: actuators that are functions of control, coordinate and velocity of one joint."""
+        m, out, take = self.m, [], []
+        if m.opt.disableflags & self.mujoco.mjtDisableBit.mjDSBL_ACTUATION:
+            return out, take
+        for i in range(m.nu):
+            name = self._name("actuator", i)
+            j = int(m.actuator_trnid[i, 0])
+            on_joint = m.actuator_trntype[i] in (0, 1) and m.jnt_type[j] in (2, 3)
+            plain = m.actuator_dyntype[i] == 0 and m.actuator_gaintype[i] == 0 and m.actuator_biastype[i] in (0, 1)
+            if not (on_joint and plain):
+                why = "has a state or a gain that is not fixed" if on_joint else "acts on no joint with one axis"
+                self.leave_out(f"the actuator {name!r}, which {why}")
+                continue
+            offset, slope, rate = map(float, m.actuator_biasprm[i, :3] if m.actuator_biastype[i] else (0, 0, 0))
+            take.append(i)
+            out.append(
+                parts.Motor(
+                    self.joint_names[j],
+                    float(m.actuator_gear[i, 0]),
+                    float(m.actuator_gainprm[i, 0]),
+                    offset,
+                    slope,
+                    rate,
+                    tuple(m.actuator_ctrlrange[i]) if m.actuator_ctrllimited[i] else None,
+                    tuple(m.actuator_forcerange[i]) if m.actuator_forcelimited[i] else None,
+                    name,
+                )
+            )
+        return out, take
+
+    def medium(self):
+        """The medium, if it is denser than a vacuum, or viscous."""
+        m = self.m
+        if not (m.opt.density or m.opt.viscosity):
+            return None
+        mass = np.maximum(m.body_mass[1:], 1e-15)[:, None]
+        I = m.body_inertia[1:]  # noqa: E741
+        edges = np.sqrt(np.maximum(6 * (I.sum(axis=1, keepdims=True) - 2 * I) / mass, 1e-15 * 6))
+        edges = np.where(m.body_mass[1:, None] < 1e-15, 0.0, edges)
+        numbers = (m.opt.density, m.opt.viscosity, m.opt.wind, m.body_iquat[1:], edges)
+        import jax.numpy as jnp
+
+        return forces.Medium(*(jnp.asarray(x, float) for x in numbers))
+
+    def rest(self):
+        """Note what else there is and is not taken."""
+        m = self.m
+        if getattr(self, "turning", False):
+            self.leave_out("torsional and rolling friction (condim 4 and 6)")
+        for i in range(m.ntendon):
+            acts = m.tendon_stiffness[i] or m.tendon_damping[i] or m.tendon_frictionloss[i] or m.tendon_limited[i]
+            if acts or getattr(m, "tendon_armature", np.zeros(m.ntendon))[i]:
+                self.leave_out(f"the tendon {self._name('tendon', i)!r}")
+        for name, what in (("nflex", "deformable bodies (flex)"), ("nplugin", "plugins"), ("nhfield", "height fields")):
+            if getattr(m, name, 0):
+                self.leave_out(what)
+        if (m.opt.density or m.opt.viscosity) and np.any(m.geom_fluid[:, 0] > 0):
+            self.leave_out("the ellipsoid model of drag, in whose place is that of the boxes of inertia")
+
+
+def _order(kind):
+    return pairs.ORDER.index(kind) if kind in pairs.ORDER else len(pairs.ORDER)
+
+
+def _matrix(p):
+    w, x, y, z = np.asarray(p, float) / np.linalg.norm(p)
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def _plane(system):
+    """Axis of the world across which nothing moves and no contact points, at the reference and at other configurations; None: there is none."""
+    layout = system._layout
+    if len(layout.quaternions):
+        return None
+    q0, _ = system.initial_state()
+    flat = {0, 1, 2}
+    for k in range(4):
+        q = q0 + k * np.cos(1 + 3.7 * k * np.arange(layout.n_q))
+        places = system.places(0.0, q)
+        w, v = np.abs(np.asarray(places.w)), np.abs(np.asarray(places.v))
+        n = np.abs(np.asarray(system.touches(0.0, q).normal))[: len(system.contacts) - 2 * len(system.structure.limits)]
+        flat &= {i for i in range(3) if w[:, [j for j in range(3) if j != i]].max() < FLAT and v[:, i].max() < FLAT * (1 + v.max())}
+        flat = {i for i in flat if not n.size or n[:, i].max() < FLAT}
+    return min(flat) if flat else None
+
+
