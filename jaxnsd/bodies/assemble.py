@@ -14,7 +14,7 @@ from .loops import Loops
 from .multibody import Multibody
 from .parts import Body, Connect, Couple, Motor, Pair, Shape, Spring, Weld, several
 from .rotations import IDENTITY, turn_back
-from .structure import JointOf, ShapeOf, Structure, find
+from .structure import SIZES, JointOf, ShapeOf, Structure, find
 
 #: A moment of inertia may exceed the sum of the two others by this part: what was typed, or computed in single precision.
 TRIANGLE = 1e-6
@@ -137,7 +137,7 @@ def assemble(
         gravity=_vector(gravity, 3),
         mass=_stack([body.mass for body in bodies]),
         center=_stack([body.center for body in bodies], 3),
-        inertia=jnp.stack([_tensor(body.inertia) for body in bodies]),
+        inertia=_together([_tensor(body.inertia) for body in bodies], (3, 3)),
         position=_stack([body.position for body in bodies], 3),
         orientation=_stack([body.orientation for body in bodies], 4),
         joint_position=_stack([getattr(joint, "position", parts.ZERO) for joint in joint_parts], 3),
@@ -148,11 +148,11 @@ def assemble(
         damping=_per_velocity(joint_parts, joints, "damping"),
         armature=_per_velocity(joint_parts, joints, "armature"),
         limits=_stack([_limits(joint_parts[j]) for j in limited], 2),
-        limit_restitution=jnp.broadcast_to(_number(limit_restitution), (len(limited),)),
+        limit_restitution=jnp.broadcast_to(jnp.asarray(_number(limit_restitution)), (len(limited),)),
         shape_position=_stack([shape.position for shape in shape_parts], 3),
         shape_orientation=_stack([shape.orientation for shape in shape_parts], 4),
         shape_size=_stack([shape.size() for shape in shape_parts], 3),
-        points=tuple(jnp.asarray(shape.points, float) for shape in shape_parts if isinstance(shape, parts.Points)),
+        points=tuple(jnp.asarray(_number(shape.points)) for shape in shape_parts if isinstance(shape, parts.Points)),
         friction=_stack([m[0] for m in materials]),
         restitution=_stack([m[1] for m in materials]),
         tangential_restitution=_stack([m[2] for m in materials]),
@@ -176,11 +176,23 @@ def assemble(
 
 # --------------------------------------------------------------------------------------------------------------- numbers
 def _number(x):
-    return jnp.asarray(x, float) if not isinstance(x, jax.Array) or not jnp.issubdtype(x.dtype, jnp.floating) else x
+    """A floating number or array: of NumPy as long as nothing is an array of JAX, so that a model of many parts is put together at once."""
+    if isinstance(x, jax.Array):
+        return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
+    return np.asarray(x, float)
+
+
+def _together(values, shape):
+    """An array (k, *shape) of NumPy or JAX arrays."""
+    if not values:
+        return jnp.zeros((0, *shape))
+    if any(isinstance(x, jax.Array) for x in values):
+        return jnp.stack([jnp.asarray(x, float) if isinstance(x, np.ndarray) else x for x in values])
+    return jnp.asarray(np.stack(values))
 
 
 def _vector(x, n):
-    x = jnp.stack([_number(e) for e in x]) if isinstance(x, (tuple, list)) else _number(x)
+    x = _number(x) if isinstance(x, (np.ndarray, jax.Array)) or all(np.isscalar(e) for e in x) else _together([_number(e) for e in x], ())
     if x.shape != (n,):
         raise ValueError(f"assemble: a vector must have {n} numbers, got shape {x.shape}: {x!r}")
     return x
@@ -188,37 +200,38 @@ def _vector(x, n):
 
 def _stack(values, n=None):
     """An array (k,) of numbers, or (k, n) of vectors."""
-    if not values:
-        return jnp.zeros((0,) if n is None else (0, n))
-    return jnp.stack([_number(x) if n is None else _vector(x, n) for x in values])
+    return _together([_number(x) if n is None else _vector(x, n) for x in values], () if n is None else (n,))
 
 
 def _joined(values):
-    return jnp.concatenate([jnp.ravel(_number(x)) for x in values]) if values else jnp.zeros((0,))
+    values = [_number(x).reshape(-1) for x in values]
+    known = not any(isinstance(x, jax.Array) for x in values)
+    return jnp.asarray(np.concatenate(values)) if values and known else jnp.concatenate(values) if values else jnp.zeros((0,))
 
 
 def _tensor(inertia):
-    if isinstance(inertia, (tuple, list)) and len(inertia) == 3 and np.ndim(inertia[0]) == 0:
-        inertia = jnp.stack([_number(x) for x in inertia])
-    inertia = _number(inertia)
+    inertia = _number(inertia) if not isinstance(inertia, (tuple, list)) or np.ndim(inertia[0]) else _vector(inertia, len(inertia))
     if inertia.shape == (3,):
-        return jnp.diag(inertia)
+        return jnp.diag(inertia) if isinstance(inertia, jax.Array) else np.diag(inertia)
     if inertia.shape != (3, 3):
         raise ValueError(f"assemble: inertia must be (3,) moments or a tensor (3, 3), got shape {inertia.shape}")
     return inertia
 
 
 def _per_velocity(joint_parts, joints, name):
-    values = [
-        jnp.broadcast_to(_number(getattr(part, name)), (part.n_u,)) for part, of in zip(joint_parts, joints, strict=True) if not of.prescribed
-    ]
-    return jnp.concatenate(values) if values else jnp.zeros((0,))
+    values = []
+    for part, of in zip(joint_parts, joints, strict=True):
+        if not of.prescribed:
+            value = _number(getattr(part, name))
+            numpy = jnp if isinstance(value, jax.Array) else np
+            values.append(numpy.broadcast_to(value, (part.n_u,)))
+    return _joined(values)
 
 
 def _rest(joint, body):
     if joint.kind == "free":
-        return jnp.concatenate([_vector(body.position, 3), _vector(body.orientation, 4)])
-    return _vector(joint.rest, 4) if joint.kind == "ball" else _number(joint.rest)
+        return _joined([_vector(body.position, 3), _vector(body.orientation, 4)])
+    return _vector(joint.rest, 4) if joint.kind == "ball" else joint.rest
 
 
 def _limits(joint):
@@ -252,7 +265,7 @@ def _control(control, n, motors):
         if count != 3:
             raise TypeError(f"assemble: control must be a function of (t, q, u), got one of {count} arguments")
         return _function(control)
-    control = _number(control)
+    control = jnp.asarray(_number(control))
     if control.shape != (n,):
         names = ", ".join(motor.name or motor.joint for motor in motors)
         raise ValueError(f"assemble: control must have shape ({n},), one number for each motor ({names or 'none'}), got {control.shape}")
@@ -389,6 +402,8 @@ def _material(of_pair, of_shapes, otherwise):
     if len(said) < 2:
         return said[0] if said else otherwise
     square = said[0] * said[1]
+    if not isinstance(square, jax.Array):
+        return np.sqrt(square)
     return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
 
 
@@ -495,15 +510,22 @@ def _check_inertia(name, tensor):
 def _check_moved(system):
     """Every velocity must move something: else the mass matrix is singular."""
     layout, structure = system._layout, system.structure
-    M = np.asarray(system.M(0.0, system.initial_state()[0]))
-    diagonal = np.diagonal(M)
+    mass, inertia = np.asarray(system.mass), np.abs(np.asarray(system.inertia)).max(axis=(1, 2))
+    armature = np.asarray(system.armature)
     for j, joint in enumerate(structure.joints):
         if joint.prescribed:
             continue
-        own = diagonal[layout.u_at[j] : layout.u_at[j] + {"free": 6, "ball": 3}.get(joint.kind, 1)]
-        if not np.all(own > 0):
+        u, n = layout.u_at[j], SIZES[joint.kind][1]
+        moved = layout.moves[1:, u]
+        turns = joint.kind != "slide"
+        # A point mass on the axis of a hinge is not looked for: it shows as a singular mass matrix where a run begins.
+        there = mass[moved].sum() > 0 or (turns and inertia[moved].sum() > 0)
+        if joint.kind == "free":
+            there = mass[moved].sum() > 0 and inertia[moved].sum() + (mass[moved] > 0).sum() > 1
+        if not there and not np.all(armature[u : u + n] > 0):
             body = structure.bodies[joint.body - 1]
             raise ValueError(
-                f"assemble: what the joint {joint.name!r} of {body!r} moves must have mass and inertia, got {own} on the diagonal of the "
-                "mass matrix; give the body a mass, an inertia or an armature"
+                f"assemble: what the joint {joint.name!r} of {body!r} moves must have mass and inertia, got a mass of "
+                f"{mass[moved].sum():g} kg and an inertia of {inertia[moved].sum():g} kg m^2; give the body a mass, an inertia, or its "
+                "joint an armature"
             )

@@ -142,6 +142,16 @@ def clipped(ref, inc, axis, scale):
         found.append((inside, gap, corner, corner - gap[:, None] * m, -m))
 
     there, gap, on_ref, on_inc, normal = (jnp.stack(parts, axis=1) for parts in zip(*found, strict=True))
+    # Faces that are not opposite to each other have nothing in common: the corner that is farthest out stands for how far apart they are.
+    corner = y - jnp.sum(jnp.where(cosines < 0, -1.0, 1.0)[:, None] * k[:, None] * S, axis=-1)
+    height = dot(corner - middle, n)
+    alone = height, corner - height[:, None] * n, corner, n
+    instead = ~there.any(axis=1)[:, None] & (jnp.arange(there.shape[1]) == 0)[None]
+    there = there | instead
+    gap, on_ref, on_inc, normal = (
+        jnp.where(instead if many.ndim == 2 else instead[..., None], one[:, None], many)
+        for one, many in zip(alone, (gap, on_ref, on_inc, normal), strict=True)
+    )
     # Of the twelve that may be there at most eight are: those first.
     before = jnp.cumsum(there, axis=1, dtype=jnp.int32)
     mask = there[:, None] & (before[:, None] - 1 == jnp.arange(ROWS)[None, :, None])
@@ -158,7 +168,6 @@ def _of_edge(p, p_end, along, face, middle, h_u, h_v):
     n, u, v = face
     d = p_end - p
     enter, leave = jnp.zeros_like(h_u), jnp.ones_like(h_u)
-    by_u = by_v = None
     within = jnp.ones(h_u.shape, bool)
     crossed = []
     for axis, half in ((u, h_u), (v, h_v)):
@@ -168,7 +177,6 @@ def _of_edge(p, p_end, along, face, middle, h_u, h_v):
         low, high = jnp.minimum(low, high), jnp.maximum(low, high)
         within = within & (moving | (jnp.abs(a) <= half))
         crossed.append((jnp.where(moving, low, -jnp.inf), jnp.where(moving, high, jnp.inf)))
-    del by_u, by_v
     (low_u, high_u), (low_v, high_v) = crossed
     enter = jnp.maximum(0.0, jnp.maximum(low_u, low_v))
     leave = jnp.minimum(1.0, jnp.minimum(high_u, high_v))
@@ -188,8 +196,10 @@ def _of_edge(p, p_end, along, face, middle, h_u, h_v):
         edges = _of_lines(foot, side, point, along, normal)
         proper = (square > CLOSE**2) & (dot(normal, n) > 0.5)
         two = tuple(_choose(proper, e, c) for e, c in zip(edges, corner, strict=True))
+        # A steep edge beside the face is no contact: it counts where it has penetrated alone.
+        there = within & (proper | (height <= 0))
         if own is None:
-            rows.append((within & (leave < 1), *two))
+            rows.append((there & (leave < 1), *two))
         else:
-            rows.append((within, *(_choose(own, c, e) for c, e in zip(corner, two, strict=True))))
+            rows.append((there | (within & own), *(_choose(own, c, e) for c, e in zip(corner, two, strict=True))))
     return rows

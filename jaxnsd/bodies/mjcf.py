@@ -173,26 +173,20 @@ class _Importer:
         gravity = np.zeros(3) if disabled & bits.mjDSBL_GRAVITY else m.opt.gravity
         control = np.asarray(control)[take] if control is not None and not callable(control) and np.shape(control) == (m.nu,) else control
 
-        def made(plane):
-            return assemble(
-                bodies,
-                [shapes[g] for g in touching if m.geom_bodyid[g] == 0],
-                gravity=tuple(gravity),
-                contacts=[
-                    parts.Pair(self.geom_names[a], self.geom_names[b], mu, *restitution)
-                    for (a, b), mu in zip(chosen, materials, strict=True)
-                ],
-                limit_restitution=limit_restitution,
-                loops=loops,
-                motors=motors,
-                control=control,
-                medium=self.medium(),
-                plane=plane,
-            )
-
-        system = made(None if plane == "auto" else plane)
-        if plane == "auto" and (found := _plane(system)) is not None:
-            system = made(found)
+        system = assemble(
+            bodies,
+            [shapes[g] for g in touching if m.geom_bodyid[g] == 0],
+            gravity=tuple(gravity),
+            contacts=[
+                parts.Pair(self.geom_names[a], self.geom_names[b], mu, *restitution) for (a, b), mu in zip(chosen, materials, strict=True)
+            ],
+            limit_restitution=limit_restitution,
+            loops=loops,
+            motors=motors,
+            control=control,
+            medium=self.medium(),
+            plane=self.plane(chosen) if plane == "auto" else plane,
+        )
         if self.left_out:
             text = f"{self.caller}: not taken: {'; '.join(self.left_out)}"
             if strict:
@@ -201,6 +195,41 @@ class _Importer:
             structure = dataclasses.replace(system.structure, left_out=tuple(self.left_out))
             system = dataclasses.replace(system, structure=structure)
         return system
+
+    def plane(self, chosen):
+        """Axis of the world across which nothing moves and no contact points; None: there is none.
+
+        All hinges are parallel to it and all sliders across it, as they are at the reference, so they stay so. Of two shapes one is a plane
+        that is parallel to it, or both are symmetric about one plane across it.
+        """
+        m = self.m
+        if np.any(m.jnt_type < 2):
+            return None
+        data = self.mujoco.MjData(m)
+        self.mujoco.mj_kinematics(m, data)
+        for k in range(3):
+            along = np.abs(data.xaxis[:, k])
+            if np.any(np.abs(along - (m.jnt_type == 3)) > FLAT):
+                continue
+
+            def across(g, k=k):
+                """Where the shape's plane of symmetry is; None: it has none."""
+                cosines = np.abs(data.geom_xmat[g].reshape(3, 3)[k])
+                kind = GEOMS[m.geom_type[g]]
+                straight = {"sphere": True, "capsule": cosines[2] < FLAT, "cylinder": cosines[2] < FLAT}
+                return data.geom_xpos[g, k] if straight.get(kind, cosines.max() > 1 - FLAT and kind != "mesh") else None
+
+            flat = True
+            for pair in chosen:
+                planes = [g for g in pair if GEOMS[m.geom_type[g]] == "plane"]
+                if planes:
+                    flat &= abs(data.geom_xmat[planes[0]].reshape(3, 3)[k, 2]) < FLAT
+                else:
+                    a, b = map(across, pair)
+                    flat &= a is not None and b is not None and abs(a - b) < FLAT
+            if flat:
+                return k
+        return None
 
     # ------------------------------------------------------------------------------------------------------------- bodies
     def body(self, b, shapes):
@@ -454,22 +483,3 @@ def _matrix(p):
             [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
         ]
     )
-
-
-def _plane(system):
-    """Axis of the world across which nothing moves and no contact points, at the reference and at other configurations; None: there is none."""
-    layout = system._layout
-    if len(layout.quaternions):
-        return None
-    q0, _ = system.initial_state()
-    flat = {0, 1, 2}
-    for k in range(4):
-        q = q0 + k * np.cos(1 + 3.7 * k * np.arange(layout.n_q))
-        places = system.places(0.0, q)
-        w, v = np.abs(np.asarray(places.w)), np.abs(np.asarray(places.v))
-        n = np.abs(np.asarray(system.touches(0.0, q).normal))[: len(system.contacts) - 2 * len(system.structure.limits)]
-        flat &= {i for i in range(3) if w[:, [j for j in range(3) if j != i]].max() < FLAT and v[:, i].max() < FLAT * (1 + v.max())}
-        flat = {i for i in flat if not n.size or n[:, i].max() < FLAT}
-    return min(flat) if flat else None
-
-

@@ -85,7 +85,7 @@ class Multibody(System):
 
     @property
     def contacts(self) -> tuple[Contact, ...]:
-        """What touches in each row of `gap`: a `Contact` with the names ``first`` and ``second`` of two shapes, or of a joint and its limit."""
+        """What touches in each row of `gap`: a `Contact` with the names of two shapes, or of a joint and its limit, ``first`` and ``second``."""
         return rows(self.structure)
 
     @property
@@ -143,15 +143,19 @@ class Multibody(System):
 
     def initial_state(self) -> tuple[jax.Array, jax.Array]:
         """``(q0, u0)``: joints at their reference, free bodies where their frame says, all at rest."""
-        q, structure = [], self.structure
-        for j, joint in enumerate(structure.joints):
+        n_b, n_j, places = len(self.body_names), len(self.joint_names), []
+        one = n_j + 7 * n_b
+        for j, joint in enumerate(self.structure.joints):
             if joint.kind == "free":
-                q += [self.position[joint.body - 1], self.orientation[joint.body - 1]]
+                b = joint.body - 1
+                places += [*(n_j + 3 * b + np.arange(3)), *(n_j + 3 * n_b + 4 * b + np.arange(4))]
             elif joint.kind == "ball":
-                q.append(jnp.asarray([1.0, 0.0, 0.0, 0.0], self.mass.dtype))
+                places += [one, one + 1, one + 1, one + 1]
             elif not joint.prescribed:
-                q.append(self.reference[j : j + 1])
-        return jnp.concatenate(q), jnp.zeros((self._layout.n_u,), self.mass.dtype)
+                places.append(j)
+        constants = jnp.asarray([1.0, 0.0], self.mass.dtype)
+        numbers = jnp.concatenate([self.reference, self.position.reshape(-1), self.orientation.reshape(-1), constants])
+        return numbers[np.array(places)], jnp.zeros((self._layout.n_u,), self.mass.dtype)
 
     def q_dot(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Of quaternions 1/2 p (0, omega); else u."""
@@ -362,7 +366,7 @@ def _woven(layout, straight, turned):
 
 # ------------------------------------------------------------------------------------------------------ rows of the contacts
 def _limits(structure):
-    """``(number of the limit, joint, side)`` of the rows of limits: sides 0 and 1 are the lower and the upper limit; a ball joint has one."""
+    """``(number of the limit, joint, side)`` of the rows of limits: side 0 is the lower one, 1 the upper one; a ball joint has one."""
     sides = [(k, j, side) for k, j in enumerate(structure.limits) for side in ((1,) if structure.joints[j].kind == "ball" else (0, 1))]
     return tuple(sides)
 

@@ -12,9 +12,7 @@ import numpy as np
 
 from . import boxes
 from .frames import Touch
-from .lists import pick
 from .rotations import cross, dot, turn, turn_back
-
 
 #: Order of the kinds in a pair: the kernel of (a, b) takes a first.
 ORDER = ("plane", "sphere", "capsule", "box", "cylinder", "ellipsoid", "points")

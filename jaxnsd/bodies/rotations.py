@@ -14,7 +14,7 @@ def product(p, r):
 
 
 def matrix(p):
-    """Rotation matrices (..., 3, 3) of quaternions (..., 4), the same for every multiple of p: no scheme sees the length of a quaternion."""
+    """Rotation matrices (..., 3, 3) of quaternions (..., 4), the same for every multiple of p: its length has no effect."""
     p = p * jnp.sqrt(2 / dot(p, p))[..., None]
     w, x, y, z = (p[..., i] for i in range(4))
     rows = (

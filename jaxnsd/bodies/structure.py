@@ -61,7 +61,7 @@ class Structure:
     couples: tuple[tuple[int, int], ...] = ()  # joints; -1: none
     springs: tuple[tuple[int, int], ...] = ()  # bodies
     motors: tuple[tuple[str, int], ...] = ()  # names, joints
-    #: Axis (0, 1, 2) of the world to which all motion is perpendicular, so that contacts have one tangential direction; None: motion in space.
+    #: Axis (0, 1, 2) of the world to which all motion is perpendicular: contacts have one tangential direction; None: motion in space.
     plane: int | None = None
     #: Whether springs of joints, motors that feed back, and the drag of a medium are there at all: what is not there is not computed.
     has: frozenset = frozenset()
@@ -104,7 +104,7 @@ class Layout:
         self.n_b = n_b
         of_body = [[j for j, joint in enumerate(joints) if joint.body == b] for b in range(n_b + 1)]
 
-        # Chain of elements, each with its parent (element + 1; 0: the world), joint (n_j: none) and the body whose frame it starts (n_b: none).
+        # Elements, each with its parent (element + 1; 0: the world), joint (n_j: none) and the body whose frame it starts (n_b: none).
         parent, joint_of, offset, last = [], [], [], [0]
         for b in range(1, n_b + 1):
             above = last[structure.parents[b - 1]]
