@@ -486,12 +486,12 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
     if "M" in look:
         _mass_matrix(look, name, at_start)
     if known(t1, dt):
-        _admissible(look, name, scheme, t1 - t0, dt, q0, at_start)
+        _admissible(look, name, scheme, t1 - t0, dt, q0, at_start, getattr(system, "contacts", ()))
     elif "M" in look:
         _independent(look, name, at_start)
 
 
-def _admissible(look, name, scheme, duration, dt, q0, at_start):
+def _admissible(look, name, scheme, duration, dt, q0, at_start, contacts):
     """Check gaps, constraints and velocities of constraints against what a step can make of them."""
     position_level = getattr(scheme, "scheme", scheme).position_level  # a wrapped scheme says it for `LocatedImpacts`
     eps = float(np.finfo(q0.dtype).eps)
@@ -509,8 +509,10 @@ def _admissible(look, name, scheme, duration, dt, q0, at_start):
     gap, tolerance = look["gap"], position(look["W_N"], POSITION_LEVEL_GAP)
     if np.any(gap < -tolerance):
         worst = int(np.argmin(gap + tolerance))
+        # A system of bodies knows what touches.
+        touching = f" ({contacts[worst]})" if isinstance(contacts, tuple) and len(contacts) == gap.size else ""
         raise ValueError(
-            f"{name}: contact {worst} must be open or closed {at_start}, got the gap {gap[worst]:.3g}, a penetration deeper than "
+            f"{name}: contact {worst}{touching} must be open or closed {at_start}, got the gap {gap[worst]:.3g}, a penetration deeper than "
             f"{tolerance[worst]:.3g}, the most that {scheme.name} takes with dt = {dt:g}; correct q0 or the sign of gap(t, q); "
             "jaxnsd.project_position(system, q0, t0) gives the nearest configuration without penetration"
         )

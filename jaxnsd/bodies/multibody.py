@@ -103,8 +103,10 @@ class Multibody(System):
         """Names of the velocities with their units."""
         return _names(self.structure, 1)
 
-    def where(self, name: str) -> int:
+    def where(self, name: str, kind: str | None = None) -> int:
         """Place of a body, joint, shape or motor in the arrays of its kind, by its name.
+
+        kind: "body", "joint", "shape" or "motor"; None: whichever has the name. A joint without a name of its own has that of its body
 
         Raises KeyError for a name that there is not, or that is one of several kinds with different places.
         """
@@ -116,11 +118,15 @@ class Multibody(System):
             "shape": tuple(s.name for s in self.structure.shapes),
             "motor": self.motor_names,
         }
-        found = {names.index(name) for names in kinds.values() if name in names}
-        if len(found) == 1:
-            return found.pop()
+        if kind is not None:
+            find("kind of part", kind, tuple(kinds))
+            return find(kind, name, kinds[kind])
+        found = {kind: names.index(name) for kind, names in kinds.items() if name in names}
+        if len(set(found.values())) == 1:
+            return next(iter(found.values()))
         if found:
-            raise KeyError(f"{name!r} is the name of several parts, at {sorted(found)}; give them different names")
+            places = " and ".join(f"{kind} {place}" for kind, place in found.items())
+            raise KeyError(f"{name!r} is the name of several parts, {places}; say the kind, too: where({name!r}, {next(iter(found))!r})")
         return find("body, joint, shape or motor", name, tuple(n for names in kinds.values() for n in names))
 
     def defines(self, name: str) -> bool:

@@ -1,0 +1,196 @@
+"""Gaps of shapes against brute-force minimisation; how they change is how the bodies move."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+from scipy.spatial.transform import Rotation
+
+from jaxnsd import bodies
+from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Pair, Plane, Points, Sphere
+
+STONE = np.array([[0.3, 0.1, 0.0], [-0.2, 0.25, 0.1], [-0.1, -0.3, 0.05], [0.0, 0.0, 0.35], [0.05, 0.1, -0.3]])
+SHAPES = {
+    "ball": Sphere(0.25),
+    "ball2": Sphere(0.15, position=(0.05, 0.0, -0.1)),
+    "pill": Capsule(0.12, 0.5),
+    "pill2": Capsule(0.1, 0.4, position=(0.1, 0, 0), orientation=(0.8, 0.0, 0.6, 0.0)),
+    "brick": Box((0.4, 0.6, 0.8)),
+    "brick2": Box((0.5, 0.3, 0.4), orientation=(0.6, 0.8, 0.0, 0.0)),
+    "can": Cylinder(0.2, 0.5),
+    "egg": Ellipsoid((0.2, 0.3, 0.4)),
+    "stone": Points(STONE),
+}
+NAMES = list(SHAPES)
+PAIRS = [
+    *(("floor", name) for name in ("ball", "pill", "brick", "can", "egg", "stone")),
+    *(("ball", "ball2"), ("ball", "pill"), ("pill", "pill2"), ("ball", "brick"), ("pill", "brick"), ("ball", "can"), ("brick", "brick2")),
+]
+FLOOR = np.array([0.1, -0.2, -0.5]), Rotation.from_euler("xyz", (0.3, -0.4, 0.2))
+N = 12
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """All kinds at random poses and velocities, everything from one compiled program."""
+    # The sizes do not matter here for the inertia.
+    parts = [Body(name, 1.0, (1.0, 1.0, 1.0), shapes=shape) for name, shape in SHAPES.items()]
+    floor = Plane(name="floor", position=tuple(FLOOR[0]), orientation=tuple(FLOOR[1].as_quat(scalar_first=True)))
+    system = bodies.assemble(parts, floor, contacts=[Pair(*pair) for pair in PAIRS], mu=0.3)
+    rng = np.random.default_rng(0)
+    q, u = rng.standard_normal((N, 9, 7)), rng.standard_normal((N, 54))
+    q[..., :3] *= 0.45
+    q[..., 3:] /= np.linalg.norm(q[..., 3:], axis=-1, keepdims=True)
+
+    @jax.jit
+    @jax.vmap
+    def evaluate(q, u):
+        rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]
+        velocities = system.gap_velocity(0.0, q, u), system.tangential_velocity(0.0, q, u)
+        touch = system.touches(0.0, q)
+        return touch, rate, *velocities, system.W_N(0.0, q), system.W_F(0.0, q), system.tangents(touch.normal)
+
+    return system, q, u.reshape(N, 9, 6), jax.tree.map(np.asarray, evaluate(q.reshape(N, 63), u))
+
+
+class Core:
+    """A shape as a convex set, ``x + R y`` with y in bounds and ``inside(y) >= 0``, and a radius about it."""
+
+    def __init__(self, name, q):
+        shape, R = SHAPES[name], Rotation.from_quat(q[3:], scalar_first=True)
+        self.x = q[:3] + R.apply(shape.position)
+        self.R = (R * Rotation.from_quat(shape.orientation, scalar_first=True)).as_matrix()
+        self.kind, size = shape.kind, np.asarray(shape.size(), float)
+        self.radius = size[0] if self.kind in ("sphere", "capsule") else 0.0
+        self.half = {
+            "sphere": np.zeros(3),
+            "capsule": np.array([0, 0, size[1]]),
+            "box": size,
+            "cylinder": size[[0, 0, 1]],
+            "ellipsoid": size,
+        }[self.kind]
+        self.constraints = {
+            "cylinder": [{"type": "ineq", "fun": lambda y: size[0] ** 2 - y[0] ** 2 - y[1] ** 2}],
+            "ellipsoid": [{"type": "ineq", "fun": lambda y: 1 - np.sum((y / size) ** 2)}],
+        }.get(self.kind, [])
+
+    def at(self, y):
+        return self.x + self.R @ y
+
+
+def smallest(function, cores):
+    """Minimum of a convex function of points of one or two cores, and where in the cores."""
+    bounds = [(-h, h) for core in cores for h in core.half]
+    constraints = []
+    for k, core in enumerate(cores):
+        constraints += [{"type": "ineq", "fun": lambda z, c=c, k=k: c["fun"](z[3 * k : 3 * k + 3])} for c in core.constraints]
+
+    def of(z):
+        return function(*(core.at(z[3 * k : 3 * k + 3]) for k, core in enumerate(cores)))
+
+    found = None
+    for start in (0.0, 0.5):
+        z0 = start * np.concatenate([core.half for core in cores])
+        result = minimize(of, z0, method="SLSQP", bounds=bounds, constraints=constraints, options={"ftol": 1e-15, "maxiter": 300})
+        if found is None or result.fun < found.fun:
+            found = result
+    return found.fun, found.x.reshape(-1, 3)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
+def test_gaps_are_distances(scene, pair):
+    """The smallest gap of a pair is the distance of the two sets; of planes also where they overlap."""
+    system, q, _, (touch, *_) = scene
+    rows = [k for k, contact in enumerate(system.contacts) if contact.pair == PAIRS.index(pair)]
+    compared = 0
+    for k in range(N):
+        gap = touch.gap[k, rows].min()
+        of = [None if name == "floor" else Core(name, q[k, NAMES.index(name)]) for name in pair if name != "stone"]
+        if pair[0] == "floor":
+            height = lambda p: FLOOR[1].as_matrix()[:, 2] @ (p - FLOOR[0])  # noqa: E731
+            if pair[1] == "stone":
+                at = q[k, NAMES.index("stone")]
+                expected = min(height(at[:3] + Rotation.from_quat(at[3:], scalar_first=True).apply(p)) for p in STONE)
+            else:
+                expected = smallest(height, of[1:])[0] - of[1].radius
+            # The rims have three points each: the lowest is the first of them.
+            assert_allclose(gap, expected, atol=1e-7, err_msg=str(k))
+            compared += 1
+            continue
+        square, where = smallest(lambda a, b: np.sum((a - b) ** 2), of)
+        distance = np.sqrt(max(square, 0.0))
+        if distance < 1e-3:
+            continue
+        expected = distance - of[0].radius - of[1].radius
+        if pair == ("brick", "brick2"):
+            # Gaps are along normals of faces and of edges: a corner beside a face is farther from it than its height says.
+            sides = [int(np.sum(np.abs(y) > (1 - 1e-4) * core.half)) for y, core in zip(where, of, strict=True)]
+            assert 0 < gap < expected + 1e-6, k
+            if sides not in ([1, 3], [3, 1], [2, 2]):
+                continue
+        assert_allclose(gap, expected, atol=2e-6, err_msg=str(k))
+        compared += 1
+    assert compared >= (2 if pair == ("brick", "brick2") else N // 2)
+
+
+def test_balls_inside_boxes_are_as_deep_as_the_nearest_side(scene):
+    """A centre inside a box: the gap is minus the way out, minus the radius."""
+    system, q, *_ = scene
+    row = next(k for k, contact in enumerate(system.contacts) if contact.pair == PAIRS.index(("ball", "brick")))
+    at = q[0].copy()
+    at[NAMES.index("ball"), :3] = at[NAMES.index("brick"), :3] + Rotation.from_quat(at[4, 3:], scalar_first=True).apply([0.15, 0.1, -0.2])
+    gap = system.gap(0.0, jnp.asarray(at.ravel()))[row]
+    assert_allclose(gap, -0.05 - 0.25, atol=1e-14)
+
+
+def test_velocities_are_those_of_the_material_points(scene):
+    """Gap velocities are the derivative of the gap, and that of the two points along the normal; slip is their velocity across it."""
+    system, q, u, (touch, rate, gap_velocity, slip, W_N, W_F, tangents) = scene
+    assert_allclose(gap_velocity, rate, atol=1e-11)
+    flat = u.reshape(N, 54)
+    assert_allclose(np.einsum("kun,ku->kn", W_N, flat), gap_velocity, atol=1e-13)
+    assert_allclose(np.einsum("kund,ku->knd", W_F, flat), slip, atol=1e-13)
+    there = np.linalg.norm(touch.normal, axis=-1) > 0.5
+    assert_allclose(np.linalg.norm(touch.normal[there], axis=-1), 1.0, atol=1e-13)
+    assert_allclose(np.sum((touch.second - touch.first) * touch.normal, axis=-1)[there], touch.gap[there], atol=1e-12)
+    body_of = {shape.name: shape.body for shape in system.structure.shapes}
+    for k, contact in enumerate(system.contacts):
+        v = np.zeros((2, N, 3))
+        for side, (name, point) in enumerate(((contact.first, touch.first[:, k]), (contact.second, touch.second[:, k]))):
+            if not (b := body_of[name]):
+                continue
+            omega = Rotation.from_quat(q[:, b - 1, 3:], scalar_first=True).apply(u[:, b - 1, 3:])
+            v[side] = u[:, b - 1, :3] + np.cross(omega, point - q[:, b - 1, :3])
+        relative, own = v[1] - v[0], there[:, k]
+        assert_allclose(np.sum(relative * touch.normal[:, k], axis=-1)[own], gap_velocity[own, k], atol=1e-12, err_msg=str(contact))
+        assert_allclose(np.einsum("kdi,ki->kd", tangents[:, k], relative)[own], slip[own, k], atol=1e-12, err_msg=str(contact))
+    # Tangents and normal are perpendicular, of length one.
+    triads = np.concatenate([tangents, touch.normal[:, :, None]], axis=2)[there]
+    assert_allclose(triads @ triads.transpose(0, 2, 1), np.broadcast_to(np.eye(3), triads.shape), atol=1e-13)
+
+
+def test_rolling_has_no_slip():
+    """A ball that rolls on a tilted plane, on a ball, and two capsules that roll on each other like gear wheels."""
+    ball = lambda name, r: Body(name, 1.0, shapes=Sphere(r))  # noqa: E731
+    pill = lambda name, r: Body(name, 1.0, shapes=Capsule(r, 1.0))  # noqa: E731
+    parts = [ball("a", 0.2), ball("b", 0.3), pill("c", 0.1), pill("d", 0.25)]
+    turned = Rotation.from_euler("xyz", (0.4, 0.3, 0.0))
+    floor = Plane(name="floor", orientation=tuple(turned.as_quat(scalar_first=True)))
+    system = bodies.assemble(parts, floor, contacts=[Pair("floor", "a"), Pair("a", "b"), Pair("c", "d")])
+    n, rng = turned.as_matrix()[:, 2], np.random.default_rng(1)
+    omega = turned.apply([1.0, -2.0, 0.0])
+    e = rng.standard_normal(3)
+    e /= np.linalg.norm(e)
+    spins = [omega, rng.standard_normal(3), np.array([0, 0, 3.0]), np.array([0, 0, -3.0 * 0.1 / 0.25])]
+    x = [0.2 * n, 0.2 * n + 0.5 * e, np.zeros(3), np.array([0.35, 0.0, 0.1])]
+    # v + omega x r vanishes at the point of contact; the second ball rolls on the first.
+    v_a = np.cross(omega, 0.2 * n)
+    v_b = v_a + np.cross(omega, 0.2 * e) + np.cross(spins[1], 0.3 * e)
+    v = [v_a, v_b, np.zeros(3), np.zeros(3)]
+    q = jnp.asarray(np.concatenate([np.concatenate([p, [1.0, 0, 0, 0]]) for p in x]))
+    u = jnp.asarray(np.concatenate([np.concatenate(pair) for pair in zip(v, spins, strict=True)]))
+    assert_allclose(system.gap(0.0, q), 0.0, atol=1e-15)
+    assert_allclose(system.gap_velocity(0.0, q, u), 0.0, atol=1e-14)
+    assert_allclose(system.tangential_velocity(0.0, q, u), 0.0, atol=1e-14)
