@@ -1,0 +1,288 @@
+"""Motions of bodies from parts against closed forms, conservation, symmetry, and models that are written by hand."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.integrate import solve_ivp
+from scipy.spatial.transform import Rotation
+
+import jaxnsd
+from jaxnsd import GeneralizedAlpha, Lobatto, LocatedImpacts, Moreau, MoreauJean, SymmetricMoreau, VariationalMoreau, bodies, simulate
+from jaxnsd.bodies import Body, Box, Capsule, Pair, Plane, Points, Revolute, Sphere
+from jaxnsd.models import Cube, DoublePendulum
+
+G = 9.81
+SCHEMES = [Moreau(), SymmetricMoreau(), VariationalMoreau(), MoreauJean(), GeneralizedAlpha(), Lobatto(2)]
+
+
+def run(system, scheme, q0, u0, n_steps, dt):
+    return simulate(system, scheme, jnp.asarray(q0), jnp.asarray(u0), n_steps=n_steps, dt=dt).raise_if_failed()
+
+
+# -------------------------------------------------------------------------------------------------------- a ball on a plane
+def ball_on_plane(mu, slope=0.0):
+    """A ball that touches the plane z = 0, with gravity tilted by the slope."""
+    gravity = (G * np.sin(slope), 0.0, -G * np.cos(slope))
+    return bodies.assemble([Body("ball", 0.6, shapes=Sphere(0.1), position=(0, 0, 0.1))], Plane(name="floor"), gravity=gravity, mu=mu)
+
+
+def test_ball_on_a_slope_and_thrown_with_slip():
+    """It rolls with 5/7 g sin(a) while mu >= 2/7 tan(a), else slides with g (sin(a) - mu cos(a)); thrown, it rolls from 2/7 v0/(mu g) on."""
+    slope, dt, n = 0.5, 1e-3, 500
+    q0, u0 = ball_on_plane(0.3).initial_state()
+    for mu, acceleration in ((0.3, 5 / 7 * G * np.sin(slope)), (0.1, G * (np.sin(slope) - 0.1 * np.cos(slope)))):
+        sol = run(ball_on_plane(mu, slope), Moreau(), q0, u0, n, dt)
+        assert_allclose(sol.u[:, 0], acceleration * sol.t, atol=1e-9)
+        # Velocities are exact, the positions of the explicit scheme are of first order.
+        assert_allclose(sol.q[:, 0], 0.5 * acceleration * sol.t**2, atol=acceleration * dt * sol.t[-1])
+        assert_allclose(sol.q[:, 2], 0.1, atol=1e-12)
+        # Angle over time, the quaternion's length.
+        spin = 2.5 * (G * np.sin(slope) - acceleration) / 0.1
+        assert_allclose(sol.u[:, 4], spin * sol.t, atol=1e-8)
+        assert_allclose(np.linalg.norm(sol.q[:, 3:], axis=1), 1.0, atol=1e-12)
+    sol = run(ball_on_plane(0.1), Moreau(), q0, u0.at[0].set(1.0), n, dt)
+    rolls = 2 / 7 / (0.1 * G)
+    assert_allclose(sol.u[:, 0], np.maximum(1.0 - 0.1 * G * sol.t, 5 / 7), atol=0.1 * G * dt)
+    assert_allclose(sol.u[sol.t > rolls + dt, 0], 5 / 7, atol=1e-9)
+    assert_allclose(sol.u[sol.t > rolls + dt, 4], 50 / 7, atol=1e-8)
+
+
+# --------------------------------------------------------------------------------------------------------------- free bodies
+MOMENTS = np.array([0.02, 0.03, 0.045])
+
+
+def free_body(moments):
+    return bodies.assemble([Body("body", 1.5, tuple(moments), center=(0.1, -0.05, 0.02))], gravity=(0, 0, 0))
+
+
+def momentum(system, q, u):
+    """Angular momentum about the centre of mass in the world, and the kinetic energy."""
+    R = Rotation.from_quat(np.asarray(q[:, 3:]), scalar_first=True)
+    omega = np.asarray(u[:, 3:])
+    J = np.diagonal(np.asarray(system.inertia[0]))
+    v = np.asarray(u[:, :3]) + R.apply(np.cross(omega, np.asarray(system.center[0])))
+    return R.apply(J * omega), 0.5 * omega**2 @ J + 0.5 * 1.5 * np.sum(v**2, axis=1)
+
+
+def test_symmetric_top_precesses():
+    """Torque-free: omega in the body turns about the axis of symmetry at (J3 - J1)/J1 omega3; the axis about L at |L|/J1 (Jacobi)."""
+    J1, J3 = 0.03, 0.045
+    system = free_body((J1, J1, J3))
+    omega = np.array([1.0, 0.0, 3.0])
+    R0 = Rotation.from_euler("xyz", (0.3, 0.2, 0.1))
+    # The centre of mass is at rest.
+    v0 = -R0.apply(np.cross(omega, np.asarray(system.center[0])))
+    q0, u0 = np.concatenate([np.zeros(3), R0.as_quat(scalar_first=True)]), np.concatenate([v0, omega])
+    sol = run(system, SymmetricMoreau(), q0, u0, 2000, 5e-4)
+    rate = (J3 - J1) / J1 * 3.0
+    exact = np.stack([np.cos(rate * sol.t), np.sin(rate * sol.t), 3.0 + 0 * sol.t], axis=1)
+    velocities = jaxnsd.node_velocities(system, SymmetricMoreau(), sol)
+    assert_allclose(velocities[:, 3:], exact, atol=2e-5)
+    L = R0.apply(np.array([J1, J1, J3]) * omega)
+    axis = Rotation.from_quat(np.asarray(sol.q[-1, 3:]), scalar_first=True).apply([0, 0, 1.0])
+    turned = Rotation.from_rotvec(sol.t[-1] / J1 * L).apply(R0.apply([0, 0, 1.0]))
+    assert_allclose(axis, turned, atol=2e-5)
+    center = np.asarray(sol.q[:, :3]) + Rotation.from_quat(np.asarray(sol.q[:, 3:]), scalar_first=True).apply(np.asarray(system.center[0]))
+    assert_allclose(center, np.broadcast_to(center[0], center.shape), atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_free_asymmetric_body(scheme):
+    """Attitude, energy and angular momentum converge with the order of the scheme to those of Euler's equations; |p| = 1."""
+    system = free_body(MOMENTS)
+    omega = np.array([0.3, 3.0, 0.2])
+    u0 = np.concatenate([[0.2, 0.0, -0.1], omega])
+    q0 = np.array([0, 0, 0, 1.0, 0, 0, 0])
+    t1 = 2.0
+
+    def euler(t, y):
+        del t
+        w = y[4:]
+        a, b, c, d = y[:4]
+        p_dot = 0.5 * np.array([[-b, -c, -d], [a, -d, c], [d, a, -b], [-c, b, a]]) @ w
+        return np.concatenate([p_dot, np.cross(MOMENTS * w, w) / MOMENTS])
+
+    exact = solve_ivp(euler, (0, t1), [1.0, 0, 0, 0, *omega], rtol=1e-12, atol=1e-13).y[:, -1]
+    errors, drifts = [], []
+    for n in (1000, 2000):
+        sol = run(system, scheme, q0, u0, n, t1 / n)
+        assert_allclose(np.linalg.norm(sol.q[:, 3:], axis=1), 1.0, atol=1e-11)
+        u = jaxnsd.node_velocities(system, scheme, sol)
+        L, T = momentum(system, sol.q, u)
+        p = np.asarray(sol.q[-1, 3:])
+        errors.append(min(np.linalg.norm(p - exact[:4]), np.linalg.norm(p + exact[:4])) + np.linalg.norm(np.asarray(u[-1, 3:]) - exact[4:]))
+        drifts.append(max(np.abs(T / T[0] - 1).max(), np.linalg.norm(L - L[0], axis=1).max() / np.linalg.norm(L[0])))
+    order = np.log2(errors[0] / errors[1])
+    assert order == pytest.approx(scheme.order, abs=0.25), (errors, drifts)
+    # What is conserved converges at least as fast.
+    assert drifts[1] < drifts[0] / 2 ** (scheme.order - 0.3) + 1e-12, drifts
+    assert drifts[1] < 1e-2
+
+
+# ------------------------------------------------------------------------------------------------------------ two equal balls
+@pytest.mark.slow
+def test_equal_balls_exchange_velocities():
+    """Head on, e = 1: u+ = (u2, u1), with the Jacobian [[0, 1], [1, 0]], of positions too, whichever of the two comes first."""
+    parts = [Body(name, 1.0, shapes=Sphere(0.1), position=(x, 0, 0)) for name, x in (("a", 0.0), ("b", 0.5))]
+    scheme, places = Moreau(), np.array([0, 6])
+    for chosen in (parts, parts[::-1]):
+        system = bodies.assemble(chosen, gravity=(0, 0, 0), e_N=1.0)
+        q0, u0 = system.initial_state()
+        sign = 1.0 if chosen is parts else -1.0
+        speeds = jnp.array([1.0, -0.5]) if sign > 0 else jnp.array([-0.5, 1.0])
+
+        @jax.jit
+        def final(x, speeds, system=system, q0=q0, u0=u0):
+            sol = simulate(system, scheme, q0.at[np.array([0, 7])].add(x), u0.at[places].set(speeds), n_steps=400, dt=1e-3)
+            return sol.q[-1, np.array([0, 7])], sol.u[-1, places]
+
+        (q, u), tangents = final(jnp.zeros(2), speeds), []
+        for direction in np.eye(4):
+            tangents.append(jax.jvp(final, (jnp.zeros(2), speeds), (jnp.asarray(direction[:2]), jnp.asarray(direction[2:])))[1])
+        swap = np.array([[0.0, 1.0], [1.0, 0.0]])
+        assert_allclose(u, speeds[::-1], atol=1e-12)
+        # Centres pass through each other, but for the diameter: x1+ = x2 - 2 r.
+        gap = 0.2 * np.array([-1.0, 1.0]) * sign
+        assert_allclose(q, (q0[np.array([0, 7])] + 0.4 * speeds)[::-1] + gap, atol=2e-3)
+        J = np.stack([np.concatenate(t) for t in tangents], axis=1)
+        assert_allclose(J[2:, 2:], swap, atol=1e-10)
+        assert_allclose(J[2:, :2], 0.0, atol=1e-10)
+        assert_allclose(J[:2, :2], swap, atol=1e-10)
+        assert_allclose(J[:2, 2:], 0.4 * swap, atol=2e-3)
+
+
+# -------------------------------------------------------------------------------------------------------------------- a cube
+def cube(turned=None, **material):
+    """A 0.1 m cube and a floor, all turned in the world."""
+    turned = Rotation.identity() if turned is None else turned
+    p = tuple(turned.as_quat(scalar_first=True))
+    floor = Plane(name="floor", orientation=p)
+    body = Body("cube", 0.37, shapes=Box((0.1, 0.1, 0.1)))
+    return bodies.assemble([body], floor, gravity=tuple(turned.apply([0, 0, -G])), **material)
+
+
+def turn_state(turned, q, u):
+    """The same state of a free body in a turned world."""
+    p = (turned * Rotation.from_quat(q[3:], scalar_first=True)).as_quat(scalar_first=True)
+    return np.concatenate([turned.apply(q[:3]), p]), np.concatenate([turned.apply(u[:3]), u[3:]])
+
+
+@pytest.mark.slow
+def test_cube_slides_stays_and_does_not_see_the_world_turn():
+    """Slides at 6 m/s on the plane, with mu g; a toss is that of the model, and the same in a turned world, with turned tangents."""
+    n, dt = 600, 1e-3
+    q0, u0 = np.array([0, 0, 0.05, 1.0, 0, 0, 0]), np.array([6.0, 0, 0, 0, 0, 0])
+    sol = run(cube(mu=0.3, e_N=0.2), Moreau(), q0, u0, n, dt)
+    assert_allclose(sol.q[:, 2], 0.05, atol=1e-9)
+    assert_allclose(sol.q[:, 1], 0.0, atol=1e-9)
+    assert_allclose(sol.u[:, 0], 6.0 - 0.3 * G * sol.t, atol=1e-9)
+
+    model = Cube()
+    q0, u0 = (np.asarray(x) for x in model.initial_state())
+    written = run(model, Moreau(), q0, u0, n, dt)
+    tossed = run(cube(mu=model.mu, e_N=model.e_N), Moreau(), q0, u0, n, dt)
+    # As long as round-off has not grown: a tumbling cube is chaotic.
+    few = slice(0, 300)
+    assert_allclose(tossed.q[few], written.q[few], atol=1e-9)
+    assert float(jnp.min(tossed.q[:, 2])) < 0.2
+    turned = Rotation.from_euler("xyz", (0.7, -0.4, 1.1))
+    other = run(cube(turned, mu=model.mu, e_N=model.e_N), Moreau(), *turn_state(turned, q0, u0), n, dt)
+    back = turned.inv().apply(np.asarray(other.q[:, :3]))
+    assert_allclose(back[few], tossed.q[few, :3], atol=1e-7)
+    assert_allclose(np.asarray(other.u[few, 3:]), tossed.u[few, 3:], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_double_pendulum_of_parts_hits_the_wall_as_the_model():
+    """Through impacts, to round-off."""
+    model = DoublePendulum()
+    hinge, none = Revolute((0.0, 0, 1.0)), (0.0, 0.0, 0.0)
+    tip = Points(((0.0, -model.length_2, 0.0),))
+    parts = [
+        Body("first", model.mass_1, none, (0, -model.length_1, 0), hinge),
+        Body("second", model.mass_2, none, (0, -model.length_2, 0), hinge, "first", (0, -model.length_1, 0), shapes=tip),
+    ]
+    wall = Plane(position=(model.wall, 0, 0), orientation=(np.sqrt(0.5), 0, -np.sqrt(0.5), 0))
+    system = bodies.assemble(parts, wall, gravity=(0, -model.gravity, 0), e_N=model.e_N, plane="xy")
+    q0, u0 = model.initial_state()
+    A = np.array([[1.0, 0], [1.0, 1.0]])
+    own = run(system, Moreau(), np.linalg.solve(A, q0), np.linalg.solve(A, u0), 1500, 1e-3)
+    written = run(model, Moreau(), q0, u0, 1500, 1e-3)
+    assert int(jnp.sum(written.P_N > 0)) > 0
+    # Relative and absolute angles are advanced by the same scheme, which is linear in them; the mass matrix is evaluated at the same place.
+    assert_allclose(own.q @ A.T, written.q, atol=1e-9)
+    assert_allclose(own.u @ A.T, written.u, atol=1e-8)
+
+
+# --------------------------------------------------------------------------------------------------------------- derivatives
+@pytest.mark.slow
+def test_derivatives_through_a_frictional_impact():
+    """With respect to mass, inertia, size, joint position, friction, restitution, through an impact in space with slip: those of located
+    impacts are the finite differences of its own motion, those of Moreau's scheme tend to them.
+    """
+    rod = Capsule(0.03, 0.4, position=(0.02, 0, 0))
+    arm = Body("arm", 0.3, (0.004, 0.005, 0.002), (0, 0, -0.1), Revolute((0.2, 1.0, 0.1), (0.0, 0.02, 0.1)), "rod", (0, 0, 0.25))
+    system = bodies.assemble(
+        [Body("rod", 0.7, (0.01, 0.012, 0.001), shapes=rod), arm], Plane(name="floor"), contacts=[Pair("floor", "rod")], mu=0.15, e_N=0.6
+    )
+    turned = Rotation.from_euler("xyz", (0.5, 0.4, 0.2)).as_quat(scalar_first=True)
+    q0 = jnp.asarray([0, 0, 0.35, *turned, 0.3])
+    u0 = jnp.asarray([1.5, 0.4, -1.0, 1.0, -2.0, 0.5, 1.0])
+    weights = jnp.asarray(np.random.default_rng(0).standard_normal((2, 8)))
+    leaves = ("mass", "inertia", "shape_size", "joint_position", "friction", "restitution")
+    rng = np.random.default_rng(1)
+    directions = {}
+    for name in leaves:
+        value = getattr(system, name)
+        d = rng.standard_normal(value.shape)
+        if name == "inertia":
+            d = 0.01 * (d + d.transpose(0, 2, 1))
+        directions[name] = jnp.asarray(d * (value != 0) if name == "shape_size" else d)
+
+    def loss(eps, direction, scheme, n):
+        moved = dataclasses.replace(system, **{k: getattr(system, k) + eps * d for k, d in direction.items()})
+        sol = simulate(moved, scheme, q0, u0, n_steps=n, t1=0.25)
+        return weights[0] @ sol.q[-1] + weights[1, :7] @ sol.u[-1], (sol.success, jnp.sum(sol.P_N, axis=0), jnp.sum(sol.P_F, axis=0))
+
+    one_at_a_time = {name: {k: d * (k == name) for k, d in directions.items()} for name in leaves}
+    located = LocatedImpacts()
+
+    @jax.jit
+    def values(eps, direction):
+        return loss(eps, direction, located, 100)
+
+    @jax.jit
+    def derivative(direction):
+        return jax.jvp(lambda eps: loss(eps, direction, located, 100)[0], (0.0,), (1.0,))[1]
+
+    @jax.jit
+    def of_moreau(direction):
+        return jax.jvp(lambda eps: loss(eps, direction, Moreau(), 4000)[0], (0.0,), (1.0,))[1]
+
+    _, (success, P_N, P_F) = values(0.0, one_at_a_time["mass"])
+    assert bool(success)
+    struck = P_N > 0
+    assert int(struck.sum()) == 1
+    # It slips: the percussion is on the edge of the cone.
+    assert_allclose(np.linalg.norm(P_F[struck][0]), 0.15 * P_N[struck][0], rtol=1e-6)
+    for name, direction in one_at_a_time.items():
+        eps = 1e-5
+        difference = (values(eps, direction)[0] - values(-eps, direction)[0]) / (2 * eps)
+        assert_allclose(derivative(direction), difference, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert_allclose(of_moreau(direction), difference, rtol=2e-2, atol=2e-3, err_msg=name)
+
+
+# ----------------------------------------------------------------------------------------------------------------- long runs
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_quaternions_keep_their_length(scheme):
+    """|p| = 1 over 1e5 steps."""
+    system = free_body(MOMENTS)
+    u0 = np.array([0.2, 0.0, -0.1, 2.0, 3.0, -1.0])
+    sol = simulate(system, scheme, jnp.eye(7)[3], jnp.asarray(u0), n_steps=100_000, dt=1e-3, save_every=1000).raise_if_failed()
+    assert_allclose(np.linalg.norm(sol.q[:, 3:], axis=1), 1.0, atol=1e-9)

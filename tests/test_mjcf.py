@@ -1,0 +1,303 @@
+"""Models from files against MuJoCo, which compiles them: mass matrix, forces, poses, gaps, loops; and what is left out, by name."""
+
+import re
+import subprocess
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from jaxnsd import bodies
+
+mujoco = pytest.importorskip("mujoco")
+
+#: Joints of every kind, inertias turned and off centre, springs, dampers, armature, limits, servos, exclusions, pairs, a medium.
+EVERYTHING = """
+<mujoco>
+  <compiler angle="radian"/>
+  <option gravity="0.5 -1 -9" density="1.2" viscosity="0.01" wind="0.3 0 0.1"/>
+  <worldbody>
+    <geom name="floor" type="plane" size="1 1 1" pos="0 0 -0.4" euler="0.1 0.05 0" friction="0.7"/>
+    <geom name="post" type="sphere" size="0.2" pos="1 0 0"/>
+    <body name="trunk" pos="0 0 0.5" euler="0.2 0.1 0.3">
+      <freejoint name="root"/>
+      <geom name="trunk" type="box" size="0.2 0.15 0.1" friction="0.4"/>
+      <geom name="bump" type="sphere" size="0.08" pos="0.2 0 0.1" friction="1.1"/>
+      <body name="thigh" pos="0.2 0.1 -0.1" quat="0.9 0.1 0.3 0.2">
+        <joint name="hip" type="ball" stiffness="2" damping="0.3" armature="0.01" range="0 0.9" limited="true"/>
+        <geom name="thigh" type="capsule" size="0.05 0.15" pos="0 0 -0.2"/>
+        <body name="shank" pos="0 0 -0.4">
+          <joint name="knee" type="hinge" axis="1 2 0" pos="0 0.01 0.02" stiffness="3" springref="0.2" ref="0.1" damping="0.2"
+                 armature="0.02" range="-1 0.5" limited="true"/>
+          <joint name="stretch" type="slide" axis="0 0.1 1" range="-0.1 0.1" limited="true" stiffness="20"/>
+          <geom name="shank" type="capsule" size="0.04 0.12" pos="0 0 -0.15"/>
+          <geom name="foot" type="ellipsoid" size="0.08 0.05 0.03" pos="0.03 0 -0.3"/>
+        </body>
+      </body>
+      <body name="arm" pos="-0.2 0 0.1">
+        <inertial mass="0.6" pos="0.1 0.02 0" fullinertia="0.02 0.03 0.025 0.002 -0.001 0.003"/>
+        <joint name="shoulder" type="hinge" axis="0 1 0.2"/>
+        <geom name="hand" type="cylinder" size="0.05 0.06" pos="0.3 0 0" euler="0.4 0 0" contype="0" conaffinity="0"/>
+      </body>
+    </body>
+    <body name="cart" pos="0 1 0">
+      <joint name="rail" type="slide" axis="1 0 0"/>
+      <geom name="cart" type="box" size="0.1 0.1 0.1"/>
+      <body name="pole"><joint name="pivot" axis="0 1 0"/><geom name="pole" type="capsule" fromto="0 0 0 0 0 0.5" size="0.02"/></body>
+    </body>
+  </worldbody>
+  <contact>
+    <exclude body1="trunk" body2="shank"/>
+    <pair geom1="floor" geom2="hand" friction="0.25 0.25 0.005 0.0001 0.0001"/>
+  </contact>
+  <equality>
+    <connect body1="arm" body2="cart" anchor="0.3 0 0"/>
+    <weld body1="shank" body2="pole" relpose="0.1 0.2 0.3 0.9 0.1 0.2 0.1"/>
+    <joint joint1="rail" joint2="pivot" polycoef="0.1 0.5 0.2 0 0"/>
+  </equality>
+  <actuator>
+    <motor name="torque" joint="knee" gear="5" ctrllimited="true" ctrlrange="-1 1"/>
+    <position name="servo" joint="shoulder" kp="30" forcelimited="true" forcerange="-4 4"/>
+    <velocity name="brake" joint="rail" kv="7"/>
+    <general name="mixed" joint="pivot" gainprm="2" biastype="affine" biasprm="0.3 -1.5 -0.4" gear="1.5"/>
+  </actuator>
+</mujoco>
+"""
+
+URDF = """
+<robot name="leg">
+  <link name="hip">
+    <inertial><origin xyz="0 0 0.02" rpy="0.1 0 0"/><mass value="2"/>
+      <inertia ixx="0.02" iyy="0.03" izz="0.025" ixy="0.001" ixz="0" iyz="0.002"/></inertial>
+    <collision><geometry><box size="0.2 0.1 0.1"/></geometry></collision>
+  </link>
+  <link name="thigh">
+    <inertial><origin xyz="0 0 -0.15"/><mass value="0.8"/><inertia ixx="0.006" iyy="0.006" izz="0.001" ixy="0" ixz="0" iyz="0"/></inertial>
+  </link>
+  <link name="foot">
+    <inertial><origin xyz="0 0 -0.3"/><mass value="0.3"/><inertia ixx="0.001" iyy="0.001" izz="0.001" ixy="0" ixz="0" iyz="0"/></inertial>
+    <collision><origin xyz="0 0 -0.35"/><geometry><sphere radius="0.05"/></geometry></collision>
+  </link>
+  <joint name="swing" type="revolute"><parent link="hip"/><child link="thigh"/><origin xyz="0 0.1 0" rpy="0 0.2 0"/><axis xyz="0 1 0"/>
+    <limit lower="-1" upper="1.2" effort="10" velocity="5"/><dynamics damping="0.1"/></joint>
+  <joint name="slide" type="prismatic"><parent link="thigh"/><child link="foot"/><axis xyz="0 0 1"/>
+    <limit lower="-0.1" upper="0.1" effort="10" velocity="5"/></joint>
+</robot>
+"""
+
+
+def quiet(function, *args, **options):
+    """A system of a model of which something is left out, which is not what is looked at."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return function(*args, **options)
+
+
+def states(model, n, seed=0):
+    """Random qpos with unit quaternions, qvel and controls."""
+    rng = np.random.default_rng(seed)
+    q, u = 0.7 * rng.standard_normal((n, model.nq)), rng.standard_normal((n, model.nv))
+    for j in np.flatnonzero(model.jnt_type <= 1):
+        a = model.jnt_qposadr[j] + 3 * (model.jnt_type[j] == 0)
+        q[:, a : a + 4] /= np.linalg.norm(q[:, a : a + 4], axis=1, keepdims=True)
+    return q, u
+
+
+def full_mass(model, data):
+    """M of MuJoCo."""
+    M = np.zeros((model.nv, model.nv))
+    mujoco.mj_fullM(model, M, data.qM)
+    return M
+
+
+@jax.jit
+@jax.vmap
+def evaluated(system, q, u):
+    return system.M(0.0, q), system.h(0.0, q, u), *system.pose(0.0, q), system.gap(0.0, q), system.constraint(0.0, q)
+
+
+def agree(system, model, n=4):
+    """M, h, poses and gaps at random states."""
+    q, u = states(model, n)
+    M, h, x, R, gap, opening = (np.asarray(part) for part in evaluated(jax.tree.map(lambda a: jnp.stack([a] * n), system), q, u))
+    data, compared = mujoco.MjData(model), set()
+    for k in range(n):
+        data.qpos, data.qvel = q[k], u[k]
+        if model.nu:
+            data.ctrl = np.asarray(system.control)
+        mujoco.mj_forward(model, data)
+        assert_allclose(M[k], full_mass(model, data), rtol=1e-10, atol=1e-12)
+        force = data.qfrc_passive + data.qfrc_actuator - data.qfrc_bias
+        assert_allclose(h[k], force, rtol=1e-10, atol=1e-10 * np.abs(force).max())
+        assert_allclose(x[k], data.xpos[1:], atol=1e-12)
+        assert_allclose(R[k].reshape(-1, 9), data.xmat[1:], atol=1e-12)
+        for row in {contact.pair: None for contact in system.contacts if contact.kind != "limit"}:
+            names = next((c.first, c.second, c.kind) for c in system.contacts if c.kind != "limit" and c.pair == row)
+            own = min(gap[k, i] for i, c in enumerate(system.contacts) if c.kind != "limit" and c.pair == row)
+            # Others are found by iteration there, to its tolerance.
+            if names[2] not in ("plane-sphere", "plane-capsule", "sphere-sphere", "sphere-capsule", "capsule-capsule", "sphere-box"):
+                continue
+            geoms = [mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, name) for name in names[:2]]
+            assert_allclose(own, mujoco.mj_geomDistance(model, data, *geoms, 100.0, None), atol=1e-10, err_msg=str(names))
+            compared.add(names[2])
+    return q, opening, compared
+
+
+@pytest.fixture(scope="module")
+def everything():
+    control = jnp.array([1.7, 0.4, -0.3, 0.8])
+    return quiet(bodies.from_mjcf, EVERYTHING, e_N=0.3, control=control), mujoco.MjModel.from_xml_string(EVERYTHING)
+
+
+def test_everything_is_as_in_mujoco(everything):
+    """Also the loops: their openings are the violations that MuJoCo's own constraints have."""
+    system, model = everything
+    q, opening, compared = agree(system, model)
+    assert compared >= {"plane-sphere", "plane-capsule", "sphere-sphere", "sphere-capsule", "capsule-capsule", "sphere-box"}
+    data = mujoco.MjData(model)
+    for k in range(len(q)):
+        data.qpos = q[k]
+        mujoco.mj_forward(model, data)
+        where = lambda name, p: data.body(name).xpos + data.body(name).xmat.reshape(3, 3) @ p  # noqa: E731
+        second = model.eq_data[0, 3:6]
+        assert_allclose(opening[k, :3], where("cart", second) - where("arm", np.array([0.3, 0, 0])), atol=1e-12)
+        violated = data.efc_pos[data.efc_type == mujoco.mjtConstraint.mjCNSTR_EQUALITY]
+        assert_allclose(opening[k, -1], violated[-1], atol=1e-12)
+        # Of a weld the signs and the frame of MuJoCo's rows are its own.
+        assert_allclose(np.linalg.norm(opening[k, 3:6]), np.linalg.norm(violated[3:6]), rtol=1e-10)
+
+
+def test_pairs_and_materials_are_mujocos(everything):
+    """Exclusions, masks, explicit pairs; the larger friction of two geoms; restitution of the call; names."""
+    system, model = everything
+    pairs = {frozenset((c.first, c.second)) for c in system.contacts}
+    assert frozenset(("floor", "hand")) in pairs
+    assert frozenset(("post", "hand")) not in pairs
+    assert not {frozenset(("trunk", "shank")), frozenset(("bump", "foot")), frozenset(("trunk", "thigh"))} & pairs
+    mu, e_N = np.asarray(system.mu()), np.asarray(system.e_N())
+    rows = {frozenset((c.first, c.second)): k for k, c in enumerate(system.contacts)}
+    # A geom says 1 if it says nothing.
+    for names, expected in ((("floor", "hand"), 0.25), (("floor", "trunk"), 0.7), (("floor", "bump"), 1.1), (("post", "shank"), 1.0)):
+        assert mu[rows[frozenset(names)]] == expected
+    limits = np.array([c.kind == "limit" for c in system.contacts])
+    assert limits.sum() == 5
+    assert (e_N[~limits] == 0.3).all() and not e_N[limits].any() and not mu[limits].any()
+    assert system.joint_names == ("root", "hip", "knee", "stretch", "shoulder", "rail", "pivot")
+    assert system.motor_names == ("torque", "servo", "brake", "mixed")
+    assert_allclose(system.initial_state()[0], model.qpos0, atol=1e-15)
+
+
+@pytest.mark.parametrize("floating", [False, True])
+def test_urdf(floating):
+    """Fixed, a leg on a wall; floating, with seven more coordinates: M and h are MuJoCo's."""
+    system = bodies.from_urdf(URDF, floating=floating, floor=True, mu=0.6, e_N=0.1)
+    spec = mujoco.MjSpec.from_string(URDF)
+    if floating:
+        spec.worldbody.first_body().add_freejoint()
+    model = spec.compile()
+    assert len(system.initial_state()[0]) == model.nq == (9 if floating else 2)
+    q, u = states(model, 1)
+    data = mujoco.MjData(model)
+    data.qpos, data.qvel = q[0], u[0]
+    mujoco.mj_forward(model, data)
+    own = jax.jit(lambda q, u: (system.M(0.0, q), system.h(0.0, q, u)))(q[0], u[0])
+    assert_allclose(own[0], full_mass(model, data), rtol=1e-10, atol=1e-12)
+    assert_allclose(own[1], data.qfrc_passive - data.qfrc_bias, rtol=1e-10, atol=1e-10)
+    foot = next(k for k, c in enumerate(system.contacts) if "floor" in str(c) and "sphere" in c.kind)
+    assert system.mu()[foot] == 0.6
+    assert [c.kind for c in system.contacts].count("limit") == 4
+
+
+LEFT_OUT = """
+<mujoco>
+  <worldbody>
+    <body name="a"><joint name="slide" type="slide" frictionloss="0.1"/><geom name="ball" size="0.1" condim="6"/><site name="s"/></body>
+    <body name="b" pos="1 0 0" gravcomp="1"><joint name="hinge"/><geom name="egg" type="ellipsoid" size="0.1 0.2 0.3" condim="6"/>
+      <site name="t"/></body>
+  </worldbody>
+  <tendon><spatial name="string" stiffness="1"><site site="s"/><site site="t"/></spatial></tendon>
+  <actuator><motor name="puller" tendon="string"/><motor name="plain" joint="hinge"/>
+    <general name="slow" joint="slide" dyntype="filter" dynprm="0.1"/></actuator>
+</mujoco>
+"""
+
+
+def test_what_is_left_out_is_named():
+    """In one warning and in `left_out`; with strict it is an error."""
+    with pytest.warns(UserWarning, match="from_mjcf: not taken") as caught:
+        system = bodies.from_mjcf(LEFT_OUT)
+    assert len(caught) == 1
+    text = str(caught[0].message)
+    for words in (
+        "'string'",
+        "'puller'",
+        "'slow'",
+        "dry friction of the joint 'slide'",
+        "gravity compensation of the body 'b'",
+        "'ball' and 'egg'",
+    ):
+        assert words in text, words
+    assert system.motor_names == ("plain",)
+    assert all(part in text for part in system.left_out)
+    with pytest.raises(ValueError, match="strict"):
+        bodies.from_mjcf(LEFT_OUT, strict=True)
+
+
+def test_motion_in_a_plane_has_one_tangent():
+    """Joints and normals that stay in a plane: friction has one direction, a box four corners."""
+    flat = """<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1"/><body name="block" pos="0 0 1">
+      <joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/><joint axis="0 1 0"/><geom type="box" size="0.1 0.1 0.1"/>
+      </body></worldbody></mujoco>"""
+    system = bodies.from_mjcf(flat)
+    assert system.tangential_velocity(0.0, *system.initial_state()).shape == (4, 1)
+    assert bodies.from_mjcf(flat, plane=None).tangential_velocity(0.0, *system.initial_state()).shape == (8, 2)
+
+
+@pytest.mark.parametrize(
+    ("argument", "options", "text"),
+    [
+        ("nowhere.xml", {}, "there is no file 'nowhere.xml'"),
+        ("<mujoco><worldbody><body><joint/></body></worldbody></mujoco>", {}, "MuJoCo refuses the model"),
+        ("<mujoco><worldbody><geom size='1'/></worldbody></mujoco>", {}, "must have a joint that moves"),
+        (EVERYTHING, {"contacts": "some"}, '"all", "world" or "none"'),
+    ],
+)
+def test_wrong_models_are_refused(argument, options, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        bodies.from_mjcf(argument, **options)
+
+
+def test_without_mujoco():
+    """The package is imported when it is asked for, and its absence says what to install."""
+    code = (
+        "import sys; sys.modules['mujoco'] = None\nimport jaxnsd\nfrom jaxnsd import bodies\n"
+        "try:\n    bodies.from_mjcf('<mujoco/>')\nexcept ImportError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'jaxnsd[mjcf]'" in done.stdout, done.stderr
+
+
+SUITES = {
+    "gymnasium": ("gymnasium.envs.mujoco", "assets", ("hopper", "walker2d", "half_cheetah", "swimmer", "ant", "humanoid", "reacher")),
+    "dm_control": ("dm_control.suite", ".", ("pendulum", "acrobot", "cartpole", "hopper", "walker", "cheetah", "ball_in_cup")),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("package", "name"), [(package, name) for package, (*_, names) in SUITES.items() for name in names])
+def test_models_of_the_field(package, name):
+    """What others simulate, where their packages are installed."""
+    import importlib.util
+    from pathlib import Path
+
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    module, folder, _ = SUITES[package]
+    path = Path(importlib.util.find_spec(module).origin).parent / folder / f"{name}.xml"
+    system = quiet(bodies.from_mjcf, path)
+    _, _, compared = agree(system, mujoco.MjModel.from_xml_path(str(path)), n=2)
+    assert compared or not system.contacts
