@@ -31,7 +31,7 @@ def ball_on_plane(mu, slope=0.0):
 
 
 def test_ball_on_a_slope_and_thrown_with_slip():
-    """It rolls with 5/7 g sin(a) while mu >= 2/7 tan(a), else slides with g (sin(a) - mu cos(a)); thrown, it rolls from 2/7 v0/(mu g) on."""
+    """It rolls with 5/7 g sin(a) while mu >= 2/7 tan(a), else slides with g (sin(a) - mu cos(a)); thrown, it rolls after 2/7 v0/mu/g."""
     slope, dt, n = 0.5, 1e-3, 500
     q0, u0 = ball_on_plane(0.3).initial_state()
     for mu, acceleration in ((0.3, 5 / 7 * G * np.sin(slope)), (0.1, G * (np.sin(slope) - 0.1 * np.cos(slope)))):

@@ -108,9 +108,10 @@ def states(model, n, seed=0):
 
 
 def full_mass(model, data):
-    """M of MuJoCo."""
+    """M of MuJoCo, column by column: the signature of `mj_fullM` changes between versions."""
     M = np.zeros((model.nv, model.nv))
-    mujoco.mj_fullM(model, M, data.qM)
+    for column, unit in zip(M, np.eye(model.nv), strict=True):
+        mujoco.mj_mulM(model, data, column, unit)
     return M
 
 

@@ -127,7 +127,7 @@ def test_gaps_are_distances(scene, pair):
         if pair == ("brick", "brick2"):
             # Gaps are along normals of faces and of edges: a corner beside a face is farther from it than its height says.
             sides = [int(np.sum(np.abs(y) > (1 - 1e-4) * core.half)) for y, core in zip(where, of, strict=True)]
-            assert 0 < gap < expected + 1e-6, k
+            assert 0 < gap < expected + 1e-6, (k, gap, expected, where)
             if sides not in ([1, 3], [3, 1], [2, 2]):
                 continue
         assert_allclose(gap, expected, atol=2e-6, err_msg=str(k))
