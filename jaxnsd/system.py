@@ -205,6 +205,11 @@ class System:
         """Whether this system overrides the method ``name`` of `System`."""
         return getattr(type(self), name) is not getattr(System, name)
 
+    def seen_at(self, t: ArrayLike, q: jax.Array) -> "System":
+        """This system, for functions that are asked for at (t, q) alone: one that keeps what they share, if it has such; default itself."""
+        del t, q
+        return self
+
     def _velocity(self, q, u):
         """A velocity to evaluate affine functions at, where the caller gave none."""
         if u is not None:

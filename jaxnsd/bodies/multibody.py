@@ -1,5 +1,6 @@
 """The system that `assemble` makes of bodies: a tree of joints in minimal coordinates, with contacts between shapes."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,13 @@ class Pose(NamedTuple):
 
     position: jax.Array  # (n_b, 3) origins of the frames, m
     rotation: jax.Array  # (n_b, 3, 3) body to world
+
+
+class Seen(NamedTuple):
+    """What depends on the configuration alone."""
+
+    places: kinematics.Places
+    touch: Touch
 
 
 @system
@@ -66,6 +74,7 @@ class Multibody(System):
     medium: Any  # `forces.Medium`
     motions: Any  # tuple of functions of t: coordinates of the joints that are prescribed
     control: Any  # (n_m,) of the motors; a `forces.Rows` of them; or a function of (t, q, u) that returns them
+    seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
 
     # ------------------------------------------------------------------------------------------------------------- names
     @property
@@ -85,7 +94,7 @@ class Multibody(System):
 
     @property
     def contacts(self) -> tuple[Contact, ...]:
-        """What touches in each row of `gap`: a `Contact` with the names of two shapes, or of a joint and its limit, ``first`` and ``second``."""
+        """What touches in each row of `gap`: a `Contact` with the names of two shapes, or of a joint and its limit."""
         return rows(self.structure)
 
     @property
@@ -140,7 +149,14 @@ class Multibody(System):
     # -------------------------------------------------------------------------------------------------------------- places
     def places(self, t: ArrayLike, q: jax.Array) -> kinematics.Places:
         """Frames of all bodies, the world first, and twists of all velocities."""
+        if self.seen is not None:
+            return self.seen.places
         return kinematics.place(self, self._layout, t, q)
+
+    def seen_at(self, t: ArrayLike, q: jax.Array) -> "Multibody":
+        """This system with its places and contacts at (t, q) computed, for functions that are asked for there alone."""
+        places = self.places(t, q)
+        return dataclasses.replace(self, seen=Seen(places, self._touches(places, q)))
 
     def pose(self, t: ArrayLike, q: jax.Array) -> Pose:
         """Position (n_b, 3) and rotation (n_b, 3, 3) of every body's frame in the world."""
@@ -226,6 +242,8 @@ class Multibody(System):
         return self._touches(self.places(t, q), q)
 
     def _touches(self, places, q):
+        if self.seen is not None:
+            return self.seen.touch
         n, dtype = len(self.contacts), q.dtype
         found = []
         if self.structure.pairs:

@@ -10,6 +10,7 @@ A contact is active by the exact test of the paper: one that rests at gap zero t
 that are right in the sum only. A start that touches is better a round-off inside the contact than on it.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +33,10 @@ class NodeStep(Step):
     def place(self):
         """The node."""
         return self.t, self.q
+
+    def evaluated(self):
+        """All is evaluated at the node."""
+        return dataclasses.replace(self, system=self.system.seen_at(self.t, self.q))
 
     def active(self):
         """Contacts that are closed at the node."""
@@ -69,17 +74,33 @@ class _MoreauType(Scheme):
 class MoreauStep(NodeStep):
     """C18 (59)."""
 
+    M: Any = None  # (n_u, n_u) and (n_u,): evaluated once for all branches
+    h: Any = None
+
     linear: ClassVar[bool] = True
     gathers = True
+
+    def evaluated(self):
+        """With M and h, which do not depend on what is looked for."""
+        seen = super().evaluated()
+        M, h = self.coefficients(seen.system)
+        return dataclasses.replace(seen, M=M, h=h)
+
+    def coefficients(self, system):
+        """``(M_k, h_k)``."""
+        if self.M is not None:
+            return self.M, self.h
+        return system.M(self.t, self.q, self.u_minus), system.h(self.t, self.q, self.u_minus)
 
     def balance(self, u, p=None):
         """C18 (59): M_k (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k."""
         del p
-        return self.momentum_gained(u) - self.dt * self.system.h(self.t, self.q, self.u_minus)
+        M, h = self.coefficients(self.system)
+        return M @ (u - self.u_minus) - self.dt * h
 
     def linearized(self, u):
         """The matrix is that of the mass."""
-        return self.balance(u), self.system.M(self.t, self.q, self.u_minus)
+        return self.balance(u), self.coefficients(self.system)[0]
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,10 @@ class Step:
     #: Whether the step is solved with its active contacts alone, see `gathered`. It pays where steps are many, not for events.
     gathers = False
 
+    def evaluated(self):
+        """The step with what its contacts share evaluated: what the branches of `gathered` need, once for all of them."""
+        return self
+
     def restricted(self, choice):
         """The step of the chosen contacts alone."""
         return dataclasses.replace(self, system=Subsystem(self.system, choice))
@@ -253,6 +257,8 @@ def solve_phase(step, u, P, settings):
     n, d = P.P_F.shape
     n_g = P.P_g.shape[0]
     guess = contact.join(P.P_N, P.P_F)
+    if step.gathers:
+        step = step.evaluated()
     frozen, u, guess = jax.tree.map(lax.stop_gradient, (step, u, guess))
     x, info = _gathered(frozen, u, guess, d, n_g + P.P_gamma.shape[0], settings)
     u, z, P_b = implicit(Response(d, settings), jax.tree.map(lax.stop_gradient, x), step)
