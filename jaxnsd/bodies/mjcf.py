@@ -375,15 +375,17 @@ class _Importer:
     def loops(self):
         """Equalities as constraints."""
         m, eq, out = self.m, self.mujoco.mjtEq, []
+        # Whole numbers: a member of the enumeration does not equal a NumPy integer, only the other way round.
+        connect, weld, joint = map(int, (eq.mjEQ_CONNECT, eq.mjEQ_WELD, eq.mjEQ_JOINT))
         if m.opt.disableflags & self.mujoco.mjtDisableBit.mjDSBL_EQUALITY:
             return out
         for k in range(m.neq):
-            kind, data, name = m.eq_type[k], m.eq_data[k], self._name("equality", k)
+            kind, data, name = int(m.eq_type[k]), m.eq_data[k], self._name("equality", k)
             if not m.eq_active0[k]:
                 continue
-            on_bodies = m.eq_objtype[k] == self.mujoco.mjtObj.mjOBJ_BODY
+            on_bodies = int(m.eq_objtype[k]) == int(self.mujoco.mjtObj.mjOBJ_BODY)
             one, two = int(m.eq_obj1id[k]), int(m.eq_obj2id[k])
-            if kind in (eq.mjEQ_CONNECT, eq.mjEQ_WELD):
+            if kind in (connect, weld):
                 points = data[:3], data[3:6]
                 frames = [np.zeros(3), np.zeros(3)], [np.eye(3), np.eye(3)]
                 if not on_bodies:
@@ -391,7 +393,7 @@ class _Importer:
                     frames = [m.site_pos[one], m.site_pos[two]], [_matrix(m.site_quat[s]) for s in (one, two)]
                     one, two = (int(m.site_bodyid[s]) for s in (one, two))
                 names = self.body_names[one], self.body_names[two]
-                if kind == eq.mjEQ_CONNECT:
+                if kind == connect:
                     if not on_bodies:
                         points = np.zeros(3), np.zeros(3)
                     first, second = (x + R @ p for x, R, p in zip(*frames, points, strict=True))
@@ -402,7 +404,7 @@ class _Importer:
                     else:
                         orientation = quaternion(frames[1][0] @ frames[1][1].T)
                         out.append(parts.Weld(*names, tuple(frames[0][0]), tuple(orientation), tuple(frames[0][1]), name))
-            elif kind == eq.mjEQ_JOINT:
+            elif kind == joint:
                 second = self.joint_names[two] if two >= 0 else None
                 out.append(parts.Couple(self.joint_names[one], second, tuple(data[:5]), name))
             else:
