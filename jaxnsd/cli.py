@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from . import __version__, interrupts, progress, schemes
-from .models import MODELS
+from .models import MODELS, SCENES
 from .parts import PartedRun
 from .simulate import SimulationError
 
@@ -77,7 +77,7 @@ def _parser():
     listing.set_defaults(command=_list)
 
     run = commands.add_parser("run", help="simulate a model and say what happened", allow_abbrev=False)
-    run.add_argument("model", metavar="MODEL", help="name of a model, see: jaxnsd list")
+    run.add_argument("model", metavar="MODEL", help="name of a model or scene, see: jaxnsd list; or a file in MJCF or URDF (with mujoco)")
     run.add_argument(
         "--scheme", default="Moreau", metavar="S", help="time-stepping scheme, such as Moreau or 'HHT(alpha=0.1)' (default: %(default)s)"
     )
@@ -169,6 +169,9 @@ def _list(args):
             if values:
                 text = ", ".join(f"{key}={value}" for key, value in values.items())
                 print(textwrap.fill(text, 120, initial_indent=f"      {title + ':':<12}", subsequent_indent=" " * 18))
+    print("\nScenes in MJCF (jaxnsd run SCENE; with the package mujoco):")
+    for name, path in SCENES.items():
+        print(f"  {name}\n      {_comment(path)}")
     print("\nSchemes (--scheme NAME):")
     for name, cls in SCHEMES.items():
         scheme = cls()
@@ -176,6 +179,11 @@ def _list(args):
         if scheme.order_note:
             print(f"{'':<31}order {scheme.order_note}")
     return 0
+
+
+def _comment(path):
+    """The comment a scene starts with."""
+    return path.read_text(encoding="utf-8").partition("<!--")[2].partition("-->")[0].strip()
 
 
 def _first_line(cls):
@@ -200,8 +208,37 @@ def _choose(kind, name, choices):
     raise _ArgumentError(f"unknown {kind} {name!r}; {hint}")
 
 
+def _file(name):
+    """The file of MJCF or URDF that a model argument is, or names; else None."""
+    path = SCENES.get(name, Path(name))
+    return path if name in SCENES or path.suffix.lower() in (".xml", ".urdf") or path.is_file() else None
+
+
+def _from_file(path, settings):
+    """``(system, q0, u0)`` of a model file, as it is in the file, at rest."""
+    from . import bodies
+
+    if settings:
+        raise _ArgumentError(f"--set takes parameters of the models of jaxnsd, got {settings[0]!r} for the file {path.name}; edit the file")
+    if not path.is_file():
+        raise _ArgumentError(f"there is no file {str(path)!r}")
+    read = bodies.from_urdf if path.suffix.lower() == ".urdf" else bodies.from_mjcf
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            system = read(path)
+    except ImportError as error:
+        raise _ArgumentError(error) from error
+    for warning in caught:
+        print(f"jaxnsd run: {warning.message}", file=sys.stderr)
+    return system, *system.initial_state()
+
+
 def _model(name, settings):
-    """``(system, q0, u0)`` of a model with ``NAME=VALUE`` settings."""
+    """``(system, q0, u0)`` of a model with ``NAME=VALUE`` settings, or of a file."""
+    path = None if name in MODELS else _file(name)
+    if path is not None:
+        return _from_file(path, settings)
     cls = _choose("model", name, MODELS)
     fields, start = _parameters(cls)
     values = {}
@@ -307,7 +344,12 @@ def _run(args):
             from . import plotting
 
             with np.errstate(all="ignore"):
-                fig = plotting.overview(system, sol, f"{args.model}, {args.scheme}, $\\Delta t$ = {args.dt:g} s")
+                title = f"{args.model}, {args.scheme}, $\\Delta t$ = {args.dt:g} s"
+                if _file(args.model) is not None and args.model not in MODELS:
+                    fig, ax = plotting.figure(width=7.0, height=5.0)
+                    plotting.strobe(system, sol, ax=ax).set_title(title)
+                else:
+                    fig = plotting.overview(system, sol, title)
                 plotting.save(fig, args.plot)
             print(f"picture     {args.plot}")
     except OSError as error:

@@ -192,6 +192,87 @@ def convergence(dts, errors, *, labels=None, orders=(), fitted=None, ax=None):
 
 
 @styled
+def strobe(system, sol, shots=8, *, view=(-60.0, 20.0), ax=None):
+    """Stroboscopic picture of bodies: their shapes as lines at ``shots`` times, from faint to strong, and the paths of the centres of mass.
+
+    system: a `bodies.Multibody`. One that moves in a plane is drawn in it, in m; in space the view is that of a camera far away
+    shots:  number of times, equally spaced, or the times in s
+    view:   azimuth and elevation of the camera in degrees, in space
+
+    Returns the axes. Raises TypeError for a system that is not made of bodies.
+    """
+    from .bodies import Multibody, wireframes
+
+    _single(sol, "strobe")
+    if not isinstance(system, Multibody):
+        raise TypeError(f"strobe draws a system made by jaxnsd.bodies, got {type(system).__name__}; try trajectory or overview")
+    t, ax = np.asarray(sol.t), _axes(ax)
+    times = np.linspace(t[0], t[-1], shots) if np.ndim(shots) == 0 else np.asarray(shots, float)
+    if not len(times) or times.min() < t[0] - 1e-9 or times.max() > t[-1] + 1e-9:
+        raise ValueError(f"strobe: shots must be a positive number, or times between {t[0]:g} and {t[-1]:g} s, got {shots!r}")
+    chosen = [int(np.argmin(np.abs(t - time))) for time in times]
+    position, rotation = (np.asarray(part) for part in jax.jit(jax.vmap(system.pose))(sol.t, sol.q))
+    flat = system.structure.plane
+    if flat is None:
+        azimuth, elevation = np.radians(view)
+        right = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
+        upward = np.array([-np.sin(elevation) * np.cos(azimuth), -np.sin(elevation) * np.sin(azimuth), np.cos(elevation)])
+    else:
+        # With z, or else y, upwards.
+        right, upward = np.eye(3)[{0: [1, 2], 1: [0, 2], 2: [0, 1]}[flat]]
+
+    def seen(points):
+        return points @ right, points @ upward
+
+    drawn = []
+    for body, lines in wireframes.of_bodies(system).items():
+        colour = COLOURS[(body - 1) % len(COLOURS)] if body else "0.5"
+        for shot, k in enumerate(chosen if body else chosen[:1]):
+            x, R = (position[k, body - 1], rotation[k, body - 1]) if body else (np.zeros(3), np.eye(3))
+            alpha = 0.25 + 0.75 * (shot + 1) / len(chosen) if body else 1.0
+            for line in lines:
+                drawn.append(x + line @ R.T)
+                ax.plot(*seen(drawn[-1]), color=colour, alpha=alpha, linewidth=0.7, solid_capstyle="round")
+        if body:
+            path = position[:, body - 1] + rotation[:, body - 1] @ np.asarray(system.center[body - 1])
+            drawn.append(path)
+            ax.plot(*seen(path), color=colour, linewidth=0.6, linestyle=":")
+    corners = np.concatenate(drawn) if drawn else np.zeros((1, 3))
+    for point, normal in wireframes.planes(system):
+        for line in _patch(point, normal, corners, right, upward):
+            ax.plot(*seen(line), color="0.6", linewidth=0.8 if flat is not None else 0.4, zorder=0)
+    ax.set_aspect("equal")
+    if flat is None:
+        ax.set_axis_off()
+    else:
+        names = [name for axis, name in enumerate("xyz") if axis != flat]
+        ax.set_xlabel(f"${names[0]}$ in m")
+        ax.set_ylabel(f"${names[1]}$ in m")
+    return ax
+
+
+def _patch(point, normal, corners, right, upward):
+    """Lines (2, 3) that show the part of a plane that is below the corners: a grid, or its trace where it is seen from its edge."""
+    foot = corners - ((corners - point) @ normal)[:, None] * normal
+    middle, away = foot.mean(axis=0), np.cross(right, upward)
+    if abs(normal @ away) < 1e-9:
+        along = np.cross(normal, away)
+        s = (foot - middle) @ along
+        margin = 0.1 * (np.ptp(s) + 1e-9)
+        return [middle + np.outer([s.min() - margin, s.max() + margin], along)]
+    first = np.cross(normal, np.eye(3)[np.argmin(np.abs(normal))])
+    first = first / np.linalg.norm(first)
+    sides = first, np.cross(normal, first)
+    (a, b), (c, d) = ((((foot - middle) @ side).min(), ((foot - middle) @ side).max()) for side in sides)
+    margin = 0.1 * max(b - a, d - c)
+    a, b, c, d = a - margin, b + margin, c - margin, d + margin
+    u, v = np.linspace(a, b, 7), np.linspace(c, d, 7)
+    return [middle + np.outer([x, x], sides[0]) + np.outer([c, d], sides[1]) for x in u] + [
+        middle + np.outer([a, b], sides[0]) + np.outer([y, y], sides[1]) for y in v
+    ]
+
+
+@styled
 def overview(system, sol, title=None):
     """One figure of a motion: coordinates, energy and, if the system has contacts, gaps and percussions; returns the figure.
 

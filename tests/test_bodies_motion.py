@@ -61,7 +61,7 @@ def free_body(moments):
 
 def momentum(system, q, u):
     """Angular momentum about the centre of mass in the world, and the kinetic energy."""
-    R = Rotation.from_quat(np.asarray(q[:, 3:]), scalar_first=True)
+    R = Rotation.from_quat(np.array(q[:, 3:]), scalar_first=True)
     omega = np.asarray(u[:, 3:])
     J = np.diagonal(np.asarray(system.inertia[0]))
     v = np.asarray(u[:, :3]) + R.apply(np.cross(omega, np.asarray(system.center[0])))
@@ -83,10 +83,10 @@ def test_symmetric_top_precesses():
     velocities = jaxnsd.node_velocities(system, SymmetricMoreau(), sol)
     assert_allclose(velocities[:, 3:], exact, atol=2e-5)
     L = R0.apply(np.array([J1, J1, J3]) * omega)
-    axis = Rotation.from_quat(np.asarray(sol.q[-1, 3:]), scalar_first=True).apply([0, 0, 1.0])
+    axis = Rotation.from_quat(np.array(sol.q[-1, 3:]), scalar_first=True).apply([0, 0, 1.0])
     turned = Rotation.from_rotvec(sol.t[-1] / J1 * L).apply(R0.apply([0, 0, 1.0]))
     assert_allclose(axis, turned, atol=2e-5)
-    center = np.asarray(sol.q[:, :3]) + Rotation.from_quat(np.asarray(sol.q[:, 3:]), scalar_first=True).apply(np.asarray(system.center[0]))
+    center = np.asarray(sol.q[:, :3]) + Rotation.from_quat(np.array(sol.q[:, 3:]), scalar_first=True).apply(np.asarray(system.center[0]))
     assert_allclose(center, np.broadcast_to(center[0], center.shape), atol=2e-6)
 
 

@@ -29,7 +29,7 @@ PAIRS = [
     *(("ball", "ball2"), ("ball", "pill"), ("pill", "pill2"), ("ball", "brick"), ("pill", "brick"), ("ball", "can"), ("brick", "brick2")),
 ]
 FLOOR = np.array([0.1, -0.2, -0.5]), Rotation.from_euler("xyz", (0.3, -0.4, 0.2))
-N = 12
+N = 16
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def scene():
         touch = system.touches(0.0, q)
         return touch, rate, *velocities, system.W_N(0.0, q), system.W_F(0.0, q), system.tangents(touch.normal)
 
-    return system, q, u.reshape(N, 9, 6), jax.tree.map(np.asarray, evaluate(q.reshape(N, 63), u))
+    return system, q, u.reshape(N, 9, 6), jax.tree.map(np.asarray, evaluate(q.reshape(N, 63), u)), evaluate
 
 
 class Core:
@@ -99,10 +99,10 @@ def smallest(function, cores):
     return found.fun, found.x.reshape(-1, 3)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
+@pytest.mark.parametrize("pair", PAIRS[:-1], ids=" and ".join)
 def test_gaps_are_distances(scene, pair):
     """The smallest gap of a pair is the distance of the two sets; of planes also where they overlap."""
-    system, q, _, (touch, *_) = scene
+    system, q, _, (touch, *_), _ = scene
     rows = [k for k, contact in enumerate(system.contacts) if contact.pair == PAIRS.index(pair)]
     compared = 0
     for k in range(N):
@@ -119,20 +119,39 @@ def test_gaps_are_distances(scene, pair):
             assert_allclose(gap, expected, atol=1e-7, err_msg=str(k))
             compared += 1
             continue
-        square, where = smallest(lambda a, b: np.sum((a - b) ** 2), of)
+        square, _ = smallest(lambda a, b: np.sum((a - b) ** 2), of)
         distance = np.sqrt(max(square, 0.0))
         if distance < 1e-3:
             continue
         expected = distance - of[0].radius - of[1].radius
-        if pair == ("brick", "brick2"):
-            # Gaps are along normals of faces and of edges: a corner beside a face is farther from it than its height says.
-            sides = [int(np.sum(np.abs(y) > (1 - 1e-4) * core.half)) for y, core in zip(where, of, strict=True)]
-            assert 0 < gap < expected + 1e-6, (k, gap, expected, where)
-            if sides not in ([1, 3], [3, 1], [2, 2]):
-                continue
         assert_allclose(gap, expected, atol=2e-6, err_msg=str(k))
         compared += 1
-    assert compared >= (2 if pair == ("brick", "brick2") else N // 2)
+    assert compared >= N // 2
+
+
+def test_boxes_touch_where_their_distance_vanishes(scene):
+    """Gaps of boxes are along the normals of the two features: no larger than the distance, and equal to it where boxes almost touch, a
+    corner above a face or two edges across each other.
+    """
+    system, q, u, (touch, *_), evaluate = scene
+    rows = [k for k, contact in enumerate(system.contacts) if contact.pair == PAIRS.index(("brick", "brick2"))]
+    second = NAMES.index("brick2")
+    near, left, proper = q.copy(), 1e-6, []
+    for k in range(N):
+        of = [Core(name, q[k, NAMES.index(name)]) for name in ("brick", "brick2")]
+        square, where = smallest(lambda a, b: np.sum((a - b) ** 2), of)
+        distance = np.sqrt(square)
+        assert touch.gap[k, rows].min() < distance + 1e-6
+        if distance < 1e-3:
+            continue
+        assert touch.gap[k, rows].min() > 0
+        a, b = (core.at(y) for core, y in zip(of, where, strict=True))
+        near[k, second, :3] += (a - b) * (1 - left / distance)
+        if [int(np.sum(np.abs(y) > (1 - 1e-4) * core.half)) for y, core in zip(where, of, strict=True)] in ([1, 3], [3, 1], [2, 2]):
+            proper.append(k)
+    gap = np.asarray(evaluate(near.reshape(N, 63), u.reshape(N, 54))[0].gap)[:, rows].min(axis=1)
+    assert len(proper) >= 3
+    assert_allclose(gap[proper], left, atol=2e-7)
 
 
 def test_balls_inside_boxes_are_as_deep_as_the_nearest_side(scene):
@@ -147,8 +166,12 @@ def test_balls_inside_boxes_are_as_deep_as_the_nearest_side(scene):
 
 def test_velocities_are_those_of_the_material_points(scene):
     """Gap velocities are the derivative of the gap, and that of the two points along the normal; slip is their velocity across it."""
-    system, q, u, (touch, rate, gap_velocity, slip, W_N, W_F, tangents) = scene
-    assert_allclose(gap_velocity, rate, atol=1e-11)
+    system, q, u, (touch, rate, gap_velocity, slip, W_N, W_F, tangents), _ = scene
+    # Of a rim the lowest point is followed, and two beside it which move along the rim: theirs are the velocities of material points, that
+    # agree where all three touch.
+    beside = {k for rim in np.split(np.flatnonzero([c.kind == "plane-cylinder" for c in system.contacts]), 2) for k in rim[1:]}
+    followed = [k for k in range(len(system.contacts)) if k not in beside]
+    assert_allclose(gap_velocity[:, followed], rate[:, followed], atol=1e-11)
     flat = u.reshape(N, 54)
     assert_allclose(np.einsum("kun,ku->kn", W_N, flat), gap_velocity, atol=1e-13)
     assert_allclose(np.einsum("kund,ku->knd", W_F, flat), slip, atol=1e-13)

@@ -1,5 +1,7 @@
 """The benchmark systems, one file each. Each has ``initial_state()``, the ``(q0, u0)`` of its source."""
 
+from pathlib import Path
+
 from .bead_column import BeadColumn
 from .bouncing_ball import BouncingBall
 from .corner_block import CornerBlock
@@ -11,6 +13,7 @@ from .rotating_ball import RotatingBall
 from .slider_crank import SliderCrank, SliderCrankMinimal
 from .sphere import Sphere
 from .spring_pendulum import SpringPendulum
+from .tippe_top import TippeTop, tippe_top
 from .two_discs import TwoDiscs
 from .woodpecker import Woodpecker
 
@@ -32,7 +35,11 @@ MODELS = {
         TwoDiscs,
         Sphere,
         Cube,
+        tippe_top,
     )
 }
 
-__all__ = ["MODELS", "ElasticBar", *MODELS]
+#: Small scenes in MJCF, for `jaxnsd.bodies.from_mjcf` and the command line: name -> file
+SCENES = {path.stem: path for path in sorted((Path(__file__).parent / "scenes").glob("*.xml"))}
+
+__all__ = ["MODELS", "SCENES", "ElasticBar", "TippeTop", *MODELS]
