@@ -1,5 +1,6 @@
 """The command line: what it prints and writes, its exit status, and one clear line for every bad argument."""
 
+import importlib.util
 import json
 import os
 import re
@@ -191,3 +192,38 @@ def test_demo(capsys, tmp_path):
         assert np.all(np.abs(file["identification_best"] - list(demo.TRUTH.values())) < 3 * errors)
         assert np.all(errors < [0.01, 0.002])
     assert "published: 0.146 s" in out
+
+
+# ------------------------------------------------------------------------------------------------------ files of models
+LIFT = """<mujoco><worldbody><body name="cart"><joint name="rail" type="slide" axis="0 0 1"/><geom size="0.1" contype="0" conaffinity="0"/>
+<site name="a"/></body></worldbody><tendon><spatial name="rope" stiffness="1"><site site="a"/><site site="b"/></spatial></tendon></mujoco>"""
+
+
+def test_a_file_of_mjcf_is_run_and_drawn(capsys, tmp_path):
+    """A body that falls for half a second: the arrays are those of free fall, the picture is a strobe, what is left out is said."""
+    pytest.importorskip("mujoco")
+    path = tmp_path / "lift.xml"
+    path.write_text(LIFT.replace('<site name="a"/></body>', '<site name="a"/></body><site name="b" pos="0 0 1"/>'))
+    files = ["--out", tmp_path / "a.npz", "--plot", tmp_path / "a.png"]
+    status, out, err = call(capsys, "run", path, "--dt", "1e-2", "--t1", "0.5", "--scheme", "SymmetricMoreau", *files)
+    assert status == 0, err
+    assert "from_mjcf: not taken: the tendon 'rope'" in err
+    assert "success     yes" in out
+    with np.load(tmp_path / "a.npz") as file:
+        assert_allclose(file["q"][:, 0], -0.5 * 9.81 * file["t"] ** 2, atol=1e-12)
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_wrong_files_are_refused(capsys, tmp_path, monkeypatch):
+    status, _, err = call(capsys, "run", "nowhere.xml")
+    assert (status, err) == (2, "jaxnsd run: there is no file 'nowhere.xml'\n")
+    path = tmp_path / "a.xml"
+    path.write_text("<mujoco><worldbody>")
+    status, _, err = call(capsys, "run", path, "--set", "mass=3")
+    assert status == 2 and "--set takes parameters of the models" in err
+    if importlib.util.find_spec("mujoco"):
+        status, _, err = call(capsys, "run", path)
+        assert status == 2 and err.startswith("jaxnsd run: from_mjcf: MuJoCo refuses the model") and err.count("\n") == 1
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    status, _, err = call(capsys, "run", "falling_box")
+    assert status == 2 and "pip install 'jaxnsd[mjcf]'" in err and err.count("\n") == 1

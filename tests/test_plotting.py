@@ -1,5 +1,7 @@
 """What is drawn is what was computed: the data of lines and bands equal the arrays."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -8,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxnsd
-from jaxnsd import plotting
+from jaxnsd import bodies, plotting
 from jaxnsd.models import MODELS, BeadColumn, BouncingBall, RotatingBall
 
 
@@ -185,3 +187,49 @@ def test_given_axes_are_used_and_settings_left_alone(sol, tmp_path):
     plotting.save(fig, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
     assert dict(matplotlib.rcParams) == before
+
+
+# ----------------------------------------------------------------------------------------------------------------------- bodies
+def falling(joints, plane):
+    """A box and what else there is to draw, falling without contact, and its motion without a simulation."""
+    shapes = [
+        bodies.Box((0.4, 0.2, 0.6)),
+        bodies.Capsule(0.05, 0.3),
+        bodies.Cylinder(0.1, 0.2),
+        bodies.Ellipsoid((0.1, 0.2, 0.3)),
+        bodies.Points(((0.0, 0, 0), (0.1, 0, 0), (0, 0, 0.2))),
+    ]
+    parts = [bodies.Body("box", 1.0, joints=joints, shapes=shapes), bodies.Body("rod", 0.1, (1.0, 1, 1), (0, 0, 0.1), (), "box")]
+    system = bodies.assemble(parts, bodies.Plane(), contacts=(), plane=plane)
+    q0, u0 = system.initial_state()
+    t = jnp.linspace(0.0, 1.0, 11)
+    q = jnp.tile(q0, (11, 1)).at[:, 2 if plane is None else 0].set(1 - 0.5 * t**2)
+    return system, types.SimpleNamespace(t=t, q=q, u=jnp.tile(u0, (11, 1)))
+
+
+def test_strobe_in_a_plane_and_in_space():
+    """Lines are where the corners of the box are at the chosen times; paths are those of the centres of mass."""
+    system, sol = falling(bodies.planar(normal=(0, 1.0, 0)), "xz")
+    ax = plotting.strobe(system, sol, [0.0, 0.4, 1.0])
+    assert ax.get_xlabel() == "$x$ in m" and ax.get_ylabel() == "$z$ in m"
+    z = np.concatenate([line.get_ydata() for line in ax.lines])
+    # The first coordinate is along z.
+    for height in (1.0, 0.92, 0.5):
+        assert np.isclose(z, height + 0.3).any()
+    assert np.isclose(z, 0.92 - 0.3).any() and not np.isclose(z, 0.755 + 0.3, atol=1e-3).any()
+    path = next(line for line in ax.lines if line.get_linestyle() == ":")
+    assert_allclose(np.ptp(path.get_ydata()), 0.5, atol=1e-12)
+
+    system, sol = falling(bodies.Free(), None)
+    ax = plotting.strobe(system, sol, 2, view=(0.0, 0.0))
+    # Seen along x: y to the right, z upwards.
+    y, z = (np.concatenate([getattr(line, f"get_{axis}data")() for line in ax.lines]) for axis in "xy")
+    assert np.isclose(np.abs(y), 0.1).any() and np.isclose(z, 1.3).any()
+
+
+def test_strobe_refuses_what_it_cannot_draw():
+    system, sol = falling(bodies.Free(), None)
+    with pytest.raises(TypeError, match="got BouncingBall"):
+        plotting.strobe(BouncingBall(), sol)
+    with pytest.raises(ValueError, match="times between 0 and 1 s"):
+        plotting.strobe(system, sol, [2.0])

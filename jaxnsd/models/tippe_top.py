@@ -46,9 +46,9 @@ def tippe_top(
 ) -> TippeTop:
     """Tippe-top on a floor: a body whose contacts are two balls on its axis, that of the body and that at the end of the stem.
 
-    Sliding friction at the eccentric ball lifts the centre of mass, until the top spins upside down on its stem (Leine & Glocker, A set-valued
-    force law for spatial Coulomb-Contensou friction, 2003). The balls' centres are ``ball_height`` and ``stem_height`` above the centre of
-    mass, where the frame of the body is. It inverts for ``1 - a/R < axial_inertia/inertia < 1 + a/R`` with a = ball_height, R = ball_radius.
+    Sliding friction at the eccentric ball lifts the centre of mass, until the top spins upside down on its stem (Leine & Glocker, A
+    set-valued force law for spatial Coulomb-Contensou friction, 2003, from which the parameters are). The balls' centres are
+    ``ball_height`` and ``stem_height`` above the centre of mass, where the frame of the body is.
 
     Units: mass kg, inertia kg m^2 about the centre of mass (across and along the axis), lengths m, gravity m/s^2. Returns a `TippeTop`.
     """
