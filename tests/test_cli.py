@@ -199,6 +199,7 @@ LIFT = """<mujoco><worldbody><body name="cart"><joint name="rail" type="slide" a
 <site name="a"/></body></worldbody><tendon><spatial name="rope" stiffness="1"><site site="a"/><site site="b"/></spatial></tendon></mujoco>"""
 
 
+@pytest.mark.slow
 def test_a_file_of_mjcf_is_run_and_drawn(capsys, tmp_path):
     """A body that falls for half a second: the arrays are those of free fall, the picture is a strobe, what is left out is said."""
     pytest.importorskip("mujoco")
