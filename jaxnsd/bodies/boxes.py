@@ -40,7 +40,8 @@ def touches(a, b):
     row = jnp.arange(ROWS)[None] == 0
     gap = jnp.where(by_edges[:, None], jnp.where(row, alone[0][:, None], FAR * scale[:, None]), gap)
     first, second, normal = (
-        jnp.where((by_edges[:, None] & row)[..., None], one[:, None], many)
+        # Points that are not there have no normal either, so that they do not move.
+        jnp.where(by_edges[:, None, None], jnp.where(row[..., None], one[:, None], 0.0), many)
         for one, many in zip(alone[1:], (first, second, normal), strict=True)
     )
     return [Touch(gap[:, k], first[:, k], second[:, k], normal[:, k]) for k in range(ROWS)]
