@@ -195,8 +195,10 @@ def test_demo(capsys, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------ files of models
-LIFT = """<mujoco><worldbody><body name="cart"><joint name="rail" type="slide" axis="0 0 1"/><geom size="0.1" contype="0" conaffinity="0"/>
-<site name="a"/></body></worldbody><tendon><spatial name="rope" stiffness="1"><site site="a"/><site site="b"/></spatial></tendon></mujoco>"""
+LIFT = """<mujoco><worldbody>
+  <body name="cart"><joint name="rail" type="slide" axis="0 0 1"/><geom size="0.1" contype="0" conaffinity="0"/><site name="a"/></body>
+  <site name="b" pos="0 0 1"/></worldbody>
+  <tendon><spatial name="rope" stiffness="1"><site site="a"/><site site="b"/></spatial></tendon></mujoco>"""
 
 
 @pytest.mark.slow
@@ -204,7 +206,7 @@ def test_a_file_of_mjcf_is_run_and_drawn(capsys, tmp_path):
     """A body that falls for half a second: the arrays are those of free fall, the picture is a strobe, what is left out is said."""
     pytest.importorskip("mujoco")
     path = tmp_path / "lift.xml"
-    path.write_text(LIFT.replace('<site name="a"/></body>', '<site name="a"/></body><site name="b" pos="0 0 1"/>'))
+    path.write_text(LIFT)
     files = ["--out", tmp_path / "a.npz", "--plot", tmp_path / "a.png"]
     status, out, err = call(capsys, "run", path, "--dt", "1e-2", "--t1", "0.5", "--scheme", "SymmetricMoreau", *files)
     assert status == 0, err
