@@ -8,6 +8,9 @@ from jaxnsd import System
 
 GRAVITY = 9.81
 
+#: Options of `jax.jit` for what is evaluated a few times: to optimize it takes longer than to run it.
+UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
 
 @jaxnsd.system
 class CartesianPendulum(System):

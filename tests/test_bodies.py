@@ -4,12 +4,14 @@ Motions of bodies are in `test_bodies_motion`, gaps in `test_pairs`, models from
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import UNOPTIMIZED
 from numpy.testing import assert_allclose
 from scipy.optimize import fsolve
 from scipy.spatial.transform import Rotation
@@ -110,7 +112,7 @@ def test_equations_of_motion_are_those_of_the_energy():
     q, u = rng.standard_normal((n, 13)), rng.standard_normal((n, 11))
     q[:, 3:7], q[:, 9:13] = [unit(p) for p in q[:, 3:7]], [unit(p) for p in q[:, 9:13]]
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
     @jax.vmap
     def both(q, u):
         return [(s.M(0.3, q, u), s.h(0.3, q, u), s.momentum(0.3, q, u), s.kinetic_energy(0.3, q, u)) for s in (system, ByEnergy(system))]
@@ -184,7 +186,9 @@ def test_double_pendulum_of_parts():
     )
     A = np.array([[1.0, 0.0], [1.0, 1.0]])
     q, u = np.array([0.3, -0.8]), np.array([1.3, -2.1])
-    evaluate = jax.jit(lambda s, q, u: (s.M(0.0, q), s.h(0.0, q, u), s.gap(0.0, q), s.W_N(0.0, q), s.total_energy(0.0, q, u)))
+    evaluate = jax.jit(
+        lambda s, q, u: (s.M(0.0, q), s.h(0.0, q, u), s.gap(0.0, q), s.W_N(0.0, q), s.total_energy(0.0, q, u)), compiler_options=UNOPTIMIZED
+    )
     own, written = evaluate(system, q, u), evaluate(model, A @ q, A @ u)
     expected = (A.T @ written[0] @ A, A.T @ written[1], written[2], A.T @ written[3], written[4])
     for x, y in zip(own, expected, strict=True):
@@ -238,7 +242,7 @@ def test_slider_crank_of_parts():
     # The closed mechanism at the same place: its slider is where the minimal one has it.
     absolute, turning = jnp.asarray(A @ q), jnp.asarray(A @ u)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
     def evaluate(absolute, turning):
         both = [
             (s.M(0.0, q), s.h(0.0, q, u), s.gap(0.0, q), s.W_N(0.0, q), s.W_F(0.0, q)[:, :, 0])
@@ -318,8 +322,8 @@ def test_four_bar_linkage():
         loops=[Connect("coupler", "follower", (b, 0, 0), (c, 0, 0))],
         plane="xy",
     )
-    closed = jax.jit(lambda q: system.constraint(0.0, q))
-    W = jax.jit(lambda q: system.W_g(0.0, q))
+    closed = jax.jit(lambda q: system.constraint(0.0, q), compiler_options=UNOPTIMIZED)
+    W = jax.jit(lambda q: system.W_g(0.0, q), compiler_options=UNOPTIMIZED)
     for theta in (0.3, 1.2, 2.6, 4.0):
         coupler, psi = fsolve(lambda x, theta=theta: np.asarray(closed(jnp.array([theta, *x]))), (0.5 - theta, 1.5), xtol=1e-12)
         left = d / a * np.cos(psi) - d / c * np.cos(theta) + (a**2 - b**2 + c**2 + d**2) / (2 * a * c)

@@ -1,5 +1,6 @@
 """Models from files against MuJoCo, which compiles them: mass matrix, forces, poses, gaps, loops; and what is left out, by name."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import UNOPTIMIZED
 from numpy.testing import assert_allclose
 
 from jaxnsd import bodies
@@ -115,7 +117,7 @@ def full_mass(model, data):
     return M
 
 
-@jax.jit
+@functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
 @jax.vmap
 def evaluated(system, q, u):
     return system.M(0.0, q), system.h(0.0, q, u), *system.pose(0.0, q), system.gap(0.0, q), system.constraint(0.0, q)
@@ -205,7 +207,7 @@ def test_urdf(floating):
     data = mujoco.MjData(model)
     data.qpos, data.qvel = q[0], u[0]
     mujoco.mj_forward(model, data)
-    own = jax.jit(lambda q, u: (system.M(0.0, q), system.h(0.0, q, u)))(q[0], u[0])
+    own = jax.jit(lambda q, u: (system.M(0.0, q), system.h(0.0, q, u)), compiler_options=UNOPTIMIZED)(q[0], u[0])
     assert_allclose(own[0], full_mass(model, data), rtol=1e-10, atol=1e-12)
     assert_allclose(own[1], data.qfrc_passive - data.qfrc_bias, rtol=1e-10, atol=1e-10)
     foot = next(k for k, c in enumerate(system.contacts) if "floor" in str(c) and "sphere" in c.kind)

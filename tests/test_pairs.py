@@ -1,9 +1,12 @@
 """Gaps of shapes against brute-force minimisation; how they change is how the bodies move."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import UNOPTIMIZED
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.spatial.transform import Rotation
@@ -44,7 +47,7 @@ def scene():
     q[..., :3] *= 0.45
     q[..., 3:] /= np.linalg.norm(q[..., 3:], axis=-1, keepdims=True)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
     @jax.vmap
     def evaluate(q, u):
         rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]
