@@ -27,6 +27,9 @@ from .samples import Independent
 #: Steps that a chunk has by default: a second or two of a small system.
 STEPS = 2**24
 
+#: Members that are drawn and looked at before a run begins, until one passes.
+FIRST = 8
+
 #: Times in a row, without a chunk that is finished in between, that workers may die before the engine gives up.
 PATIENCE = 5
 
@@ -82,7 +85,8 @@ def run(
     observe:    function ``observe(system, solution) -> arrays``, traced: any pytree of arrays, such as ``{"q": solution.q[-1]}``
     reduce:     a `Reduction`, or a dict of them by name; default ``{"moments": Moments()}``
     points:     `Sobol`, `Halton` or `LatinHypercube`: points in the unit cube for the samples
-    chunk:      members that are in memory at once, in every worker; the default makes chunks of about 2^24 steps
+    chunk:      members that are in memory at once, in every worker, rounded up to whole blocks of up to 256, in which members are computed;
+                the default makes chunks of about 2^24 steps
     store:      directory, Zarr, that holds what is observed of every member (extra ``[ensemble]``). The same call goes on where it stopped
     resume:     True: there must be a store; False: there must be none; None: as it is
     workers:    number of processes, spawned, which share the cores; default: this process. In a script the call then stands under
@@ -198,15 +202,25 @@ def _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, opt
 
 
 def _check_first(system, job):
-    """Draw the first member, and check it as `simulate` does, before anything is traced."""
-    point = None if job.points is None else job.points_of(0, 1, 1)[0]
-    drawn = job.draw(np.uint32(0), job.key, point)
-    drawn = drawn if job.theta is None else drawn(job.theta)
-    if not isinstance(drawn, tuple) or len(drawn) != 3 or not isinstance(drawn[0], System):
-        raise TypeError(f"ensemble: sample must return (system, q0, u0), got {drawn!r}")
-    if type(drawn[0]) is not type(system):
-        raise TypeError(f"ensemble: system is a {type(system).__name__}, and sample returns a {type(drawn[0]).__name__}")
-    check(drawn[0], job.scheme, *drawn[1:], **job.options)
+    """Draw the first members, and check them as `simulate` does, before anything is traced. One that passes is enough: the others may
+    have drawn what the run will count as failed.
+    """
+    refused = None
+    for i in range(min(job.n, FIRST)):
+        point = None if job.points is None else job.points_of(i, 1)[0]
+        drawn = job.draw(np.uint32(i), job.key, point)
+        drawn = drawn if job.theta is None else drawn(job.theta)
+        if not isinstance(drawn, tuple) or len(drawn) != 3 or not isinstance(drawn[0], System):
+            raise TypeError(f"ensemble: sample must return (system, q0, u0), got {drawn!r}")
+        if type(drawn[0]) is not type(system):
+            raise TypeError(f"ensemble: system is a {type(system).__name__}, and sample returns a {type(drawn[0]).__name__}")
+        try:
+            check(drawn[0], job.scheme, *drawn[1:], **job.options)
+            break
+        except ValueError as error:
+            refused = refused or error
+    else:
+        raise refused
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said once, by the check
         seen = job.shapes[1]
@@ -215,32 +229,23 @@ def _check_first(system, job):
         raise ValueError("ensemble: observe returns no array")
 
 
-def _steps(job):
-    """Steps of a member."""
-    options = job.options
-    if options.get("n_steps"):
-        return int(options["n_steps"])
-    return max(1, round(float(options["t1"] - (options.get("t0") or 0.0)) / float(options["dt"])))
-
-
 def _default_chunk(job):
     """A power of two: about `STEPS` steps, and 16 chunks at least of many members. It does not depend on the machine."""
-    size = min(STEPS // _steps(job), -(-job.n // 16), 2**16)
-    return min(max(16, 2 ** (max(size, 1).bit_length() - 1)), 2 ** (job.n - 1).bit_length())
+    size = max(16, min(STEPS // job.steps, -(-job.n // 16), 2**16))
+    return 2 ** (size.bit_length() - 1)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ driver
 def _drive(system, job, chunk, path, resume, workers, executor, show):
     chunk = _default_chunk(job) if chunk is None else _whole("chunk", chunk)
-    chunk = -(-chunk // job.devices) * job.devices
+    block = job.block or job.devices
+    chunk = -(-chunk // block) * block
     opened = None
     if resume and path is None:
         raise ValueError('ensemble: resume=True needs store="name.zarr"')
     if path is not None:
         opened = _open(system, job, chunk, path, resume)
         job = dataclasses.replace(job, store=str(opened.path))
-        if opened.chunk % job.devices:
-            raise ValueError(f"ensemble: the store has chunks of {opened.chunk} members, which {job.devices} devices cannot share")
         chunk = opened.chunk
     engine = executors.Engine(executor, workers)
     driver = _Driver(job, chunk, opened, engine, show)
@@ -313,7 +318,7 @@ class _Driver:
                 return
             first = k * self.chunk
             members = min(self.chunk, self.job.n - first)
-            points = self.job.points_of(first, members, self.chunk)
+            points = self.job.points_of(first, members)
             try:
                 self.out[self.engine.submit(self.parcel, k, first, members, self.chunk, points)] = k
             except concurrent.futures.BrokenExecutor as error:

@@ -19,12 +19,13 @@ import signal
 import sys
 import tempfile
 import threading
+from typing import Any
 
 import jax
-import jax.experimental
 
-from .. import lanes, pytrees
+from .. import pytrees
 from ..system import System
+from . import job as jobs
 from .store import Store
 
 #: Settings of JAX that a worker takes over.
@@ -49,18 +50,15 @@ class WorkerLostError(RuntimeError):
 
 
 # ---------------------------------------------------------------------------------------------------------------------- workers
+@dataclasses.dataclass(frozen=True)
 class Direct:
-    """A job for workers in this process, with the settings of JAX that are those of the calling thread alone."""
+    """A job for workers in this process."""
 
-    def __init__(self, job):
-        self.job, self.x64, self.device = job, jax.config.jax_enable_x64, jax.config.jax_default_device
+    job: Any
 
-    @contextlib.contextmanager
     def open(self):
-        """Within, the job."""
-        enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
-        with enable_x64(self.x64), jax.default_device(self.device):
-            yield self.job
+        """The job."""
+        return self.job
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +69,8 @@ class Parcel:
     settings: tuple
     name: str
 
-    @contextlib.contextmanager
     def open(self):
-        """Within, the job; the one that was opened before where it is the same."""
+        """The job; the one that was opened before where it is the same."""
         if self.name not in _opened:
             for setting, value in self.settings:
                 jax.config.update(setting, value)
@@ -83,7 +80,7 @@ class Parcel:
             _opened[self.name] = job
             while len(_opened) > KEPT:
                 _opened.popitem(last=False)
-        yield _opened[self.name]
+        return _opened[self.name]
 
 
 _opened = collections.OrderedDict()
@@ -116,12 +113,12 @@ def parcel(job, by_value):
 
 def work(parcel, k, first, count, chunk, points):
     """Compute chunk k, write it where there is a store, and return its `Part`."""
-    with parcel.open() as job:
-        outcome, seen = job.compute(first, count, chunk, points)
-        part = job.reduce(first, outcome, seen, check=k == 0)
-        if job.store is not None:
-            _store_of(job).write(k, outcome, seen)
-        return part
+    job = parcel.open()
+    outcome, seen = job.compute(first, count, chunk, points)
+    part = job.reduce(first, outcome, seen, check=k == 0)
+    if job.store is not None:
+        _store_of(job).write(k, outcome, seen)
+    return part
 
 
 def _store_of(job):
@@ -149,7 +146,7 @@ def _begin(threads, cache):
     # Ctrl-C in a terminal goes to all processes; the first one says what becomes of the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["NPROC"] = str(threads)  # threads of XLA, which is not started yet
-    lanes.STRANDS = min(threads, lanes.STRANDS)
+    jobs.THREADS = threads
     if cache:
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

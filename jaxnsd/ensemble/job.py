@@ -1,15 +1,20 @@
 """The program of a chunk: draws its members, simulates, observes, reduces. It is what a worker is sent, once.
 
 Member i is a function of ``fold_in(key, i)`` alone. On a CPU the whole of a member, its sample and its observation too, is one loop body
-(`jaxnsd.lanes`): compiled as it is for one member, it has the same bits whatever the size of a chunk, the number of workers or of devices.
+(`jaxnsd.lanes`), and the loop has one length, that of a block. A chunk is so many calls of this one program, on threads, so that the
+compiler cannot make a member's bits depend on the size of a chunk, on the number of workers or on that of cores.
 """
 
+import concurrent.futures
 import dataclasses
 import functools
 import hashlib
+import os
+import threading
 from typing import Any
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
@@ -18,6 +23,12 @@ from .. import lanes
 from ..results import Outcome
 from ..simulate import simulate
 from .reductions import leaf_name
+
+#: Steps of a block on a CPU, some ten milliseconds, and its largest size.
+BLOCK_STEPS, LARGEST_BLOCK = 2**17, 256
+
+#: Threads that compute the blocks of a chunk.
+THREADS = os.cpu_count() or 1
 
 #: Failed members that are listed one by one.
 LISTED = 1000
@@ -40,6 +51,7 @@ class Job:
     lockstep: bool | None = None
     devices: int = 1
     store: str | None = None
+    x64: bool = dataclasses.field(default_factory=lambda: bool(jax.config.jax_enable_x64))
 
     def __getstate__(self):
         """The fields, without what was compiled."""
@@ -68,29 +80,52 @@ class Job:
         (value, outcome), gradient = jax.value_and_grad(lambda theta: motion(drawn(theta)), has_aux=True)(theta)
         return outcome, {"value": value, "gradient": gradient}
 
-    def arguments(self, point=True):
-        """Key, point and theta for `member`, for shapes or for the first member."""
-        return self.key, self._points(0, 1)[0] if self.points is not None and point else None, self.theta
+    def arguments(self):
+        """Key, point and theta of the first member."""
+        return self.key, None if self.points is None else self._points(0, 1)[0], self.theta
 
     @functools.cached_property
-    def program(self):
-        """Compiled function of the numbers (m,) of members, the key, their points (m, d) or None, and theta."""
+    def block(self):
+        """Members of one call of the program: on a CPU a number that depends on nothing but the number of steps; None: a whole chunk."""
         lockstep = jax.default_backend() != "cpu" if self.lockstep is None else self.lockstep
+        return None if lockstep else 2 ** max(0, min(BLOCK_STEPS // self.steps, LARGEST_BLOCK).bit_length() - 1)
 
-        def chunk(index, key, points, theta):
+    @property
+    def steps(self):
+        """Steps of a member."""
+        if self.options.get("n_steps"):
+            return int(self.options["n_steps"])
+        return max(1, round((float(self.options["t1"]) - float(self.options.get("t0") or 0.0)) / float(self.options["dt"])))
+
+    def lowered(self, size):
+        """Program of the numbers (size,) of members, the key, their points (size, d) or None, and theta; not compiled yet."""
+
+        def members(index, key, points, theta):
             def one(index, point):
-                return lanes.run(lambda args: self.member(*args), (index, key, point, theta), lockstep=lockstep)
+                # All strands of a batch are loops of their own: one of them, of one length, is the same program everywhere.
+                lockstep = self.block is None
+                return lanes.run(lambda args: self.member(*args), (index, key, point, theta), lockstep=lockstep, strands=1)
 
-            if points is None:
-                return jax.vmap(lambda i: one(i, None))(index)
-            return jax.vmap(one)(index, points)
+            return jax.vmap(one, (0, None if points is None else 0))(index, points)
 
         if self.devices > 1:
             mesh = Mesh(np.asarray(jax.devices()[: self.devices]), ("members",))
-            members, all_of_it = PartitionSpec("members"), PartitionSpec()
-            specs = members, all_of_it, members, all_of_it
-            return jax.jit(jax.shard_map(chunk, mesh=mesh, in_specs=specs, out_specs=members))
-        return jax.jit(chunk)
+            split, whole = PartitionSpec("members"), PartitionSpec()
+            members = jax.shard_map(members, mesh=mesh, in_specs=(split, whole, split, whole), out_specs=split)
+        points = None if self.points is None else np.repeat(self._points(0, 1), size, axis=0)
+        return jax.jit(members).lower(np.zeros(size, np.uint32), self.key, points, self.theta)
+
+    def compiled(self, size):
+        """`lowered`, compiled once."""
+        with self._lock:
+            programs = self.__dict__.setdefault("_programs", {})
+            if size not in programs:
+                programs[size] = self.lowered(size).compile()
+            return programs[size]
+
+    @functools.cached_property
+    def _lock(self):
+        return threading.Lock()
 
     @functools.cached_property
     def shapes(self):
@@ -107,19 +142,36 @@ class Job:
         points = np.asarray(self.points.points(first, count, self.n))
         return points.astype(jnp.result_type(float))
 
-    def points_of(self, first, count, chunk):
-        """Points (chunk, d) of the members of a chunk, the last one repeated where it is not full; or None."""
-        if self.points is None:
-            return None
-        points = self._points(first, count)
-        return np.concatenate([points, np.repeat(points[-1:], chunk - count, axis=0)])
+    def points_of(self, first, count):
+        """Points (count, d) of members, or None."""
+        return None if self.points is None else self._points(first, count)
 
     def compute(self, first, count, chunk, points):
         """``(outcome, observation)`` of members, arrays (count, ...) on the host."""
-        # A chunk that is not full is filled with its last member, so that all have one shape and one compilation.
-        index = np.minimum(np.arange(first, first + chunk), first + count - 1).astype(np.uint32)
-        outcome, seen = jax.device_get(self.program(index, self.key, points, self.theta))
-        return outcome[:count], jax.tree.map(lambda x: x[:count], seen)
+        size = (self.block or -(-chunk // self.devices)) * self.devices
+        with self.context():
+            program = self.compiled(size)
+
+        def block(start):
+            # What does not fill a block is filled with the last member, so that all have one shape and one compilation.
+            rows = np.minimum(np.arange(start, start + size), count - 1)
+            of_points = None if points is None else points[rows]
+            with self.context():
+                return jax.device_get(program((first + rows).astype(np.uint32), self.key, of_points, self.theta))
+
+        starts = range(0, count, size)
+        threads = min(THREADS, len(starts)) if self.block and self.devices == 1 else 1
+        if threads == 1:
+            blocks = [block(start) for start in starts]
+        else:
+            with concurrent.futures.ThreadPoolExecutor(threads) as executor:
+                blocks = list(executor.map(block, starts))
+        outcome, seen = jax.tree.map(lambda *x: np.concatenate(x)[:count], *blocks)
+        return outcome, seen
+
+    def context(self):
+        """With the precision of the thread that made the job."""
+        return jax.enable_x64(self.x64) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(self.x64)
 
     def reduce(self, first, outcome, seen, check):
         """`Part` of a chunk."""

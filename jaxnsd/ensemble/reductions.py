@@ -163,7 +163,9 @@ class ProportionOf:
         return jax.tree.map(lambda c: c / self.n, self.count)
 
     def interval(self, level: float = 0.95) -> tuple[Any, Any]:
-        """``(low, high)`` that hold the true probability with this one: E. B. Wilson's interval, right near 0 and 1 and for few members."""
+        """``(low, high)`` that hold the true probability with this one, by E. B. Wilson's interval, of use near 0 and 1 and for few
+        members, too. The level is held on the average over probabilities; for a single one it may be some percent lower or higher.
+        """
         z2, n = _z(level) ** 2, self.n
 
         def bound(sign):

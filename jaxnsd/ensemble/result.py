@@ -74,7 +74,7 @@ class Result:
         """``(system, q0, u0)`` of a member."""
         index = self._member(index)
         job = self._job
-        point = None if job.points is None else job.points_of(index, 1, 1)[0]
+        point = None if job.points is None else job.points_of(index, 1)[0]
 
         @jax.jit
         def draw(index):
