@@ -76,8 +76,9 @@ def open_or_create(path, made_with, shapes):
         _create(making, made_with, shapes)
         os.rename(making, path)
     except OSError as error:
-        shutil.rmtree(making, ignore_errors=True)
         raise StoreError(f"{path}: the store cannot be made: {error}") from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
     return Store(path)
 
 
