@@ -5,6 +5,7 @@ Member i is a function of ``fold_in(key, i)`` alone. On a CPU the whole of a mem
 compiler cannot make a member's bits depend on the size of a chunk, on the number of workers or on that of cores.
 """
 
+import collections
 import concurrent.futures
 import dataclasses
 import functools
@@ -30,8 +31,14 @@ BLOCK_STEPS, LARGEST_BLOCK = 2**17, 256
 #: Threads that compute the blocks of a chunk.
 THREADS = os.cpu_count() or 1
 
+#: Compiled programs that a process keeps.
+KEPT = 4
+
 #: Failed members that are listed one by one.
 LISTED = 1000
+
+
+_compiled, _lock = collections.OrderedDict(), threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,16 +123,21 @@ class Job:
         return jax.jit(members).lower(np.zeros(size, np.uint32), self.key, points, self.theta)
 
     def compiled(self, size):
-        """`lowered`, compiled once."""
-        with self._lock:
-            programs = self.__dict__.setdefault("_programs", {})
-            if size not in programs:
-                programs[size] = self.lowered(size).compile()
-            return programs[size]
+        """`lowered`, compiled once; a later job with the same program gets it as well."""
+        with _lock:
+            if size not in self._programs:
+                lowered = self.lowered(size)
+                name = hashlib.sha256(f"{lowered.as_text()}{lowered.out_tree}{self.devices}".encode()).digest()
+                if name not in _compiled:
+                    _compiled[name] = lowered.compile()
+                    while len(_compiled) > KEPT:
+                        _compiled.popitem(last=False)
+                self._programs[size] = _compiled[name]
+            return self._programs[size]
 
     @functools.cached_property
-    def _lock(self):
-        return threading.Lock()
+    def _programs(self):
+        return {}
 
     @functools.cached_property
     def shapes(self):
