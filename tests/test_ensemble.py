@@ -211,7 +211,9 @@ def test_distributions():
     assert 1 < float(q0[0]) < 2 and float(u0[0]) != 0
 
 
-@pytest.mark.parametrize("kind", [ensemble.Sobol, ensemble.Halton, ensemble.LatinHypercube])
+@pytest.mark.parametrize(
+    "kind", [ensemble.Sobol, *(pytest.param(x, marks=pytest.mark.slow) for x in (ensemble.Halton, ensemble.LatinHypercube))]
+)
 def test_points_of_low_discrepancy(kind):
     pytest.importorskip("scipy")
     with warnings.catch_warnings():
@@ -226,6 +228,7 @@ def test_points_of_low_discrepancy(kind):
     assert abs(moments.mean["height"] - exact) < 0.2 * moments.standard_error["height"]
 
 
+@pytest.mark.slow
 def test_two_and_eight_devices_have_the_same_bits():
     program = """
         import jax, numpy as np, warnings
