@@ -147,8 +147,15 @@ def test_classes_that_come_by_value_are_known_to_jax():
     pytrees.adopt(jaxnsd.System)  # once is enough, twice does no harm
 
 
-def test_parcels_are_opened_once():
+def test_parcels_are_opened_once_and_leave_a_worker_its_cache():
     job = jnp.arange(3.0)
     parcel = executors.parcel(job, by_value=False)
     assert parcel.open() is parcel.open()
     np.testing.assert_array_equal(parcel.open(), job)
+    cache = jax.config.jax_compilation_cache_dir
+    assert ("jax_compilation_cache_dir", cache) in parcel.settings
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        assert not dict(executors.parcel(job, by_value=False).settings).keys() & set(executors.CACHE)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", cache)

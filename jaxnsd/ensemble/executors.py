@@ -29,15 +29,8 @@ from . import job as jobs
 from .store import Store
 
 #: Settings of JAX that a worker takes over.
-SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_numpy_rank_promotion",
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_compilation_cache_max_size",
-    "jax_platforms",
-)
+CACHE = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_compilation_cache_max_size")
+SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_rank_promotion", "jax_platforms", *CACHE)
 
 #: Programs that a worker keeps.
 KEPT = 2
@@ -91,7 +84,9 @@ def parcel(job, by_value):
 
     Raises TypeError for what cannot be sent.
     """
-    settings = tuple((name, getattr(jax.config, name)) for name in SETTINGS if hasattr(jax.config, name))
+    # Without a cache here, workers keep the one that they share.
+    left_out = () if jax.config.jax_compilation_cache_dir else CACHE
+    settings = tuple((name, getattr(jax.config, name)) for name in SETTINGS if hasattr(jax.config, name) and name not in left_out)
     content = None
     if not by_value:
         with contextlib.suppress(Exception):
