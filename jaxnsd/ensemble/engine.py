@@ -381,7 +381,8 @@ class _Driver:
     def wait_for_those_on_their_way(self):
         """Nothing more goes out; what is being computed comes back, if it does so soon. Another signal ends the process."""
         for future in list(self.out):
-            if future.cancel():
+            # An executor that is closed in a moment cancels what has not begun by itself.
+            if not (future.running() or future.done()) and (self.engine.own or future.cancel()):
                 del self.out[future]
         end = time.monotonic() + GRACE
         while self.out and time.monotonic() < end:

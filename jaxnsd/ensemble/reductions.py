@@ -363,10 +363,20 @@ class Extremes(Reduction):
 
     def _ends(self, low, low_index, high, high_index):
         high_index = low_index if high_index is None else high_index
-        order = np.argsort(np.where(np.isnan(low), np.inf, low), axis=0, kind="stable")[: self.count]
-        turned = np.argsort(-np.where(np.isnan(high), -np.inf, high), axis=0, kind="stable")[: self.count]
+        first, last = self._first(np.where(np.isnan(low), np.inf, low)), self._first(-np.where(np.isnan(high), -np.inf, high))
         take = np.take_along_axis
-        return _Ends(take(low, order, 0), take(low_index, order, 0), take(high, turned, 0), take(high_index, turned, 0))
+        return _Ends(take(low, first, 0), take(low_index, first, 0), take(high, last, 0), take(high_index, last, 0))
+
+    def _first(self, x):
+        """Rows (count, ...) of the smallest in x (m, ...), of equal ones the first; without sorting what is not among them."""
+        m, count = len(x), min(self.count, len(x))
+        columns = x.reshape(m, -1)
+        bounds = np.partition(columns, count - 1, axis=0)[count - 1]
+        rows = np.empty((count, columns.shape[1]), int)
+        for j, bound in enumerate(bounds):
+            among = np.flatnonzero(columns[:, j] <= bound)
+            rows[:, j] = among[np.argsort(columns[among, j], kind="stable")[:count]]
+        return rows.reshape(count, *x.shape[1:])
 
     def merge(self, a: Any, b: Any) -> Any:
         """Of both; of equal ones the member that comes first."""
