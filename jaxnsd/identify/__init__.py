@@ -1,13 +1,14 @@
 """Identification: parameters of a system, initial states, and how it was measured, from measured trajectories, through the impacts.
 
-    problem = identify.Problem(system, trajectories, fit=["mu", "e_N"], dt=1e-3, measure=..., noise=...)
-    result = identify.fit(problem)
-    print(result), result.report("report.png")
+problem = identify.Problem(system, trajectories, fit=["mu", "e_N"], dt=1e-3, measure=..., noise=...)
+result = identify.fit(problem)
+print(result), result.report("report.png")
 """
 
 from .data import FreeState, MultipleShooting, OneStep, Trajectory, Windows
 from .fit import fit
 from .problem import Problem
+from .profile import Profile, profile
 from .result import Result
 from .robust import Robust
 from .solvers import FirstOrder, LevenbergMarquardt
@@ -24,6 +25,7 @@ __all__ = [
     "OneStep",
     "Positive",
     "Problem",
+    "Profile",
     "PseudoInertia",
     "Result",
     "Robust",
@@ -32,5 +34,6 @@ __all__ = [
     "Windows",
     "fit",
     "inertia_of",
+    "profile",
     "pseudo_inertia",
 ]

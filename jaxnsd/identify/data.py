@@ -85,14 +85,16 @@ class Trajectory:
 
     @classmethod
     def from_xarray(cls, dataset, y: str | Sequence[str], *, time: str = "t", q: str | None = None, u: str | None = None, **options: Any):
-        """A trajectory from an `xarray.Dataset`: ``y``, ``q``, ``u`` name variables whose first axis is ``time``; missing values are masked.
+        """A trajectory from an `xarray.Dataset`: ``y``, ``q``, ``u`` name variables with an axis ``time``; missing values are masked.
 
         Several variables for ``y`` are put side by side. ``options`` are further fields, such as q0, u0 and name.
         """
         names = [y] if isinstance(y, str) else list(y)
         missing = [name for name in (time, *names, q, u) if name is not None and name not in dataset]
         if missing:
-            raise ValueError(f"Trajectory.from_xarray: the dataset has no {', '.join(missing)}; it has {', '.join(map(str, dataset.variables))}")
+            raise ValueError(
+                f"Trajectory.from_xarray: the dataset has no {', '.join(missing)}; it has {', '.join(map(str, dataset.variables))}"
+            )
 
         def values(name):
             array = dataset[name].transpose(time, ...).values

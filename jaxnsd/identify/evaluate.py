@@ -1,6 +1,5 @@
 """Costs and derivatives of all items at several points at once: in chunks of bounded memory, spread over the cores."""
 
-import functools
 import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -91,16 +90,19 @@ class Evaluator:
         out = jax.device_get(out)
         return {name: x[: len(numbers)] for name, x in out.items()}
 
-    @functools.cache  # noqa: B019
     def _program(self, kind):
-        function = getattr(self, f"_{kind}")
+        """The compiled function of a chunk, which all evaluators of a problem share."""
+        key = kind, self.lockstep
+        if key not in self.problem.programs:
+            function, lockstep = getattr(self, f"_{kind}"), self.lockstep
 
-        def program(z, local, following, items, *limit):
-            each = lambda args: function(z, *args, *limit)  # noqa: E731
-            args = (local, following, items)
-            return jax.vmap(each)(args) if self.lockstep else lax.map(each, args)
+            def program(z, local, following, items, *limit):
+                each = lambda args: function(z, *args, *limit)  # noqa: E731
+                args = (local, following, items)
+                return jax.vmap(each)(args) if lockstep else lax.map(each, args)
 
-        return jax.jit(program)
+            self.problem.programs[key] = jax.jit(program)
+        return self.problem.programs[key]
 
     def _cost(self, z, local, following, item):
         cost, ok = self.problem.cost(z, local, following, item)

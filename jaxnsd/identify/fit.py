@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from .. import interrupts, progress
-from .evaluate import Evaluator, Point
+from .evaluate import Evaluator
 from .result import Result, make_result
 from .solvers import FirstOrder, Iterate, Request, solver_of
 
@@ -23,6 +23,7 @@ class Run:
     generator: Any
     request: Any = None
     last: Any = None
+    step: Any = None
     best: Any = None
     losses: list = field(default_factory=list)
     since: int = 0
@@ -47,7 +48,8 @@ def fit(
     solver:      `LevenbergMarquardt()` (default), an optimizer of optax, or `FirstOrder(optimizer, max_iterations, batch)`
     starts:      how many; the first is the first guess, the others lie around it with standard deviation ``spread`` in z (logarithms,
                  logits); or an array (starts, p) of z
-    validation:  share of the trajectories, drawn by ``seed``, or their names, that are not fitted; the best iterate is then the best on them
+    validation:  share of the trajectories, drawn by ``seed``, or their names, that are not fitted; the best iterate is then that on them.
+                 Without it that is the best on what was fitted, or, where each step takes another batch, the last
     patience:    a start ends after so many iterations without a better validation loss (training loss where there is no validation)
     progress:    show a bar
     checkpoint:  file (.npz) that always holds the last iterates of all starts
@@ -60,7 +62,7 @@ def fit(
     solver = solver_of(solver)
     train, items = _split(problem, validation, seed), np.arange(len(problem.items["t"]))
     if problem.n_local and isinstance(solver, FirstOrder) and not train.all():
-        raise ValueError("identify.fit: initial states of validation trajectories are fitted by LevenbergMarquardt() only; take that")
+        raise ValueError("identify.fit: initial states of validation trajectories need LevenbergMarquardt(); take that")
     evaluator, failures = Evaluator(problem), Counter()
     runs = [Run(solver.start(problem, items, train, *first)) for first in _starts(problem, starts, spread, seed, resume)]
     interrupted = False
@@ -73,7 +75,7 @@ def fit(
                 if losses and hasattr(bar, "set_postfix_str"):
                     bar.set_postfix_str(f"loss {min(losses):.4g}")
                 bar.update(max(0, max(len(run.losses) for run in runs) - 1 - bar.n))
-                if checkpoint is not None:
+                if checkpoint is not None and all(run.step for run in runs):
                     _save(checkpoint, runs)
     except (KeyboardInterrupt, interrupts.Interrupted):
         if not any(run.best for run in runs):
@@ -82,8 +84,8 @@ def fit(
     good = [run for run in runs if run.best]
     if not good:
         raise ValueError(
-            "identify.fit: no trajectory could be simulated from the first guess: look at problem.simulate() for what happened, and start "
-            "from other parameters, a smaller dt, or shorter windows"
+            "identify.fit: no trajectory could be simulated from the first guess: simulate one with jaxnsd.simulate(...).raise_if_failed() to "
+            "see why, and start from other parameters, a smaller dt, or shorter windows"
         )
     chosen = min(good, key=lambda run: run.best[0])
     return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted)
@@ -141,7 +143,9 @@ def _accept(problem, evaluator, items, train, run, step: Iterate, failures, pati
     run.losses.append(losses)
     run.step = step
     decisive = losses[1] if not train.all() else losses[0]
-    if np.isfinite(decisive) and (run.best is None or decisive < run.best[0]):
+    # Losses of different batches cannot be compared: then the last iterate is the best.
+    batches = train.all() and not looked.all()
+    if np.isfinite(decisive) and (run.best is None or batches or decisive < run.best[0]):
         run.best, run.since = (decisive, step), 0
     else:
         run.since += 1
@@ -205,8 +209,8 @@ def _resumed(resume, problem, zero):
     for z, local, _ in states:
         if np.shape(z) != (problem.size,) or np.shape(local) != zero.shape:
             raise ValueError(
-                f"identify.fit: resume holds {np.shape(z)} unknowns and local parts {np.shape(local)}, the problem has {(problem.size,)} and "
-                f"{zero.shape}: resume the same problem"
+                f"identify.fit: resume holds {np.shape(z)} unknowns and local parts {np.shape(local)}, the problem has {(problem.size,)} "
+                f"and {zero.shape}: resume the same problem"
             )
     return states
 

@@ -1,5 +1,6 @@
 """What is to be identified, from what: a system with unknown parameters, data, and how these were measured."""
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from . import motion
 from .data import FreeState, Trajectory, Windows
 from .robust import Robust, cost_and_weights
 from .unknowns import Unknowns
+
 
 class Parts(NamedTuple):
     """The tree whose leaves may be fitted, where there are measurement parameters."""
@@ -54,7 +56,7 @@ class Problem:
     initial:      ``initial(q0, u0, t, y, measurement) -> (q0, u0)``: the initial state that the given one is taken for
     free_state:   `FreeState`: initial states are unknown as well
     windows:      `Windows`, `OneStep()`, `MultipleShooting(...)`; default None: whole trajectories
-    noise:        standard deviation of a residual: a number or (k,); or a covariance (k, k). A common factor is estimated from the residuals
+    noise:        standard deviation of a residual: a number or (k,); or a covariance (k, k). A common factor is estimated
     robust:       `Robust` loss; default None: squares
     horizon:      from the first frame on whose derivative is this many times the typical one, a trajectory takes no part in a step of
                   `LevenbergMarquardt`, though it does in the loss: past a nearly grazing impact, or once chaos has grown, a linear model
@@ -105,6 +107,7 @@ class Problem:
         if not horizon > 1:
             raise ValueError(f"identify: horizon must be greater than one, got {horizon!r}")
         self.windows, self.robust, self.horizon = windows, robust, float(horizon)
+        self.programs = {}
         self.free = free_state if windows is None else windows.free
         self._start(noise, when is not None)
 
@@ -133,13 +136,38 @@ class Problem:
         self.n_local = 0 if self.sigma is None else self.sigma.size
         self.joined = self.windows is not None and self.windows.continuity is not None
         self.items = _items(self.data, self.windows)
+        self.shifted = shifted
+        self.n_steps = self._steps(measurement)
+
+    def _steps(self, measurement):
+        """Steps of the longest item, with room for what `when` may come to ask for."""
         spans = np.max(self.items["t"], axis=1) - self.items["t0"]
-        margin = 0.0
-        if shifted:
-            moved = np.asarray(jax.vmap(lambda t: self.when(t, measurement))(jnp.asarray(first.t))) - first.t
-            interval = np.median(np.diff(first.t)) if len(first) > 1 else self.settings.dt
+        margin, t = 0.0, self.data[0].t
+        if self.shifted:
+            moved = np.asarray(jax.vmap(lambda t: self.when(t, measurement))(jnp.asarray(t))) - t
+            interval = np.median(np.diff(t)) if len(t) > 1 else self.settings.dt
             margin = 2 * float(np.max(np.abs(moved))) + 10 * float(interval)
-        self.n_steps = int(np.ceil((np.max(spans) + margin) / self.settings.dt)) + 1
+        return int(np.ceil((np.max(spans) + margin) / self.settings.dt)) + 1
+
+    def with_data(self, data: Trajectory | Sequence[Trajectory], system: Any = None) -> "Problem":
+        """The same problem for other data, and with other first guesses; what is compiled is shared where the data are no longer."""
+        new = copy.copy(self)
+        new.data = [data] if isinstance(data, Trajectory) else list(data)
+        _check_data(new.data)
+        new.names = _names(new.data)
+        if [x.shape for x in (self.data[0].q0, self.data[0].u0)] != [x.shape for x in (new.data[0].q0, new.data[0].u0)]:
+            raise ValueError("identify: with_data takes data of the same system, got initial states of another shape")
+        new.items = _items(new.data, self.windows)
+        new.__dict__.pop("count", None)
+        steps = new._steps(self.parts(self.unknowns.first())[1])
+        if steps > self.n_steps or new.items["y"].shape[2] != self.items["y"].shape[2]:
+            new.n_steps, new.programs = steps, {}
+        if system is not None:
+            given = self.given._replace(system=system) if isinstance(self.given, Parts) else system
+            new.given, new.unknowns = given, self.unknowns.moved(given)
+            if [x for x in self.unknowns.others() if not np.isscalar(x)] or self.unknowns.others() != new.unknowns.others():
+                new.programs = {}
+        return new
 
     @property
     def size(self) -> int:
@@ -200,7 +228,8 @@ class Problem:
     def cost(self, z, local, following, item):
         """``(cost, ok)`` of an item."""
         r, rows, ok, _ = self.residuals(z, local, following, item)
-        return cost_and_weights(self.robust, r)[0] + 0.5 * jnp.sum(rows**2), ok
+        cost = cost_and_weights(self.robust, r)[0] + 0.5 * jnp.sum(rows**2)
+        return cost, ok & jnp.isfinite(cost)
 
     def linearized(self, z, local, following, item, limit):
         """Cost, gradient and Gauss-Newton matrix of an item in (z, local, following), as a dict.
@@ -228,7 +257,14 @@ class Problem:
         flat = jnp.concatenate([r.ravel(), further])
         J = jnp.where(jnp.isfinite(J) & (weights > 0)[:, None], J, 0)
         H, g = J.T @ (weights[:, None] * J), J.T @ (weights * flat)
-        return {"cost": cost + 0.5 * jnp.sum(further**2), "ok": ok & jnp.all(jnp.isfinite(g)), "H": H, "g": g, "lost": lost, "typical": typical}
+        return {
+            "cost": cost + 0.5 * jnp.sum(further**2),
+            "ok": ok & jnp.all(jnp.isfinite(g)),
+            "H": H,
+            "g": g,
+            "lost": lost,
+            "typical": typical,
+        }
 
     def descended(self, z, local, following, item):
         """Cost and gradient of an item by reverse mode, as a dict: for many unknowns."""

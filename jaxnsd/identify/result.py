@@ -20,9 +20,9 @@ class Result:
     ``labels``            names of their entries, in the order of the following: ``values`` (n,), ``standard_errors`` (n,),
                           ``intervals`` (n, 2), 95 %, ``covariance`` (n, n), ``correlation`` (n, n)
     ``noise_scale``       by what factor the residuals are larger than the noise that was given; it is in the covariance
-    ``covariance_by_trajectory``  (n, n) or None: what the scatter from trajectory to trajectory says, the residuals of one being as correlated
-                          as they are (a sandwich, see Huber 1967); larger than the other one where the model is wrong. From twice as many
-                          trajectories as unknowns on, initial states known
+    ``covariance_by_trajectory``  (n, n) or None: what the scatter from trajectory to trajectory says, the residuals of one being as
+                          correlated as they are (a sandwich, see Huber 1967); larger than the other one where the model is wrong.
+                          From twice as many trajectories as unknowns on, initial states known
     ``warnings``          sentences on what the data do not determine
     ``train_loss``        mean square of the whitened residuals; ``validation_loss`` of the trajectories that were not fitted, or NaN
     ``history``           a list for each start of (training loss, validation loss) after each iteration
@@ -142,12 +142,17 @@ class Result:
         for row in zip(self.labels, self.values, self.standard_errors, *self.intervals.T, strict=True):
             lines.append("{:<20} {:10.5g}   {:14.2g}   {:.5g} to {:.5g}".format(*row))
         n, m = self.training.sum(), (~self.training).sum()
-        lines.append(f"loss {self.train_loss:.5g} over {n} trajector{'y' if n == 1 else 'ies'}" + (f", {self.validation_loss:.5g} over {m} held out" if m else ""))
+        lines.append(
+            f"loss {self.train_loss:.5g} over {n} trajector{'y' if n == 1 else 'ies'}"
+            + (f", {self.validation_loss:.5g} over {m} held out" if m else "")
+        )
         lines.append(f"residuals are {self.noise_scale:.3g} times the noise that was given; {self.message}")
         if self.failed:
             lines.append(f"failed, and left out: {', '.join(self.failed)}")
         if self.lost:
-            lines.append("left out of the last step, past a grazing impact: " + ", ".join(f"{k} ({n} frames)" for k, n in self.lost.items()))
+            lines.append(
+                "left out of the last step, past a grazing impact: " + ", ".join(f"{k} ({n} frames)" for k, n in self.lost.items())
+            )
         return "\n".join(lines + [f"warning: {text}" for text in self.warnings])
 
     __repr__ = __str__
@@ -167,7 +172,9 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
     owner, names = problem.items["owner"], problem.names
     system, measurement = problem.parts(point.z)
     numbers = range(len(problem.data))
-    index = chosen.losses.index(min(chosen.losses, key=lambda pair: np.inf if np.isnan(d := pair[-1] if not train.all() else pair[0]) else d))
+    index = chosen.losses.index(
+        min(chosen.losses, key=lambda pair: np.inf if np.isnan(d := pair[-1] if not train.all() else pair[0]) else d)
+    )
     message = "interrupted; resume=result goes on" if interrupted else chosen.done
     return Result(
         problem=problem,

@@ -115,7 +115,9 @@ class FirstOrder:
         parameters = {"z": np.array(z), "local": np.array(local)}
         state = self.optimizer.init(parameters) if memory is None else memory
         for _ in range(self.max_iterations):
-            chosen = numbers if self.batch is None or self.batch >= len(numbers) else np.sort(random.choice(numbers, self.batch, replace=False))
+            chosen = (
+                numbers if self.batch is None or self.batch >= len(numbers) else np.sort(random.choice(numbers, self.batch, replace=False))
+            )
             point = Point(parameters["z"], parameters["local"])
             now = yield Request(kind, point, chosen)
             yield Iterate(point, _full(now, chosen, items), state)
@@ -148,5 +150,7 @@ def solver_of(solver):
     if isinstance(solver, optax.GradientTransformation):
         return FirstOrder(solver)
     if not hasattr(solver, "start"):
-        raise TypeError(f"identify.fit: solver must be a LevenbergMarquardt(...), a FirstOrder(...) or an optimizer of optax, got {solver!r}")
+        raise TypeError(
+            f"identify.fit: solver must be a LevenbergMarquardt(...), a FirstOrder(...) or an optimizer of optax, got {solver!r}"
+        )
     return solver

@@ -1,7 +1,7 @@
 """Measured tosses of a cube on a board: reading them, the score of a model, and the fit of `jaxnsd.models.TossedCube` to them.
 
-A toss is an array (N, 13), a row for each frame: position of the centre (m), unit quaternion (w, x, y, z) body to world, velocity (m/s, world
-frame), angular velocity (rad/s, body frame). The score of a model on a toss: simulated from row 0 on, the mean over all frames of the
+A toss is an array (N, 13), a row for each frame: position of the centre (m), unit quaternion (w, x, y, z) body to world, velocity (m/s,
+world frame), angular velocity (rad/s, body frame). The score of a model on a toss: simulated from row 0 on, the mean over all frames of the
 distance between measured and simulated centre, in % of the cube's width, and of the angle between measured and simulated orientation, in
 degrees; of a set of tosses the mean of these, and the median beside it. Where row 0 comes from makes three scores, never to be mixed:
 
@@ -32,10 +32,13 @@ INITIAL = ("stored", "measured", "flight")
 #: Steps of the simulation from frame to frame.
 STEPS = 4
 
+#: A frame costs about the sum of its errors, as it does in the score.
+ROBUST = Robust("soft_l1", 1.0, "frame")
+
 
 @dataclass(frozen=True, eq=False)
 class Tosses:
-    """Tosses: ``frames``, a list of arrays (N, 13), their ``names``, the time ``dt`` from frame to frame in s, ``skipped`` files with reasons."""
+    """Tosses: ``frames``, a list of arrays (N, 13), ``names``, the time ``dt`` from frame to frame in s, what was ``skipped`` and why."""
 
     frames: list
     names: list
@@ -164,13 +167,13 @@ def difference(predicted, measured):
 
 
 # ---------------------------------------------------------------------------------------------------------- where row 0 comes from
-#: What a measurement does to row 0, the same for all tosses: by how much each of the four groups of columns lags behind, in s, by what factor
-#: velocities are too small, and how far the centre is from where it is said to be, upwards in m.
+#: What a measurement does to row 0, the same for all tosses: by how much position, orientation and velocity lag behind, in s, by what
+#: factor velocities and angular velocities are too small, and how far above what is said the centre is, in m.
 MEASUREMENT = {"lag_position": 0.0, "lag_turn": 0.0, "lag_velocity": 0.0, "velocity": 1.0, "spin": 1.0, "height": 0.0}
 
 
 def corrected(q0, u0, measurement, gravity):
-    """Initial state ``(q0 (7,), u0 (6,))`` of the row that was measured: what lags is moved on along the flight, what is small is enlarged."""
+    """Initial state ``(q0 (7,), u0 (6,))`` of a measured row: what lags is moved on along the flight, what is small is enlarged."""
     fall = jnp.array([0.0, 0.0, -1.0]) * gravity
     v = measurement["velocity"] * (u0[:3] + measurement["lag_velocity"] * fall)
     spin = measurement["spin"] * u0[3:]
@@ -248,7 +251,7 @@ def problem(
     *,
     initial: str = "stored",
     measurement: dict | None = None,
-    robust: Robust | None = Robust("soft_l1", 1.0, "frame"),
+    robust: Robust | None = ROBUST,
     steps: int = STEPS,
     horizon: float = 30.0,
     **options: Any,

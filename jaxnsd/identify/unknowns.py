@@ -90,6 +90,15 @@ class Unknowns:
     def _usual(self, place):
         return USUAL.get(self.names[place].rpartition(".")[2], Free())
 
+    def moved(self, tree):
+        """The same leaves of another tree of the same structure."""
+        return Unknowns(tree, {unknown.name: unknown.transform for unknown in self.list})
+
+    def others(self):
+        """The leaves that are not fitted."""
+        fitted = {unknown.place for unknown in self.list}
+        return [leaf for place, leaf in enumerate(self.leaves) if place not in fitted]
+
     def first(self):
         """z (p,) of the values that the tree has."""
         parts = [unknown.transform.inverse(np.asarray(self.leaves[unknown.place], float)) for unknown in self.list]

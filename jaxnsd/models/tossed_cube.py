@@ -12,9 +12,10 @@ from .cube import CORNERS, Cube, _rotation
 class TossedCube(System):
     """A cube whose corners are spheres, above a board ``z = board``: q and u as those of `Cube`.
 
-    Contacts are the eight spheres. Restitution depends on how many of them are down, and on the speed of approach v:
+    Contacts are the eight spheres. Restitution depends on how many of them are down and on the speed of approach v:
 
-        e_N = e(n) max(0, 1 + slope (v - 1 m/s)),   in [0, 0.95],   n = sum_i w_i,   w_i = 1 / (1 + exp((g_i - g_min - reach) / (reach / 4)))
+        e_N = e(n) max(0, 1 + slope (v - 1 m/s)), in [0, 0.95]
+        n = sum_i 1 / (1 + exp(4 (g_i - g_min - reach) / reach))
 
     with e(n) = ``e_corner`` for n = 1, ``e_edge`` for 2, ``e_face`` for 4, and linear between them.
     """
@@ -75,7 +76,7 @@ class TossedCube(System):
         return (0.5 * self.side - self.radius) * jnp.asarray(CORNERS, q.dtype)
 
     def _directions(self, q):
-        """Velocities of the spheres' lowest points as rows that act on u, (8, 3, 6): e_k, and a x R^T e_k with a the arm, in the body frame."""
+        """Velocities of the spheres' lowest points as rows that act on u, (8, 3, 6): e_k, and a x R^T e_k with a the arm in the body."""
         R = _rotation(q[3:])
         arms = self._centres(q) - self.radius * R[2][None]
         moved = jnp.broadcast_to(jnp.eye(3, dtype=q.dtype), (8, 3, 3))
