@@ -30,7 +30,7 @@ from .system import Parameter, System, static, system
 from .tridiagonal import Tridiagonal
 
 if TYPE_CHECKING:
-    from . import compare, models, plotting
+    from . import compare, identify, models, plotting
 
 __all__ = [
     "HHT",
@@ -62,6 +62,7 @@ __all__ = [
     "check",
     "compare",
     "energy",
+    "identify",
     "models",
     "node_velocities",
     "plotting",
@@ -77,7 +78,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 #: Modules that are imported when they are asked for: plotting imports matplotlib.
-_ON_DEMAND = ("compare", "models", "plotting")
+_ON_DEMAND = ("compare", "identify", "models", "plotting")
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ class Profile:
     """Profile likelihood of one parameter.
 
     values (n,) at which it was held; increase (n,): by how much twice the negative logarithm of the likelihood grows there, residuals
-    scaled to the noise that they show; interval (2,): where that is 3.841, the 95 % interval, infinite at a side that the values do not reach.
+    scaled to the noise that they show; interval (2,): where that is 3.841, the 95 % interval, infinite where the values do not reach it.
     An interval that differs from that of `Result.intervals` says that the loss is no parabola.
     """
 

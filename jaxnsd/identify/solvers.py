@@ -7,6 +7,7 @@ A solver has ``start(problem, items, train, z, local, memory, fixed)``, a genera
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 
@@ -58,7 +59,7 @@ class LevenbergMarquardt:
         # Local parts of validation trajectories are fitted as well, and then take part; else they are not linearized.
         every = items if problem.n_local else items[train]
         shared = train if problem.n_local else np.ones(len(every), bool)
-        damping = self.damping if memory is None else memory
+        damping = self.damping if memory is None else float(jax.tree.leaves(memory)[0])
         point = Point(z, local)
         now = yield Request("linearized", point, every)
         yield Iterate(point, _full(now, every, items), damping)
@@ -113,7 +114,9 @@ class FirstOrder:
         kind = "linearized" if problem.size + 2 * problem.n_local < REVERSE else "descended"
         p, n = problem.size, problem.n_local
         parameters = {"z": np.array(z), "local": np.array(local)}
-        state = self.optimizer.init(parameters) if memory is None else memory
+        state = self.optimizer.init(parameters)
+        if memory is not None:
+            state = jax.tree.unflatten(jax.tree.structure(state), jax.tree.leaves(memory))
         for _ in range(self.max_iterations):
             chosen = (
                 numbers if self.batch is None or self.batch >= len(numbers) else np.sort(random.choice(numbers, self.batch, replace=False))

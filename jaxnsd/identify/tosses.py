@@ -136,28 +136,31 @@ def _fault(rows):
 # ---------------------------------------------------------------------------------------------------------------- orientation
 def product(a, b):
     """Product of quaternions (..., 4)."""
+    xp = jnp if isinstance(a, jax.Array) or isinstance(b, jax.Array) else np
     w, x, y, z = (a[..., i] for i in range(4))
     W, X, Y, Z = (b[..., i] for i in range(4))
     parts = [w * W - x * X - y * Y - z * Z, w * X + x * W + y * Z - z * Y, w * Y - x * Z + y * W + z * X, w * Z + x * Y - y * X + z * W]
-    return jnp.stack(parts, -1)
+    return xp.stack(parts, -1)
 
 
 def rotation_vector(p):
     """Rotation vector (..., 3) in rad of a quaternion (..., 4); of the two, the shorter."""
-    p = jnp.where(p[..., :1] < 0, -p, p)
+    xp = jnp if isinstance(p, jax.Array) else np
+    p = xp.where(p[..., :1] < 0, -p, p)
     v = p[..., 1:]
-    square = jnp.sum(v * v, -1, keepdims=True)
+    square = xp.sum(v * v, -1, keepdims=True)
     small = square < 1e-20
-    n = jnp.sqrt(jnp.where(small, 1, square))
-    return jnp.where(small, 2 * v, v / n * 2 * jnp.arctan2(n, p[..., :1]))
+    n = xp.sqrt(xp.where(small, 1, square))
+    return xp.where(small, 2 * v, v / n * 2 * xp.arctan2(n, p[..., :1]))
 
 
 def quaternion(v):
     """Unit quaternion (..., 4) of a rotation vector (..., 3)."""
-    square = jnp.sum(v * v, -1, keepdims=True)
+    xp = jnp if isinstance(v, jax.Array) else np
+    square = xp.sum(v * v, -1, keepdims=True)
     small = square < 1e-16
-    n = jnp.sqrt(jnp.where(small, 1, square))
-    return jnp.concatenate([jnp.where(small, 1 - square / 8, jnp.cos(n / 2)), jnp.where(small, 0.5, jnp.sin(n / 2) / n) * v], -1)
+    n = xp.sqrt(xp.where(small, 1, square))
+    return xp.concatenate([xp.where(small, 1 - square / 8, xp.cos(n / 2)), xp.where(small, 0.5, xp.sin(n / 2) / n) * v], -1)
 
 
 def difference(predicted, measured):
@@ -183,7 +186,10 @@ def corrected(q0, u0, measurement, gravity):
 
 def in_flight(system, rows, margin=0.003):
     """Number of frames before the first one whose lowest sphere is less than ``margin`` in m above the board."""
-    gaps = np.asarray(jax.vmap(lambda q: jnp.min(system.gap(0.0, q)))(jnp.asarray(rows[:, :7])))
+    w, x, y, z = rows[:, 3:7].T
+    up = np.stack([2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)], axis=1)
+    reach = 0.5 * float(system.side) - float(system.radius)
+    gaps = rows[:, 2] - reach * np.abs(up).sum(1) - float(system.radius) - float(system.board)
     low = np.flatnonzero(gaps < margin)
     return int(low[0]) if low.size else len(rows)
 
@@ -204,11 +210,11 @@ def flight_state(system, rows, dt=FRAME):
     p, spin = rows[0, 3:7], u0[3:]
     for _ in range(10):
         # Small rotations, in the body frame, from the fit to the measured orientations: linear in those at the start and in the spin.
-        at = np.asarray(product(jnp.asarray(p)[None], quaternion(jnp.asarray(t[:, None] * spin[None]))))
-        off = np.asarray(rotation_vector(product(jnp.asarray(at * [1, -1, -1, -1]), jnp.asarray(rows[:n, 3:7]))))
+        at = product(p[None], quaternion(t[:, None] * spin[None]))
+        off = rotation_vector(product(at * [1, -1, -1, -1], rows[:n, 3:7]))
         J = np.concatenate([np.concatenate([_turned_back(s * spin), s * _left(s * spin)], 1) for s in t])
         step = np.linalg.lstsq(J, off.ravel(), rcond=None)[0]
-        p = np.asarray(product(jnp.asarray(p), quaternion(jnp.asarray(step[:3]))))
+        p = product(p, quaternion(step[:3]))
         spin = spin + step[3:]
         if np.max(np.abs(step)) < 1e-10:
             break
