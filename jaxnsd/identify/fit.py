@@ -84,8 +84,8 @@ def fit(
     good = [run for run in runs if run.best]
     if not good:
         raise ValueError(
-            "identify.fit: no trajectory could be simulated from the first guess: simulate one with jaxnsd.simulate(...).raise_if_failed() to "
-            "see why, and start from other parameters, a smaller dt, or shorter windows"
+            "identify.fit: no trajectory could be simulated from the first guess: simulate one with jaxnsd.simulate(...).raise_if_failed() "
+            "to see why, and start from other parameters, a smaller dt, or shorter windows"
         )
     chosen = min(good, key=lambda run: run.best[0])
     return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted)

@@ -257,14 +257,9 @@ class Problem:
         flat = jnp.concatenate([r.ravel(), further])
         J = jnp.where(jnp.isfinite(J) & (weights > 0)[:, None], J, 0)
         H, g = J.T @ (weights[:, None] * J), J.T @ (weights * flat)
-        return {
-            "cost": cost + 0.5 * jnp.sum(further**2),
-            "ok": ok & jnp.all(jnp.isfinite(g)),
-            "H": H,
-            "g": g,
-            "lost": lost,
-            "typical": typical,
-        }
+        cost = cost + 0.5 * jnp.sum(further**2)
+        ok = ok & jnp.isfinite(cost) & jnp.all(jnp.isfinite(g))
+        return {"cost": cost, "ok": ok, "H": H, "g": g, "lost": lost, "typical": typical}
 
     def descended(self, z, local, following, item):
         """Cost and gradient of an item by reverse mode, as a dict: for many unknowns."""

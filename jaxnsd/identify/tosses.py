@@ -10,6 +10,7 @@ degrees; of a set of tosses the mean of these, and the median beside it. Where r
     flight    (C) a ballistic motion, fitted to the frames before the first contact
 """
 
+import dataclasses
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +222,31 @@ def flight_state(system, rows, dt=FRAME):
     return np.concatenate([x, p / np.linalg.norm(p)]), np.concatenate([v, spin])
 
 
+def fit_measurement(tosses: Tosses, system: Any) -> dict:
+    """Parameters of a measurement, as `MEASUREMENT`, that take row 0 of each toss to its `flight_state`, in the sense of least squares.
+
+    No impact takes part: this is how the states were measured, not how the cube moves.
+    """
+    rows = np.stack([rows[0] for rows in tosses.frames])
+    states = [flight_state(system, rows, tosses.dt) for rows in tosses.frames]
+    q, u = (np.stack(part) for part in zip(*states, strict=True))
+    v, spin = u[:, :3], u[:, 3:]
+    fall = np.broadcast_to([0.0, 0.0, -float(system.gravity)], v.shape)
+    velocity, lagged = np.linalg.lstsq(np.stack([rows[:, 7:10].ravel(), fall.ravel()], 1), v.ravel(), rcond=None)[0]
+    turn = rotation_vector(product(rows[:, 3:7] * [1, -1, -1, -1], q[:, 3:]))
+    up = np.broadcast_to([0.0, 0.0, 1.0], v.shape)
+    lag, height = np.linalg.lstsq(np.stack([v.ravel(), up.ravel()], 1), (q[:, :3] - rows[:, :3]).ravel(), rcond=None)[0]
+    found = {
+        "lag_position": lag,
+        "lag_turn": np.sum(turn * spin) / np.sum(spin**2),
+        "lag_velocity": lagged / velocity,
+        "velocity": velocity,
+        "spin": np.sum(spin * rows[:, 10:]) / np.sum(rows[:, 10:] ** 2),
+        "height": height,
+    }
+    return {name: float(value) for name, value in found.items()}
+
+
 def _turned_back(v):
     """Rotation matrix of -v."""
     angle, K = np.linalg.norm(v), _cross(v)
@@ -268,11 +294,17 @@ def problem(
     which on the loss is linear.
     """
     system = FITTED[initial] if system is None else system
+    data = trajectories(tosses, system, initial)
     if initial == "measured":
         measurement = MEASURED | (measurement or {})
-        options["initial"] = lambda q0, u0, t, y, m: corrected(q0, u0, m, m["gravity"])
-        measurement = {"gravity": float(system.gravity)} | measurement
-    data = trajectories(tosses, system, initial)
+        if any(str(name).startswith("measurement.") for name in fit):
+            measurement = {"gravity": float(system.gravity)} | measurement
+            options["initial"] = lambda q0, u0, t, y, m: corrected(q0, u0, m, m["gravity"])
+        else:
+            data = [_corrected(one, measurement, float(system.gravity)) for one in data]
+            measurement = None
+    else:
+        measurement = None
     noise = np.array([0.03] * 3 + [0.06] * 3)
     return Problem(
         system,
@@ -287,6 +319,11 @@ def problem(
         horizon=horizon,
         **options,
     )
+
+
+def _corrected(one, measurement, gravity):
+    q0, u0 = (np.asarray(x) for x in corrected(one.q0, one.u0, measurement, gravity))
+    return dataclasses.replace(one, q0=q0, u0=u0)
 
 
 @dataclass(frozen=True, eq=False)
