@@ -21,7 +21,9 @@ from jaxnsd.identify import tosses
 from jaxnsd.models import TossedCube
 
 #: Where a fit starts: what the data's authors state, and the gravity of their lengths, from the free fall.
-FIRST = TossedCube(gravity=9.62)
+FIRST = TossedCube(
+    side=0.1048, inertia=8.1e-4, radius=0.003, board=0.0, gravity=9.62, e_corner=0.2, e_edge=0.2, e_face=0.2, slope=0.0, e_F=0.0, mu=0.18
+)
 
 PART = identify.Bounded(0.0, 0.9)
 PHYSICS = {
