@@ -1,4 +1,5 @@
-"""The command line: ``list`` what there is, ``run`` one simulation, ``compare`` schemes, ``ensemble`` of many members, ``demo``.
+"""The command line: ``list`` what there is, ``run`` one simulation, ``compare`` schemes, ``ensemble`` of many members,
+``evaluate-tosses`` a score, ``demo`` the main job.
 
 Exit status: 0 done, 1 the simulation failed (what was computed is written all the same), 2 bad arguments, said in one line, 130 or 143
 interrupted by Ctrl-C or SIGTERM (what was computed is written).
@@ -149,6 +150,16 @@ def _parser():
     monte_carlo.add_argument("--progress", action="store_true", help="show a bar (with tqdm)")
     _add_cache(monte_carlo)
     monte_carlo.set_defaults(command=_ensemble)
+    tosses = commands.add_parser("evaluate-tosses", help="score of the model of a tossed cube on measured tosses", allow_abbrev=False)
+    tosses.add_argument("file", type=Path, metavar="FILE", help=".npz file, or a folder with one .csv file for each toss")
+    tosses.add_argument(
+        "--initial",
+        choices=("stored", "measured", "flight"),
+        default="stored",
+        help="row 0 of a toss as stored, through a fitted measurement, or from its flight (default: %(default)s)",
+    )
+    _add_cache(tosses)
+    tosses.set_defaults(command=_evaluate_tosses)
 
     demo = commands.add_parser("demo", help="woodpecker toy, 4096 of them at once, two parameters from noisy data", allow_abbrev=False)
     demo.add_argument(
@@ -359,6 +370,29 @@ def _run(args):
         sol.raise_if_failed()
     except SimulationError as error:
         return _complain("jaxnsd run", error, 1)
+    return 0
+
+
+def _evaluate_tosses(args):
+    from .identify import tosses
+
+    jax.config.update("jax_enable_x64", True)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            data = tosses.load(args.file)
+    except (OSError, ValueError) as error:
+        raise _ArgumentError(error) from error
+    for warning in caught:
+        print(f"jaxnsd evaluate-tosses: {warning.message}", file=sys.stderr)
+    found = interrupts.wait_for(lambda: tosses.score(data, initial=args.initial))
+    print(f"tosses      {len(data)} of {args.file}, {sum(map(len, data.frames))} frames; row 0: {args.initial}")
+    if found.failed:
+        print(f"failed      {len(found.failed)}, left out of the means: {', '.join(found.failed)}")
+    if len(found.failed) == len(data):
+        return _complain("jaxnsd evaluate-tosses", "no toss could be simulated", 1)
+    print("median      {:.2f} % of the width, {:.2f} degrees".format(*found.median))
+    print("{:.2f} % of the width, {:.2f} degrees".format(*found.mean))
     return 0
 
 

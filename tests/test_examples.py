@@ -29,7 +29,7 @@ def call(capsys, name, *arguments):
     return status, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["monte_carlo", "identify", "elastic_bar", "lobatto_figures"])
+@pytest.mark.parametrize("name", ["monte_carlo", "identify", "identify_cube", "elastic_bar", "lobatto_figures"])
 def test_help(capsys, name):
     status, out, _ = call(capsys, name, "--help")
     assert status == 0
@@ -53,6 +53,7 @@ def test_help(capsys, name):
         ("lobatto_figures", ["--out", __file__], "cannot make the directory"),
         ("lobatto_figures", ["--fast"], "--fast"),
         ("identify", ["--out", "picture.docx"], ".png"),
+        ("identify_cube", ["nothing.npz"], "no file or folder"),
     ],
 )
 def test_bad_arguments_get_one_line_and_status_2(capsys, name, arguments, words):

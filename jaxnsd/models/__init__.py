@@ -11,6 +11,7 @@ from .rotating_ball import RotatingBall
 from .slider_crank import SliderCrank, SliderCrankMinimal
 from .sphere import Sphere
 from .spring_pendulum import SpringPendulum
+from .tossed_cube import TossedCube
 from .two_discs import TwoDiscs
 from .woodpecker import Woodpecker
 
@@ -32,6 +33,7 @@ MODELS = {
         TwoDiscs,
         Sphere,
         Cube,
+        TossedCube,
     )
 }
 
