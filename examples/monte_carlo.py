@@ -1,22 +1,22 @@
 """Uncertain woodpeckers: how fast does the toy descend, if friction and restitution are known only roughly?
 
-    python examples/monte_carlo.py [--members 100000] [--chunk 2048] [--mu 0.3] [--out monte_carlo.png]
+    python examples/monte_carlo.py [--members 100000] [--workers 2] [--store woodpeckers.zarr] [--mu 0.3] [--out monte_carlo.png]
 
-Every member draws its friction coefficient from a lognormal and the restitution of its beak from a beta distribution. Memory holds one
-chunk of trajectories at a time, thinned out by `save_every`, and of those that are done a few numbers and a coarse history of the height.
-A member whose simulation fails is counted under its outcome and left out of the statistics.
+Every member draws its friction coefficient from a lognormal and the restitution of its beak from a beta distribution. `jaxnsd.ensemble`
+runs them in chunks; with a store an interrupted run goes on where it stopped. A member whose simulation fails is counted under its outcome
+and left out of the statistics. What is kept in memory here for the picture is a few numbers and a coarse history of the height.
 """
 
+import functools
 import resource
 import sys
-import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnsd import Moreau, Outcome, cli, demo, plotting, progress, simulate
+from jaxnsd import Moreau, cli, demo, ensemble, plotting
 from jaxnsd.models import Woodpecker
 
 SAVE_EVERY = 10  # steps between stored nodes, where knocks of the beak are looked for
@@ -28,82 +28,80 @@ def main(argv=None):
     """Simulate, print the statistics, draw the picture."""
     parser = _parser()
     args = parser.parse_args(argv)
-    if not args.mu > 0 or not args.mu_spread > 0:
-        parser.error(f"--mu and --mu-spread must be positive, got {args.mu:g} and {args.mu_spread:g}")
-    if not 0 < args.e_N < 1 or not 0 < args.e_N_spread**2 < args.e_N * (1 - args.e_N):
-        parser.error(f"--e-N must lie in (0, 1) and --e-N-spread in (0, sqrt(e_N (1 - e_N))), got {args.e_N:g} and {args.e_N_spread:g}")
     if not args.out.parent.is_dir() or args.out.suffix not in cli.PICTURES:
         parser.error(f"--out must be a {', '.join(cli.PICTURES)} file in a directory that exists, got {str(args.out)!r}")
 
     jax.config.update("jax_enable_x64", True)
-    mu, e_N = draw(args)
     try:
-        results, first, rest = run_in_chunks(mu, e_N, args)
-    except ValueError as error:
+        result = run(args)
+    except (ValueError, ensemble.StoreError) as error:
         parser.error(str(error))
-    walks = report(results, mu, args, first, rest)
+    walks = report(result, args)
     if walks.any():
-        plotting.save(picture(results, mu, e_N, walks), args.out)
+        plotting.save(picture(result["members"], walks), args.out)
         print(f"picture        {args.out}")
     return 0
 
 
-def draw(args):
-    """Friction coefficients and restitutions (members,)."""
-    key_mu, key_e = jax.random.split(jax.random.key(args.seed))
-    mu = args.mu * np.exp(args.mu_spread * np.asarray(jax.random.normal(key_mu, (args.members,))))
-    concentration = args.e_N * (1 - args.e_N) / args.e_N_spread**2 - 1  # of the beta distribution with this mean and deviation
-    e_N = jax.random.beta(key_e, args.e_N * concentration, (1 - args.e_N) * concentration, (args.members,))
-    return mu, np.asarray(e_N)
-
-
-def run_in_chunks(mu, e_N, args):
-    """``(results, seconds of the first chunk, seconds of the others)``, results a dict of arrays with one row a member."""
-    q0, u0 = Woodpecker().initial_state()
-
-    @jax.jit
-    @jax.vmap
-    def run(mu, e_N):
-        sol = simulate(Woodpecker(mu=mu, e_N_beak=e_N), Moreau(), q0, u0, args.t1, args.dt, save_every=SAVE_EVERY)
-        speed, knocks = demo.descent(sol)
-        outcome = jnp.maximum(jnp.max(sol.outcome), sol.initial_outcome)
-        return {"speed": speed, "knocks": knocks, "outcome": outcome, "t": sol.t[::THIN], "y": sol.q[::THIN, 0].astype(jnp.float32)}
-
-    chunk = min(args.chunk, len(mu))
-    pieces, times = [], [time.perf_counter()]
-    with progress.bar(total=len(mu), unit=" woodpeckers", unit_scale=True) as bar:
-        for start in range(0, len(mu), chunk):
-            # A last chunk that is not full is filled with the last member, so that all have one shape and one compilation.
-            members = np.minimum(np.arange(start, start + chunk), len(mu) - 1)
-            whole = jax.device_get(run(mu[members], e_N[members]))
-            t = whole.pop("t")[0]
-            pieces.append({name: np.array(value[: len(mu) - start]) for name, value in whole.items()})
-            times.append(time.perf_counter())
-            bar.update(len(pieces[-1]["y"]))
-    results = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    return results | {"t": t}, times[1] - times[0], times[-1] - times[1]
-
-
-def report(results, mu, args, first, rest):
-    """Print the statistics; returns which members walk, boolean (members,)."""
-    speed, knocks, outcome = results["speed"], results["knocks"], results["outcome"]
-    done = outcome == Outcome.SUCCESS
-    stops, walks, _ = demo.classify(speed, knocks, done)
-    n, chunk = len(mu), min(args.chunk, len(mu))
-    steps = round(args.t1 / args.dt)
-    print(
-        f"{n} woodpeckers, mu = {args.mu:g} with {100 * args.mu_spread:g} % spread, e_N of the beak = {args.e_N:g} +- {args.e_N_spread:g}"
+def run(args):
+    """The ensemble; its statistic "members" is a dict of arrays with one row for every member that succeeded."""
+    random = {"mu": ensemble.LogNormal(args.mu, args.mu_spread), "e_N_beak": ensemble.Beta(args.e_N, args.e_N_spread)}
+    return ensemble.run(
+        Woodpecker(),
+        Moreau(),
+        args.members,
+        jax.random.key(args.seed),
+        sample=random,
+        observe=observe,
+        reduce={
+            "members": ensemble.Associative(dict, concatenated),
+            "walk": ensemble.Proportion(of=functools.partial(becomes, 1)),
+            "slide down the pole": ensemble.Proportion(of=functools.partial(becomes, 2)),
+            "come to a stop": ensemble.Proportion(of=functools.partial(becomes, 0)),
+        },
+        t1=args.t1,
+        dt=args.dt,
+        save_every=SAVE_EVERY,
+        chunk=args.chunk,
+        workers=args.workers,
+        store=args.store,
+        progress=True,
     )
-    pace = f", then {steps * (n - chunk) / rest:.2g} steps/s" if n > chunk else ""
-    print(f"{steps * n:.3g} steps in chunks of {chunk}: {first:.1f} s for the first chunk with its compilation{pace}")
-    for code in Outcome:
-        if np.any(outcome == code):
-            print(f"  {code.name:<14} {np.sum(outcome == code):7d}" + ("" if code == Outcome.SUCCESS else "   left out below"))
-    if done.any():
-        shares = {"walk": walks, "slide down the pole": done & ~stops & ~walks, "come to a stop": stops}
-        print("of these       " + ", ".join(f"{100 * which.sum() / done.sum():.2f} % {name}" for name, which in shares.items()))
+
+
+def observe(system, sol):
+    """What is kept of a member: what was drawn, its speed, its knocks, and its height, thinned."""
+    speed, knocks = demo.descent(sol)
+    kept = {"t": sol.t[::THIN], "y": sol.q[::THIN, 0].astype(jnp.float32)}
+    return {"mu": system.mu, "e_N": system.e_N_beak, "speed": speed, "knocks": knocks} | kept
+
+
+def concatenated(a, b):
+    """The members of both."""
+    return {name: np.concatenate([a[name], b[name]]) for name in a}
+
+
+def becomes(which, seen):
+    """Whether members stop (0), walk (1), or slide down (2)."""
+    return demo.classify(seen["speed"], seen["knocks"], np.ones(len(seen["speed"]), bool))[which]
+
+
+def report(result, args):
+    """Print the statistics; returns which of the members that succeeded walk, boolean."""
+    steps = round(args.t1 / args.dt)
+    spread = f"mu = {args.mu:g} with {100 * args.mu_spread:g} % spread, e_N of the beak = {args.e_N:g} +- {args.e_N_spread:g}"
+    print(f"{result.n} woodpeckers, {spread}")
+    print(f"{result.computed * steps:.3g} steps in {result.seconds:.1f} s with compilation")
+    for code, count in result.counts.items():
+        print(f"  {code.name:<17} {count:7d}" + ("" if code == 0 else "   left out below"))
+    if result["members"] is None:
+        return np.zeros(0, bool)
+    for name in ("walk", "slide down the pole", "come to a stop"):
+        low, high = result[name].interval()
+        print(f"{name:<20} {100 * result[name].share:.2f} %  (95 % interval {100 * low:.2f} to {100 * high:.2f} %)")
+    walks = becomes(1, result["members"])
     if walks.any():
-        walking = 1e3 * speed[walks]
+        walking = 1e3 * result["members"]["speed"][walks]
         error = walking.std() / np.sqrt(walking.size)
         print(
             f"descent speed  mean {walking.mean():.2f} +- {error:.2f} mm/s, standard deviation {walking.std():.2f} mm/s, of those that walk"
@@ -115,9 +113,9 @@ def report(results, mu, args, first, rest):
 
 
 @plotting.styled
-def picture(results, mu, e_N, walks):
+def picture(members, walks):
     """Histogram of the speed, bands of the height, and who walks."""
-    speed, done = 1e3 * results["speed"][walks], results["outcome"] == Outcome.SUCCESS
+    mu, e_N, speed = members["mu"], members["e_N"], 1e3 * members["speed"][walks]
     fig, axes = plotting.figure(1, 3, width=11.0, height=3.5, width_ratios=[1, 1, 1.15])
 
     ax = axes[0]
@@ -130,13 +128,13 @@ def picture(results, mu, e_N, walks):
     ax.set_ylim(top=1.4 * ax.get_ylim()[1])
     ax.legend(frameon=False, loc="upper right", fontsize="small")
 
-    ax = plotting.ensemble_bands(results["t"], 1e3 * results["y"][walks], QUANTILES, ax=axes[1])
+    ax = plotting.ensemble_bands(members["t"][0], 1e3 * members["y"][walks], QUANTILES, ax=axes[1])
     ax.set(ylabel="height $y$ in mm", title="their descent")
     ax.legend(frameon=False, loc="lower left")
 
     ax = axes[2]
-    bins = [np.linspace(*np.quantile(x[done], [0.001, 0.999]), 25) for x in (mu, e_N)]
-    count = np.histogram2d(mu[done], e_N[done], bins)[0]
+    bins = [np.linspace(*np.quantile(x, [0.001, 0.999]), 25) for x in (mu, e_N)]
+    count = np.histogram2d(mu, e_N, bins)[0]
     walking = np.histogram2d(mu[walks], e_N[walks], bins)[0]
     share = np.ma.masked_where(count < 5, 100 * walking / np.maximum(count, 1))
     mesh = ax.pcolormesh(*bins, share.T, cmap="viridis", vmin=0, vmax=100)
@@ -148,7 +146,9 @@ def picture(results, mu, e_N, walks):
 def _parser():
     parser = cli.Parser(prog="monte_carlo.py", description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("--members", type=cli.count, default=10000, metavar="N", help="woodpeckers (default: %(default)s)")
-    parser.add_argument("--chunk", type=cli.count, default=2048, metavar="N", help="of them in memory at once (default: %(default)s)")
+    parser.add_argument("--chunk", type=cli.count, metavar="N", help="of them in memory at once (default: about 2^24 steps)")
+    parser.add_argument("--workers", type=cli.count, metavar="N", help="processes (default: this one)")
+    parser.add_argument("--store", type=Path, metavar="DIR.zarr", help="keep every member here, and go on from here (default: nowhere)")
     parser.add_argument("--mu", type=cli.number, default=0.3, metavar="X", help="median of the friction coefficient (default: %(default)s)")
     parser.add_argument("--mu-spread", type=cli.number, default=0.08, metavar="X", help="its relative spread (default: %(default)s)")
     parser.add_argument("--e-N", type=cli.number, default=0.5, metavar="X", help="mean restitution of the beak (default: %(default)s)")

@@ -30,7 +30,7 @@ from .system import Parameter, System, static, system
 from .tridiagonal import Tridiagonal
 
 if TYPE_CHECKING:
-    from . import compare, models, plotting
+    from . import bodies, compare, ensemble, identify, models, plotting
 
 __all__ = [
     "HHT",
@@ -59,9 +59,12 @@ __all__ = [
     "System",
     "Tridiagonal",
     "VariationalMoreau",
+    "bodies",
     "check",
     "compare",
     "energy",
+    "ensemble",
+    "identify",
     "models",
     "node_velocities",
     "plotting",
@@ -77,7 +80,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 #: Modules that are imported when they are asked for: plotting imports matplotlib.
-_ON_DEMAND = ("compare", "models", "plotting")
+_ON_DEMAND = ("bodies", "compare", "ensemble", "identify", "models", "plotting")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""The command line: ``list`` what there is, ``run`` one simulation, ``demo`` the main job.
+"""The command line: ``list`` what there is, ``run`` one simulation, ``compare`` schemes, ``ensemble`` of many members,
+``evaluate-tosses`` a score, ``demo`` the main job.
 
 Exit status: 0 done, 1 the simulation failed (what was computed is written all the same), 2 bad arguments, said in one line, 130 or 143
 interrupted by Ctrl-C or SIGTERM (what was computed is written).
@@ -20,7 +21,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from . import __version__, interrupts, progress, schemes
+from . import __version__, ensemble, interrupts, progress, schemes
+from .ensemble import observables
+from .ensemble.points import POINTS
+from .ensemble.samples import DISTRIBUTIONS
 from .models import MODELS, SCENES
 from .parts import PartedRun
 from .simulate import SimulationError
@@ -111,6 +115,51 @@ def _parser():
     comparison.add_argument("--no-order", action="store_true", help="leave out the observed order: it takes two more runs of every scheme")
     _add_cache(comparison)
     comparison.set_defaults(command=_compare)
+
+    monte_carlo = commands.add_parser(
+        "ensemble", help="many members with random parameters: statistics of what is observed", allow_abbrev=False
+    )
+    monte_carlo.add_argument("model", metavar="MODEL", help="name of a model, see: jaxnsd list")
+    monte_carlo.add_argument("--n", type=count, default=10000, metavar="N", help="number of members (default: %(default)s)")
+    monte_carlo.add_argument(
+        "--sample",
+        action="append",
+        default=[],
+        metavar="NAME=DIST",
+        help="parameter that is random: normal(mean,deviation), lognormal(median,deviation), uniform(low,high) or beta(mean,deviation); "
+        "repeatable",
+    )
+    monte_carlo.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="parameter of the model or of its start; repeatable"
+    )
+    monte_carlo.add_argument(
+        "--observe", action="append", default=[], metavar="WHAT", help=f"{observables.WORDS}; repeatable (default: all q at the end)"
+    )
+    monte_carlo.add_argument("--points", choices=sorted(POINTS), help="points of low discrepancy in place of random ones (needs SciPy)")
+    monte_carlo.add_argument("--seed", type=int, default=0, metavar="K", help="of the random numbers (default: %(default)s)")
+    monte_carlo.add_argument("--scheme", default="Moreau", metavar="S", help="time-stepping scheme (default: %(default)s)")
+    monte_carlo.add_argument("--dt", type=number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
+    monte_carlo.add_argument("--t1", type=number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
+    monte_carlo.add_argument(
+        "--store", type=Path, metavar="DIR.zarr", help="keep what is observed of every member here, and go on from here"
+    )
+    monte_carlo.add_argument("--resume", action="store_true", help="the store must be there")
+    monte_carlo.add_argument("--workers", type=count, metavar="N", help="processes (default: this one, with a thread for every core)")
+    monte_carlo.add_argument("--chunk", type=count, metavar="N", help="members in memory at once (default: about 2^24 steps)")
+    monte_carlo.add_argument("--float32", action="store_true", help="single precision (default: double)")
+    monte_carlo.add_argument("--progress", action="store_true", help="show a bar (with tqdm)")
+    _add_cache(monte_carlo)
+    monte_carlo.set_defaults(command=_ensemble)
+    tosses = commands.add_parser("evaluate-tosses", help="score of the model of a tossed cube on measured tosses", allow_abbrev=False)
+    tosses.add_argument("file", type=Path, metavar="FILE", help=".npz file, or a folder with one .csv file for each toss")
+    tosses.add_argument(
+        "--initial",
+        choices=("stored", "measured", "flight"),
+        default="stored",
+        help="row 0 of a toss as stored, through a fitted measurement, or from its flight (default: %(default)s)",
+    )
+    _add_cache(tosses)
+    tosses.set_defaults(command=_evaluate_tosses)
 
     demo = commands.add_parser("demo", help="woodpecker toy, 4096 of them at once, two parameters from noisy data", allow_abbrev=False)
     demo.add_argument(
@@ -366,6 +415,29 @@ def _run(args):
     return 0
 
 
+def _evaluate_tosses(args):
+    from .identify import tosses
+
+    jax.config.update("jax_enable_x64", True)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            data = tosses.load(args.file)
+    except (OSError, ValueError) as error:
+        raise _ArgumentError(error) from error
+    for warning in caught:
+        print(f"jaxnsd evaluate-tosses: {warning.message}", file=sys.stderr)
+    found = interrupts.wait_for(lambda: tosses.score(data, initial=args.initial))
+    print(f"tosses      {len(data)} of {args.file}, {sum(map(len, data.frames))} frames; row 0: {args.initial}")
+    if found.failed:
+        print(f"failed      {len(found.failed)}, left out of the means: {', '.join(found.failed)}")
+    if len(found.failed) == len(data):
+        return _complain("jaxnsd evaluate-tosses", "no toss could be simulated", 1)
+    print("median      {:.2f} % of the width, {:.2f} degrees".format(*found.median))
+    print("{:.2f} % of the width, {:.2f} degrees".format(*found.mean))
+    return 0
+
+
 def _computed(make, show):
     """Compute a `PartedRun`: ``(run, interrupt that ended it or None, seconds of all, seconds of a step after compilation or None)``."""
     run, stop, times = make(), None, [time.perf_counter()]
@@ -408,6 +480,100 @@ def _compare(args):
         raise _ArgumentError(error) from error
     print(f"{args.model}, dt = {args.dt:g} s, to t = {args.t1:g} s\n\n{compare.table(rows)}\n\n{compare.legend()}")
     return 0 if all(row.success for row in rows if row.refused is None) else 1
+
+
+def _ensemble(args):
+    jax.config.update("jax_enable_x64", not args.float32)
+    scheme = _scheme(args.scheme)
+    try:
+        system, *_ = _model(args.model, args.set)
+        _, start = _parameters(MODELS[args.model])
+        # Of a start that is set, what is not random.
+        settings = dict(setting.split("=", 1) for setting in args.set)
+        initial = {name: _value(name, text, start[name]) for name, text in settings.items() if name in start}
+        sample = ensemble.Independent(system, dict(map(_distribution, args.sample)), initial=initial)
+        q0, u0 = system.initial_state()
+        observe = observables.Observables(tuple(args.observe) or tuple(f"q[{i}]" for i in range(len(q0))))
+        observe.check(system, len(q0), len(u0))
+        points = args.points and POINTS[args.points](len(args.sample), args.seed)
+        key, resume = jax.random.key(args.seed), True if args.resume else None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="simulating in float32")
+            result = ensemble.run(
+                system,
+                scheme,
+                args.n,
+                key,
+                sample=sample,
+                observe=observe,
+                reduce={"moments": ensemble.Moments(), "quantiles": ensemble.Quantiles(), "extremes": ensemble.Extremes()},
+                points=points,
+                chunk=args.chunk,
+                store=args.store,
+                resume=resume,
+                workers=args.workers,
+                progress=args.progress,
+                t1=args.t1,
+                dt=args.dt,
+            )
+    except ensemble.StoreError as error:
+        if error.result is not None:
+            _report(args, error.result)
+            return _complain("jaxnsd ensemble", error, 1)
+        raise _ArgumentError(error) from error
+    except ensemble.Interrupted as interrupt:
+        _report(args, interrupt.result)
+        raise
+    except (TypeError, ValueError, ImportError) as error:
+        raise _ArgumentError(error) from error
+    _report(args, result)
+    return 0 if result.failed < result.done else _complain("jaxnsd ensemble", "every member failed", 1)
+
+
+def _distribution(text):
+    """``(name, distribution)`` of ``mu=normal(0.3,0.02)``."""
+    name, equals, call = text.partition("=")
+    try:
+        node = ast.parse(call, mode="eval").body
+        kind, values = node.func.id, [ast.literal_eval(value) for value in node.args]
+    except (SyntaxError, AttributeError, ValueError):
+        equals = ""
+    if not equals:
+        raise _ArgumentError(f"--sample takes NAME=DISTRIBUTION, such as mu=normal(0.3,0.02), got {text!r}")
+    make = _choose("distribution", kind, DISTRIBUTIONS)
+    try:
+        return name, make(*values)
+    except TypeError:
+        wanted = ", ".join(inspect.signature(make).parameters)
+        raise _ArgumentError(f"--sample {text}: {kind} takes {wanted}") from None
+
+
+def _report(args, result):
+    """Print the statistics of an ensemble."""
+    print(f"{args.model}, {args.scheme}, dt = {args.dt:g} s, to t = {args.t1:g} s: {result.done} of {result.n} members")
+    rate = f", {result.computed / result.seconds:.3g} members/s with compilation" if result.computed else ""
+    print(f"computed    {result.computed} in {result.seconds:.1f} s{rate}; {result.done - result.computed} were in the store")
+    for code, n in result.counts.items():
+        print(f"  {code.name:<18}{n:>9}{'' if code == 0 else '   left out below'}")
+    if result.failed:
+        print(f"first of those that failed: member {int(result.failures.index[0])}")
+    moments, quantiles, extremes = (result[name] for name in ("moments", "quantiles", "extremes"))
+    if moments is None:
+        return
+    low, high = moments.interval()
+    title = " ".join(f"{100 * p:>10g} %" for p in quantiles.p)
+    print(f"\n{'observed':<14}{'mean':>12} {'(95 % interval)':>26} {'deviation':>12} {title} {'smallest':>12} {'largest':>12}")
+    for name in moments.mean:
+        interval = f"({low[name]:.6g}, {high[name]:.6g})"
+        values = " ".join(f"{x:>12.6g}" for x in quantiles.values[name])
+        ends = f"{extremes.smallest[name][0]:>12.6g} {extremes.largest[name][0]:>12.6g}"
+        print(f"{name:<14}{moments.mean[name]:>12.6g} {interval:>26} {moments.deviation[name]:>12.4g} {values} {ends}")
+    if quantiles.rank_error:
+        print(f"quantiles are those of probabilities within {100 * quantiles.rank_error:.2g} %")
+    for name, n in result.infinite.items():
+        print(f"{name} is infinite or no number in {n} members that succeeded")
+    if result.store:
+        print(f"store       {result.store}")
 
 
 def _timed(function):

@@ -28,17 +28,46 @@ class Interrupted(BaseException):
 @contextlib.contextmanager
 def raised():
     """Within, the first SIGINT or SIGTERM raises `Interrupted` in the main thread; a second one ends the process at once."""
+
+    def handle(number):
+        raise Interrupted(number)
+
+    with _handled(handle):
+        yield
+
+
+class Noted:
+    """Whether a signal came: ``status`` is None, or 128 + its number."""
+
+    status = None
+
+    def handle(self, number):
+        """A signal came."""
+        self.status = 128 + number
+
+
+@contextlib.contextmanager
+def noted():
+    """Within, the first SIGINT or SIGTERM is written into the `Noted` that this gives; a second one ends the process at once."""
+    signals = Noted()
+    with _handled(signals.handle):
+        yield signals
+
+
+@contextlib.contextmanager
+def _handled(handle):
+    """Within, ``handle(number)`` is called at the first signal, and the second one does what it does by default."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
 
-    def handle(number, _):
+    def first(number, _):
         for n in numbers:
             signal.signal(n, signal.SIG_DFL)
-        raise Interrupted(number)
+        handle(number)
 
-    before = [signal.signal(number, handle) for number in numbers]
+    before = [signal.signal(number, first) for number in numbers]
     try:
         yield
     finally:

@@ -28,11 +28,11 @@ from . import native
 STRANDS = min(os.cpu_count() or 1, 4)
 
 
-def run(function, args, *, lockstep=False, begin=None):
+def run(function, args, *, lockstep=False, begin=None, strands=None):
     """``function(args)``, whose `vmap` maps the members of a batch one by one; derivatives in both modes do as well.
 
     What is differentiated returns arrays of floats. With ``lockstep`` a batch is one run with wider arrays. ``begin(members)``, or None,
-    is called on the host when a run of so many members begins.
+    is called on the host when a run of so many members begins. ``strands``, in place of `STRANDS`.
     """
     leaves, tree = jax.tree.flatten(args)
     leaves = _alike([jnp.asarray(x) for x in leaves])
@@ -40,7 +40,7 @@ def run(function, args, *, lockstep=False, begin=None):
     plain = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
     jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*plain)
     outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
-    of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin)
+    of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, strands=strands)
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
 
 
@@ -65,6 +65,7 @@ class Run:
     back: Any = None  # (stored, cotangents) -> outs of the transpose
     begin: Any = None
     quick: Any = None  # (stored, arguments that are linear) -> outs, in place of the function
+    strands: Any = None
 
     def split(self, args):
         """Arguments of the function, and what was stored."""
@@ -92,7 +93,8 @@ def _value(*args, run):
         return list(run.function(*args))
     (size, mapped), *inner = run.levels
     moving = _chosen(args, mapped)
-    strands = STRANDS if size >= 2 * STRANDS else 1
+    strands = run.strands or STRANDS
+    strands = strands if size >= 2 * strands else 1
     bounds = [size * i // strands for i in range(strands + 1)]
 
     def member(moving):
@@ -125,7 +127,9 @@ def _jvp(primals, tangents, *, run):
         out = _run.bind(*primals, run=run)
         return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
     # Jitted, so that the many transformations of it share what they trace.
-    derivative = Run(jax.jit(push), whole.outs, run.lockstep, (False,) * n + (True,) * len(directions), levels, begin=run.begin)
+    derivative = Run(
+        jax.jit(push), whole.outs, run.lockstep, (False,) * n + (True,) * len(directions), levels, begin=run.begin, strands=run.strands
+    )
     if run.levels or any(run.linear) or run.stores:
         out = _run.bind(*primals, run=run)
         d_out = _run.bind(*args, *directions, run=derivative)
@@ -170,7 +174,9 @@ def _transpose(cotangents, *args, run):
         return jax.vjp(of, *(jnp.zeros(s.shape, s.dtype) for s in shapes))[1](list(xs[k:]))
 
     levels = tuple(Level(size, tuple(_chosen(mapped, stays)) + (True,) * len(cotangents)) for size, mapped in run.levels)
-    turned = Run(jax.jit(pull), tuple(shapes), run.lockstep, (False,) * k + (True,) * len(cotangents), levels, begin=run.begin)
+    turned = Run(
+        jax.jit(pull), tuple(shapes), run.lockstep, (False,) * k + (True,) * len(cotangents), levels, begin=run.begin, strands=run.strands
+    )
     if run.back:
         turned = replace(turned, stored=len(stored), quick=run.back)
     out = _run.bind(*known, *cotangents, *(stored if run.back else ()), run=turned)

@@ -10,7 +10,7 @@ import jax
 UPDATES = 100
 
 
-class _NoBar:
+class NoBar:
     """Takes what a bar takes, and shows nothing."""
 
     def __init__(self, iterable=(), *, initial=0, **_):
@@ -29,6 +29,9 @@ class _NoBar:
         """Count on."""
         self.n += n
 
+    def set_postfix(self, **_):
+        """Nothing is shown behind it either."""
+
     def close(self):
         """Nothing is open."""
 
@@ -40,7 +43,7 @@ def _kind():
         from tqdm.auto import tqdm
     except ImportError:
         print("no progress bar: it needs tqdm (pip install tqdm)", file=sys.stderr)
-        return _NoBar
+        return NoBar
     return tqdm
 
 

@@ -1,8 +1,13 @@
 """Frozen dataclasses that are pytrees: their fields are leaves, but for those declared as static."""
 
+import contextlib
 import dataclasses
+import weakref
 
 import jax
+
+#: Classes that JAX knows.
+_registered = weakref.WeakSet()
 
 
 def static(**kwargs):
@@ -31,7 +36,17 @@ def register(cls):
 
     # Not `register_dataclass`: its tree structures compare equal for two classes with equal fields, and `jit` may then run the wrong one.
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    _registered.add(cls)
     return cls
+
+
+def adopt(base):
+    """Register the dataclasses derived from ``base`` that came from another process by value, past their decorator."""
+    for cls in base.__subclasses__():
+        if "__dataclass_fields__" in vars(cls) and cls not in _registered:
+            with contextlib.suppress(ValueError):  # registered by other means
+                register(cls)
+        adopt(cls)
 
 
 def pytree(cls):

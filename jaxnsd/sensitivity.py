@@ -78,20 +78,22 @@ def _events(scheme, prepared, t, dt, before, after):
     n, d = after.P.P_F.shape
     system, end, q, u = scheme.system(prepared), t + dt, after.q, before.u
     # At the new configuration: what Moreau's scheme has computed there already is not computed twice.
+    system = system.seen_at(end, q)
     kin = kinematics(system, end, q, u)
-    inertia = scheme.inertia(prepared, end, q, u, kin)
+    # Without contacts: the Delassus operator is computed where it is asked for.
+    inertia = scheme.inertia(prepared, end, q, u, kin._replace(W=kin.W[:, :0], chi=kin.chi[:0]))
     slow, _ = contact.split(gained(system, inertia, kin, end, dt, q, u), n, d)
     rate = system.gap_velocity(end, q, u)
     pushed = after.P.P_N > 0
     impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
-    gap, closed = system.gap(t, before.q), closed_gap(kin.W[:, n * d :], slow, dt, q)
+    gap, closed = scheme.system(prepared).gap(t, before.q), closed_gap(kin.W[:, n * d :], slow, dt, q)
     touches = pushed & ~impacts & (gap > closed)
     e_N, _, _ = system.contact_data(end, q, rate)
     ends = impacts & (e_N > 0) & (-e_N * rate < thresholds.LAST * slow)
     found = {Event.IMPACT: impacts, Event.GRAZING: touches, Event.ACCUMULATION: ends}
 
     def simultaneous():
-        G = jnp.abs(linalg.pack(inertia.G))
+        G = jnp.abs(linalg.pack(scheme.inertia(prepared, end, q, u, kin).G))
         G = G[:, n * d :] + jnp.sum(G[:, : n * d].reshape(G.shape[0], n, d), axis=2)
         G = G[n * d :] + jnp.sum(G[: n * d].reshape(n, d, n), axis=1)
         size = jnp.sqrt(jnp.diagonal(G))

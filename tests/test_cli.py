@@ -28,7 +28,7 @@ def call(capsys, *arguments):
 def test_help_names_every_command(capsys):
     status, out, _ = call(capsys, "--help")
     assert status == 0
-    for word in ("list", "run", "compare", "demo", "--cache", "JAX_COMPILATION_CACHE_DIR"):
+    for word in ("list", "run", "compare", "ensemble", "demo", "--cache", "JAX_COMPILATION_CACHE_DIR"):
         assert word in out
 
 
@@ -230,3 +230,49 @@ def test_wrong_files_are_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", None)
     status, _, err = call(capsys, "run", "falling_box")
     assert status == 2 and "pip install 'jaxnsd[mjcf]'" in err and err.count("\n") == 1
+
+
+ENSEMBLE = ["ensemble", "BouncingBall", "--n", 300, "--sample", "e_N=uniform(0.4,0.9)", "--dt", "2e-2", "--t1", "0.8"]
+
+
+def test_ensemble_prints_statistics_and_goes_on_from_its_store(capsys, tmp_path):
+    pytest.importorskip("zarr")
+    store = ["--observe", "e_N", "--observe", "q[0]", "--observe", "max(q[0])", "--observe", "impacts", "--store", tmp_path / "a.zarr"]
+    status, out, err = call(capsys, *ENSEMBLE, *store)
+    assert (status, err) == (0, "")
+    assert "300 of 300 members" in out and re.search(r"^computed    300 in", out, re.MULTILINE)
+    rows = {line.split()[0]: line for line in out.splitlines() if line and line.split()[0] in ("e_N", "q[0]", "max(q[0])", "impacts")}
+    assert len(rows) == 4
+    mean, low, high = (float(x) for x in re.findall(r"[\d.]+", rows["e_N"].removeprefix("e_N"))[:3])
+    assert low < mean < high and abs(mean - 0.65) < 0.04 and 0.02 < high - low < 0.05
+    assert float(rows["max(q[0])"].split()[1]) == 1.0 == float(rows["impacts"].split()[1])
+    status, again, err = call(capsys, *ENSEMBLE, *store, "--resume")
+    assert (status, err) == (0, "") and "300 were in the store" in again
+    assert again.splitlines()[4:] == out.splitlines()[4:]
+    status, _, err = call(capsys, *ENSEMBLE, *store, "--seed", 1)
+    assert status == 2 and "another key" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sample", "mass=norm(1)"], "did you mean normal?"),
+        (["--sample", "mass=normal(1)"], "normal takes mean, deviation"),
+        (["--sample", "mass=normal(1,-1)"], "deviation must be positive"),
+        (["--sample", "mass"], "--sample takes NAME=DISTRIBUTION"),
+        (["--sample", "mux=normal(1,0.1)"], "no parameter 'mux'"),
+        (["--observe", "z"], "cannot observe 'z'"),
+        (["--observe", "q[3]"], "BouncingBall has q[0] to q[0]"),
+        (["--resume"], "needs store"),
+        (["--n", "0"], "positive whole number"),
+        (["--points", "sobel"], "invalid choice"),
+        (["--dt", "0.7"], "dt"),
+        (["--store", "nowhere/a.zarr"], "does not exist"),
+    ],
+)
+def test_ensemble_takes_bad_arguments_with_one_line(capsys, arguments, words):
+    if "--store" in arguments:
+        pytest.importorskip("zarr")
+    status, out, err = call(capsys, *ENSEMBLE, *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert words in err

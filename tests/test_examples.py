@@ -29,7 +29,7 @@ def call(capsys, name, *arguments):
     return status, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["monte_carlo", "identify", "elastic_bar", "lobatto_figures"])
+@pytest.mark.parametrize("name", ["monte_carlo", "identify", "identify_cube", "elastic_bar", "lobatto_figures"])
 def test_help(capsys, name):
     status, out, _ = call(capsys, name, "--help")
     assert status == 0
@@ -40,8 +40,8 @@ def test_help(capsys, name):
     ("name", "arguments", "words"),
     [
         ("monte_carlo", ["--members", "0"], "positive whole number"),
-        ("monte_carlo", ["--mu", "-0.1"], "--mu"),
-        ("monte_carlo", ["--e-N", "1.5"], "--e-N"),
+        ("monte_carlo", ["--mu", "-0.1"], "median must be positive"),
+        ("monte_carlo", ["--e-N", "1.5"], "mean must lie in (0, 1)"),
         ("monte_carlo", ["--members", "1", "--dt", "0.7"], "dt"),
         ("monte_carlo", ["--out", "nowhere/picture.png"], "nowhere"),
         ("identify", ["--mu", "3"], "--mu must lie between"),
@@ -53,6 +53,7 @@ def test_help(capsys, name):
         ("lobatto_figures", ["--out", __file__], "cannot make the directory"),
         ("lobatto_figures", ["--fast"], "--fast"),
         ("identify", ["--out", "picture.docx"], ".png"),
+        ("identify_cube", ["nothing.npz"], "no file or folder"),
     ],
 )
 def test_bad_arguments_get_one_line_and_status_2(capsys, name, arguments, words):
@@ -71,21 +72,18 @@ def test_monte_carlo_reports_every_member(capsys, tmp_path):
     assert picture.stat().st_size > 10_000
     counts = [int(n) for n in re.findall(r"^  [A-Z_]+ +(\d+)", out, re.MULTILINE)]
     assert sum(counts) == 40
-    shares = [float(x) for x in re.findall(r"([\d.]+) % (?:walk|slide|come)", out)]
+    shares = [float(x) for x in re.findall(r"^(?:walk|slide down the pole|come to a stop) +([\d.]+) %", out, re.MULTILINE)]
     assert len(shares) == 3 and abs(sum(shares) - 100) < 0.05
     assert 70 < float(re.search(r"mean ([\d.]+)", out)[1]) < 300
     assert "peak memory" in out
 
 
-def test_monte_carlo_leaves_out_what_failed(capsys):
+def test_monte_carlo_tells_who_walks():
     example = load("monte_carlo")
-    args = example._parser().parse_args(["--members", "4"])
-    results = {"speed": np.array([0.1, np.nan, 0.12, 1.0]), "knocks": np.array([5, 5, 5, 0]), "outcome": np.array([0, 3, 0, 0])}
-    walks = example.report(results, np.full(4, 0.3), args, 1.0, 0.0)
-    out = capsys.readouterr().out
-    assert walks.tolist() == [True, False, True, False]
-    assert re.search(r"NON_FINITE +1   left out", out)
-    assert "66.67 % walk" in out and "mean 110.00" in out
+    seen = {"speed": np.array([0.1, 1e-4, 0.12, 1.0]), "knocks": np.array([5, 5, 5, 0])}
+    stops, walks, slides = (example.becomes(which, seen).tolist() for which in range(3))
+    assert walks == [True, False, True, False]
+    assert stops == [False, True, False, False] and slides == [False, False, False, True]
 
 
 @pytest.mark.long

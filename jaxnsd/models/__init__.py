@@ -14,6 +14,7 @@ from .slider_crank import SliderCrank, SliderCrankMinimal
 from .sphere import Sphere
 from .spring_pendulum import SpringPendulum
 from .tippe_top import TippeTop, tippe_top
+from .tossed_cube import TossedCube
 from .two_discs import TwoDiscs
 from .woodpecker import Woodpecker
 
@@ -36,6 +37,7 @@ MODELS = {
         Sphere,
         Cube,
         tippe_top,
+        TossedCube,
     )
 }
 

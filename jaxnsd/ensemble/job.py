@@ -1,0 +1,232 @@
+"""The program of a chunk: draws its members, simulates, observes, reduces. It is what a worker is sent, once.
+
+Member i is a function of ``fold_in(key, i)`` alone. On a CPU the whole of a member, its sample and its observation too, is one loop body
+(`jaxnsd.lanes`), and the loop has one length, that of a block. A chunk is so many calls of this one program, on threads, so that the
+compiler cannot make a member's bits depend on the size of a chunk, on the number of workers or on that of cores.
+"""
+
+import collections
+import concurrent.futures
+import dataclasses
+import functools
+import hashlib
+import os
+import threading
+from typing import Any
+
+import jax
+import jax.experimental
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from .. import lanes
+from ..results import Outcome
+from ..simulate import simulate
+from .reductions import leaf_name
+
+#: Steps of a block on a CPU, some ten milliseconds, and its largest size.
+BLOCK_STEPS, LARGEST_BLOCK = 2**17, 256
+
+#: Threads that compute the blocks of a chunk.
+THREADS = os.cpu_count() or 1
+
+#: Compiled programs that a process keeps.
+KEPT = 4
+
+#: Failed members that are listed one by one.
+LISTED = 1000
+
+
+_compiled, _lock = collections.OrderedDict(), threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """What is computed, without the members: ``options`` are those of `simulate`."""
+
+    scheme: Any
+    sample: Any
+    observe: Any
+    reductions: dict[str, Any]
+    options: dict[str, Any]
+    n: int
+    key: np.ndarray  # data of the key
+    key_kind: str
+    points: Any = None
+    theta: Any = None  # with respect to which the observation is differentiated, or None
+    lockstep: bool | None = None
+    devices: int = 1
+    store: str | None = None
+    x64: bool = dataclasses.field(default_factory=lambda: bool(jax.config.jax_enable_x64))
+
+    def __getstate__(self):
+        """The fields, without what was compiled."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    # -------------------------------------------------------------------------------------------------------------- a member
+    def draw(self, index, key, point):
+        """``(system, q0, u0)`` of a member; with a theta, a function of it."""
+        own = jax.random.fold_in(jax.random.wrap_key_data(key, impl=self.key_kind), index)
+        drawn = (own,) if point is None else (own, point)
+        return functools.partial(self.sample, *drawn) if self.theta is not None else self.sample(*drawn)
+
+    def member(self, index, key, point, theta):
+        """``(outcome, observation)`` of a member."""
+
+        def motion(drawn):
+            system, q0, u0 = drawn
+            sol = simulate(system, self.scheme, q0, u0, **self.options)
+            outcome = jnp.maximum(jnp.max(sol.outcome, initial=0), sol.initial_outcome)
+            return jax.tree.map(jnp.asarray, self.observe(system, sol)), outcome
+
+        drawn = self.draw(index, key, point)
+        if theta is None:
+            seen, outcome = motion(drawn)
+            return outcome, seen
+        (value, outcome), gradient = jax.value_and_grad(lambda theta: motion(drawn(theta)), has_aux=True)(theta)
+        return outcome, {"value": value, "gradient": gradient}
+
+    def arguments(self):
+        """Key, point and theta of the first member."""
+        return self.key, None if self.points is None else self._points(0, 1)[0], self.theta
+
+    @functools.cached_property
+    def block(self):
+        """Members of one call of the program: on a CPU a number that depends on nothing but the number of steps; None: a whole chunk."""
+        lockstep = jax.default_backend() != "cpu" if self.lockstep is None else self.lockstep
+        return None if lockstep else 2 ** max(0, min(BLOCK_STEPS // self.steps, LARGEST_BLOCK).bit_length() - 1)
+
+    @property
+    def steps(self):
+        """Steps of a member."""
+        if self.options.get("n_steps"):
+            return int(self.options["n_steps"])
+        return max(1, round((float(self.options["t1"]) - float(self.options.get("t0") or 0.0)) / float(self.options["dt"])))
+
+    def lowered(self, size):
+        """Program of the numbers (size,) of members, the key, their points (size, d) or None, and theta; not compiled yet."""
+
+        def members(index, key, points, theta):
+            def one(index, point):
+                # All strands of a batch are loops of their own: one of them, of one length, is the same program everywhere.
+                lockstep = self.block is None
+                return lanes.run(lambda args: self.member(*args), (index, key, point, theta), lockstep=lockstep, strands=1)
+
+            return jax.vmap(one, (0, None if points is None else 0))(index, points)
+
+        if self.devices > 1:
+            mesh = Mesh(np.asarray(jax.devices()[: self.devices]), ("members",))
+            split, whole = PartitionSpec("members"), PartitionSpec()
+            members = jax.shard_map(members, mesh=mesh, in_specs=(split, whole, split, whole), out_specs=split)
+        points = None if self.points is None else np.repeat(self._points(0, 1), size, axis=0)
+        return jax.jit(members).lower(np.zeros(size, np.uint32), self.key, points, self.theta)
+
+    def compiled(self, size):
+        """`lowered`, compiled once; a later job with the same program gets it as well."""
+        with _lock:
+            if size not in self._programs:
+                lowered = self.lowered(size)
+                name = hashlib.sha256(f"{lowered.as_text()}{lowered.out_tree}{self.devices}".encode()).digest()
+                if name not in _compiled:
+                    _compiled[name] = lowered.compile()
+                    while len(_compiled) > KEPT:
+                        _compiled.popitem(last=False)
+                self._programs[size] = _compiled[name]
+            return self._programs[size]
+
+    @functools.cached_property
+    def _programs(self):
+        return {}
+
+    @functools.cached_property
+    def shapes(self):
+        """Shapes of the outcome and of the observation of a member."""
+        return jax.eval_shape(self.member, jax.ShapeDtypeStruct((), jnp.uint32), *self.arguments())
+
+    def fingerprint(self):
+        """Digest of the program of one member with all its constants: two programs with the same compute the same."""
+        lowered = jax.jit(self.member).lower(jnp.uint32(0), *self.arguments())
+        return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
+
+    # --------------------------------------------------------------------------------------------------------------- a chunk
+    def _points(self, first, count):
+        points = np.asarray(self.points.points(first, count, self.n))
+        return points.astype(jnp.result_type(float))
+
+    def points_of(self, first, count):
+        """Points (count, d) of members, or None."""
+        return None if self.points is None else self._points(first, count)
+
+    def compute(self, first, count, chunk, points):
+        """``(outcome, observation)`` of members, arrays (count, ...) on the host."""
+        size = (self.block or -(-chunk // self.devices)) * self.devices
+        with self.context():
+            program = self.compiled(size)
+
+        def block(start):
+            # What does not fill a block is filled with the last member, so that all have one shape and one compilation.
+            rows = np.minimum(np.arange(start, start + size), count - 1)
+            of_points = None if points is None else points[rows]
+            with self.context():
+                return jax.device_get(program((first + rows).astype(np.uint32), self.key, of_points, self.theta))
+
+        starts = range(0, count, size)
+        threads = min(THREADS, len(starts)) if self.block and self.devices == 1 else 1
+        if threads == 1:
+            blocks = [block(start) for start in starts]
+        else:
+            with concurrent.futures.ThreadPoolExecutor(threads) as executor:
+                blocks = list(executor.map(block, starts))
+        outcome, seen = jax.tree.map(lambda *x: np.concatenate(x)[:count], *blocks)
+        return outcome, seen
+
+    def context(self):
+        """With the precision of the thread that made the job."""
+        return jax.enable_x64(self.x64) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(self.x64)
+
+    def reduce(self, first, outcome, seen, check):
+        """`Part` of a chunk."""
+        index = np.arange(first, first + len(outcome))
+        good = outcome == Outcome.SUCCESS
+        bad = np.flatnonzero(~good)
+        counts = {int(code): int(np.sum(outcome == code)) for code in np.unique(outcome)}
+        paths, _ = jax.tree_util.tree_flatten_with_path(seen)
+        if bad.size:
+            seen, index = jax.tree.map(lambda x: x[good], seen), index[good]
+        infinite = {}
+        for (path, _), x in zip(paths, jax.tree.leaves(seen), strict=True):
+            if np.issubdtype(x.dtype, np.inexact) and not np.all(np.isfinite(x)):
+                infinite[leaf_name(path)] = int(np.sum(~np.isfinite(x).reshape(len(x), -1).all(axis=1)))
+        states = {}
+        if index.size:
+            with np.errstate(invalid="ignore"):
+                for name, reduction in self.reductions.items():
+                    if check:
+                        reduction.check(seen, len(index))
+                    states[name] = reduction.chunk(seen, index)
+        return Part(len(outcome), counts, (first + bad[:LISTED], outcome[bad[:LISTED]]), infinite, states)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What is known of some members: how many they are, outcomes, the first that failed, and the states of the reductions."""
+
+    n: int
+    counts: dict[int, int]
+    failures: tuple  # numbers, outcomes
+    infinite: dict[str, int]
+    states: dict[str, Any]
+
+
+def merge(reductions, a, b):
+    """`Part` of both, those of ``a`` first."""
+    if a is None:
+        return b
+    total = lambda x, y: {name: x.get(name, 0) + y.get(name, 0) for name in sorted({*x, *y})}  # noqa: E731
+    failures = tuple(np.concatenate(pair)[:LISTED] for pair in zip(a.failures, b.failures, strict=True))
+    states = {**a.states, **b.states}
+    with np.errstate(invalid="ignore"):
+        for name in a.states.keys() & b.states.keys():
+            states[name] = reductions[name].merge(a.states[name], b.states[name])
+    return Part(a.n + b.n, total(a.counts, b.counts), failures, total(a.infinite, b.infinite), states)

@@ -1,0 +1,39 @@
+"""Identification: parameters of a system, initial states, and how it was measured, from measured trajectories, through the impacts.
+
+problem = identify.Problem(system, trajectories, fit=["mu", "e_N"], dt=1e-3, measure=..., noise=...)
+result = identify.fit(problem)
+print(result), result.report("report.png")
+"""
+
+from .data import FreeState, MultipleShooting, OneStep, Trajectory, Windows
+from .fit import fit
+from .problem import Problem
+from .profile import Profile, profile
+from .result import Result
+from .robust import Robust
+from .solvers import FirstOrder, LevenbergMarquardt
+from .transforms import Bounded, Free, Inertia, Positive, PseudoInertia, Transform, inertia_of, pseudo_inertia
+
+__all__ = [
+    "Bounded",
+    "FirstOrder",
+    "Free",
+    "FreeState",
+    "Inertia",
+    "LevenbergMarquardt",
+    "MultipleShooting",
+    "OneStep",
+    "Positive",
+    "Problem",
+    "Profile",
+    "PseudoInertia",
+    "Result",
+    "Robust",
+    "Trajectory",
+    "Transform",
+    "Windows",
+    "fit",
+    "inertia_of",
+    "profile",
+    "pseudo_inertia",
+]

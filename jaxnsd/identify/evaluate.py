@@ -1,0 +1,124 @@
+"""Costs and derivatives of all items at several points at once: in chunks of bounded memory, spread over the cores."""
+
+import os
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+#: A chunk has about so many steps, so that it takes long against a call, and holds little in memory.
+STEPS = 4000
+
+#: On an accelerator a chunk is a batch in lockstep of so many items.
+WIDTH = 256
+
+
+@dataclass
+class Point:
+    """Where to evaluate: unknowns z (p,) and the local parts (items, n) of initial states that are free."""
+
+    z: np.ndarray
+    local: np.ndarray
+
+
+class Evaluator:
+    """Evaluates a `Problem`; every method takes a list of points and returns a list of dicts of arrays with an axis for items.
+
+    What is not ``ok`` has failed: its cost and its derivatives are zero.
+    """
+
+    def __init__(self, problem):
+        self.problem = problem
+        self.items = {name: x for name, x in problem.items.items() if name != "owner"}
+        self.n = len(self.items["t"])
+        self.lockstep = jax.default_backend() != "cpu"
+        self.chunk = min(self.n, WIDTH if self.lockstep else max(1, STEPS // problem.n_steps))
+        self.limit = None
+        joined = problem.items.get("joined")
+        self.next = np.arange(self.n) if joined is None else np.arange(self.n) + (joined > 0)
+
+    def costs(self, points, items=None):
+        """Cost and ok of items (all, or those with these numbers)."""
+        return self._all("cost", points, items)
+
+    def linearized(self, points, items=None):
+        """What `Problem.linearized` gives."""
+        if self.limit is None:
+            # What is typical is looked for once, so that costs and steps of all iterations are about the same frames.
+            self.limit = np.full(self.problem.size + 2 * self.problem.n_local, np.inf)
+            sizes = self._all("linearized", points[:1], items)[0]
+            sizes = np.where(sizes["ok"][:, None] & (sizes["typical"] > 0), sizes["typical"], np.nan)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # a column without an effect has no typical size
+                typical = np.nanmedian(sizes, axis=0)
+            self.limit = np.where(np.isfinite(typical), self.problem.horizon * typical, np.inf)
+        return self._all("linearized", points, items)
+
+    def descended(self, points, items=None):
+        """What `Problem.descended` gives."""
+        return self._all("descended", points, items)
+
+    def shown(self, point, items):
+        """Predictions and residuals of items: ``predicted``, ``residual``, ``q``, ``u``, ``outcome``, ``ok``."""
+        return self._all("shown", [point], items)[0]
+
+    def _all(self, kind, points, items):
+        items = np.arange(self.n) if items is None else np.asarray(items, int)
+        pieces = [items[i : i + self.chunk] for i in range(0, len(items), self.chunk)]
+        tasks = [(point, piece) for point in points for piece in pieces]
+        workers = 1 if self.lockstep else os.cpu_count() or 1
+        out = [self._chunk(kind, *tasks[0])]  # compiles
+        # Threads: XLA leaves the interpreter free while it computes.
+        with ThreadPoolExecutor(workers) as pool:
+            out += pool.map(lambda task: self._chunk(kind, *task), tasks[1:])
+        n = len(pieces)
+        return [{name: np.concatenate([part[name] for part in out[i * n : (i + 1) * n]]) for name in out[0]} for i in range(len(points))]
+
+    def _chunk(self, kind, point, numbers):
+        # The last chunk is filled up, so that it is the same program: with its first item, of which nothing is looked at.
+        filled = np.concatenate([numbers, np.repeat(numbers[:1], self.chunk - len(numbers))])
+        items = {name: x[filled] for name, x in self.items.items()}
+        items["mask"] = items["mask"] & (np.arange(self.chunk) < len(numbers))[:, None, None]
+        if len(numbers) < self.chunk:
+            items["length"] = np.where(np.arange(self.chunk) < len(numbers), items["length"], 0)
+        limit = (self.limit,) if kind == "linearized" else ()
+        out = self._program(kind)(point.z, point.local[filled], point.local[self.next[filled]], items, *limit)
+        out = jax.device_get(out)
+        return {name: x[: len(numbers)] for name, x in out.items()}
+
+    def _program(self, kind):
+        """The compiled function of a chunk, which all evaluators of a problem share."""
+        key = kind, self.lockstep
+        if key not in self.problem.programs:
+            function, lockstep = getattr(self, f"_{kind}"), self.lockstep
+
+            def program(z, local, following, items, *limit):
+                each = lambda args: function(z, *args, *limit)  # noqa: E731
+                args = (local, following, items)
+                return jax.vmap(each)(args) if lockstep else lax.map(each, args)
+
+            self.problem.programs[key] = jax.jit(program)
+        return self.problem.programs[key]
+
+    def _cost(self, z, local, following, item):
+        cost, ok = self.problem.cost(z, local, following, item)
+        return {"cost": jnp.where(ok, cost, 0), "ok": ok}
+
+    def _linearized(self, *args):
+        return _if_ok(self.problem.linearized(*args))
+
+    def _descended(self, *args):
+        return _if_ok(self.problem.descended(*args))
+
+    def _shown(self, z, local, following, item):
+        r, _, ok, shown = self.problem.residuals(z, local, following, item)
+        q0, u0 = self.problem.state(z, local, item)
+        return shown | {"residual": r, "q_start": q0, "u_start": u0, "ok": ok}
+
+
+def _if_ok(out):
+    return {name: x if name == "ok" else jnp.where(out["ok"], x, jnp.zeros_like(x)) for name, x in out.items()}

@@ -1,0 +1,235 @@
+"""`fit`: several starts side by side, training and validation, early stopping, interruption, and what is left to read."""
+
+import numbers
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import interrupts, progress
+from .evaluate import Evaluator
+from .result import Result, make_result
+from .solvers import FirstOrder, Iterate, Request, solver_of
+
+
+@dataclass
+class Run:
+    """One start: where it is, the best of it, its history of (training loss, validation loss)."""
+
+    generator: Any
+    request: Any = None
+    last: Any = None
+    step: Any = None
+    best: Any = None
+    losses: list = field(default_factory=list)
+    since: int = 0
+    done: str = ""
+
+
+def fit(
+    problem: Any,
+    solver: Any = None,
+    *,
+    starts: int | np.ndarray = 1,
+    spread: float = 0.5,
+    seed: int = 0,
+    validation: float | Sequence[str] = 0.0,
+    patience: int | None = None,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+    resume: Any = None,
+) -> Result:
+    """Fit a `Problem`: least squares, or its robust kin, over the training trajectories.
+
+    solver:      `LevenbergMarquardt()` (default), an optimizer of optax, or `FirstOrder(optimizer, max_iterations, batch)`
+    starts:      how many; the first is the first guess, the others lie around it with standard deviation ``spread`` in z (logarithms,
+                 logits); or an array (starts, p) of z
+    validation:  share of the trajectories, drawn by ``seed``, or their names, that are not fitted; the best iterate is then that on them.
+                 Without it that is the best on what was fitted, or, where each step takes another batch, the last
+    patience:    a start ends after so many iterations without a better validation loss (training loss where there is no validation)
+    progress:    show a bar
+    checkpoint:  file (.npz) that always holds the last iterates of all starts
+    resume:      a `Result` or such a file: go on from it
+
+    Ctrl-C ends a fit early: the result is that of the best iterate by then, ``result.interrupted`` says so, and ``resume`` goes on.
+    Trajectories that fail, by the outcome codes of `simulate`, are left out of that step; ``result.failures`` counts them by name.
+    Raises ValueError if none succeeds at the first guess, or for arguments that make no sense.
+    """
+    solver = solver_of(solver)
+    train, items = _split(problem, validation, seed), np.arange(len(problem.items["t"]))
+    if problem.n_local and isinstance(solver, FirstOrder) and not train.all():
+        raise ValueError("identify.fit: initial states of validation trajectories need LevenbergMarquardt(); take that")
+    evaluator, failures = Evaluator(problem), Counter()
+    runs = [Run(solver.start(problem, items, train, *first)) for first in _starts(problem, starts, spread, seed, resume)]
+    interrupted = False
+    bar = _bar(progress, solver.max_iterations)
+    try:
+        with bar:
+            while any(not run.done for run in runs):
+                _round(problem, evaluator, items, train, runs, failures, patience)
+                losses = [run.best[0] for run in runs if run.best]
+                if losses and hasattr(bar, "set_postfix_str"):
+                    bar.set_postfix_str(f"loss {min(losses):.4g}")
+                bar.update(max(0, max(len(run.losses) for run in runs) - 1 - bar.n))
+                if checkpoint is not None and all(run.step for run in runs):
+                    _save(checkpoint, runs)
+    except (KeyboardInterrupt, interrupts.Interrupted):
+        if not any(run.best for run in runs):
+            raise
+        interrupted = True
+    good = [run for run in runs if run.best]
+    if not good:
+        raise ValueError(
+            "identify.fit: no trajectory could be simulated from the first guess: simulate one with jaxnsd.simulate(...).raise_if_failed() "
+            "to see why, and start from other parameters, a smaller dt, or shorter windows"
+        )
+    chosen = min(good, key=lambda run: run.best[0])
+    return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted)
+
+
+def _bar(show, total):
+    return progress.bar(total=total, desc="identification", unit="iteration") if show else progress._NoBar()
+
+
+def _round(problem, evaluator, items, train, runs, failures, patience):
+    """Advance all runs to their next request, and answer all requests together."""
+    waiting = []
+    for run in runs:
+        while not run.done and run.request is None:
+            try:
+                step = next(run.generator) if not isinstance(run.last, dict) else run.generator.send(_take(run))
+            except StopIteration:
+                run.done = "all iterations are done"
+                break
+            if isinstance(step, Request):
+                run.request = step
+            else:
+                _accept(problem, evaluator, items, train, run, step, failures, patience)
+        if run.request is not None:
+            waiting.append(run)
+    for kind in {run.request.kind for run in waiting}:
+        group = [run for run in waiting if run.request.kind == kind]
+        for same in _by_items(group):
+            answers = getattr(evaluator, kind)([run.request.point for run in same], same[0].request.items)
+            for run, answer in zip(same, answers, strict=True):
+                run.last, run.request = answer, None
+
+
+def _take(run):
+    answer, run.last = run.last, None
+    return answer
+
+
+def _by_items(runs):
+    groups = {}
+    for run in runs:
+        groups.setdefault(run.request.items.tobytes(), []).append(run)
+    return groups.values()
+
+
+def _accept(problem, evaluator, items, train, run, step: Iterate, failures, patience):
+    """Note an iterate: its losses, and whether it is the best."""
+    known = step.evaluation
+    if not train.all() and not problem.n_local:
+        costs = evaluator.costs([step.point], items[~train])[0]
+        known["cost"][~train], known["ok"][~train] = costs["cost"], costs["ok"]
+    looked = ~np.isnan(known["cost"])
+    failures.update(problem.names[k] for k in set(problem.items["owner"][items[looked & ~known["ok"]]]))
+    losses = [_loss(problem, known, items, part) for part in (train, ~train)]
+    run.losses.append(losses)
+    run.step = step
+    decisive = losses[1] if not train.all() else losses[0]
+    # Losses of different batches cannot be compared: then the last iterate is the best.
+    batches = train.all() and not looked.all()
+    if np.isfinite(decisive) and (run.best is None or batches or decisive < run.best[0]):
+        run.best, run.since = (decisive, step), 0
+    else:
+        run.since += 1
+    run.done = step.done
+    if not np.isfinite(losses[0]):
+        run.done = "no trajectory could be simulated"
+    if patience is not None and run.since >= patience:
+        run.done = f"no better loss in {patience} iterations"
+
+
+def _loss(problem, known, items, part):
+    """Mean square of the whitened residuals of a part of the items, those that succeeded."""
+    ok = part & known["ok"] & ~np.isnan(known["cost"])
+    count = problem.count[items[ok]].sum()
+    return 2 * known["cost"][ok].sum() / count if count else np.nan
+
+
+def _split(problem, validation, seed):
+    """(items,) booleans: which of them train."""
+    n = len(problem.data)
+    if isinstance(validation, numbers.Real):
+        if not 0 <= validation < 1:
+            raise ValueError(f"identify.fit: validation must be a share in [0, 1) or names of trajectories, got {validation}")
+        size = min(round(validation * n), n - 1)
+        held = np.random.default_rng(seed).permutation(n)[:size] if size else np.zeros(0, int)
+    else:
+        unknown = sorted(set(validation) - set(problem.names))
+        if unknown:
+            raise ValueError(f"identify.fit: there is no trajectory {', '.join(map(repr, unknown))} to validate with")
+        held = np.array([problem.names.index(name) for name in validation], int)
+        if len(set(held)) == n:
+            raise ValueError("identify.fit: every trajectory is for validation; leave some to fit")
+    return ~np.isin(problem.items["owner"], held)
+
+
+def _starts(problem, starts, spread, seed, resume):
+    """``(z, local, memory)`` of every start."""
+    zero = np.zeros((len(problem.items["t"]), problem.n_local))
+    if resume is not None:
+        return _resumed(resume, problem, zero)
+    if isinstance(starts, numbers.Integral):
+        if starts < 1:
+            raise ValueError(f"identify.fit: starts must be a positive whole number or an array (starts, {problem.size}), got {starts}")
+        first = problem.unknowns.first()
+        moved = spread * np.random.default_rng(seed).normal(size=(int(starts), problem.size))
+        moved[0] = 0
+        starts = first + moved
+    starts = np.asarray(starts, float)
+    if starts.ndim != 2 or starts.shape[1] != problem.size or not np.all(np.isfinite(starts)):
+        raise ValueError(f"identify.fit: starts as an array must be finite, (starts, {problem.size}), got shape {starts.shape}")
+    return [(z, zero.copy(), None) for z in starts]
+
+
+def _resumed(resume, problem, zero):
+    if isinstance(resume, Result):
+        states = resume.ends
+    else:
+        with np.load(resume) as file:
+            n = int(file["starts"])
+            states = [(file[f"z_{i}"], file[f"local_{i}"], [file[f"m_{i}_{j}"] for j in range(int(file[f"leaves_{i}"]))]) for i in range(n)]
+    for z, local, _ in states:
+        if np.shape(z) != (problem.size,) or np.shape(local) != zero.shape:
+            raise ValueError(
+                f"identify.fit: resume holds {np.shape(z)} unknowns and local parts {np.shape(local)}, the problem has {(problem.size,)} "
+                f"and {zero.shape}: resume the same problem"
+            )
+    return states
+
+
+def _save(path, runs):
+    arrays = {"starts": len(runs)}
+    for i, run in enumerate(runs):
+        z, local, memory = end_of(run)
+        leaves = jax.tree.leaves(memory)
+        arrays |= {f"z_{i}": z, f"local_{i}": local, f"leaves_{i}": len(leaves)} | {f"m_{i}_{j}": x for j, x in enumerate(leaves)}
+    path = Path(path)
+    # Written beside and moved, so that an interruption leaves the old one whole.
+    part = path.with_name(path.name + ".part")
+    with open(part, "wb") as file:
+        np.savez(file, **arrays)
+    part.replace(path)
+
+
+def end_of(run):
+    """``(z, local, memory)`` from which a run goes on."""
+    step = run.step
+    return step.point.z, step.point.local, step.memory

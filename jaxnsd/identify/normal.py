@@ -1,0 +1,71 @@
+"""The normal equations of least squares with few unknowns that all items share and many local ones: their Schur complement.
+
+With the shared unknowns z and the local ones x_k of trajectory k the Gauss-Newton matrix is an arrow, ``[[A, B_k], [B_k^T, C_k]]``. Its
+step costs one small solve for each trajectory and one with ``A - sum B_k C_k^-1 B_k^T``, the inverse of the covariance of z.
+"""
+
+import numpy as np
+
+
+class NormalEquations:
+    """Sum of linearized items.
+
+    problem:     for the sizes, and for which items belong together
+    linearized:  what `Evaluator.linearized` gives of the items
+    items:       their numbers
+    shared:      (items,) booleans: which of them count for z; the others only for their own local parts (validation)
+    """
+
+    def __init__(self, problem, linearized, items, shared):
+        p, n = problem.size, problem.n_local
+        H, g = linearized["H"], linearized["g"]
+        self.A, self.b = H[shared, :p, :p].sum(0), g[shared, :p].sum(0)
+        self.p, self.n, self.items, self.groups = p, n, items, []
+        if not n:
+            return
+        owner = problem.items["owner"][items]
+        following = problem.items["joined"][items] > 0 if problem.joined else np.zeros(len(items), bool)
+        for k in np.unique(owner):
+            members = np.flatnonzero(owner == k)
+            size = n * len(members)
+            B, C, c = np.zeros((p, size)), np.zeros((size, size)), np.zeros(size)
+            for place, i in enumerate(members):
+                # Of an item: its own local part and, where windows are joined, that of the next.
+                own = np.arange(n * place, n * place + n * (2 if following[i] else 1))
+                width = p + len(own)
+                B[:, own] += H[i, :p, p:width]
+                C[np.ix_(own, own)] += H[i, p:width, p:width]
+                c[own] += g[i, p:width]
+            self.groups.append((members, shared[members].any(), B, C, c))
+
+    def diagonal(self):
+        """Diagonal of the part of z, (p,)."""
+        return np.diag(self.A)
+
+    def reduced(self, damping=0.0):
+        """``(S, s, back)``: Schur complement (p, p) and gradient (p,) of z, and what local parts follow from a step of z."""
+        S, s, back = self.A.copy(), self.b.copy(), []
+        for members, shared, B, C, c in self.groups:
+            D = C + np.diag(damping * np.diag(C) + 1e-12 * (1 + np.max(np.abs(np.diag(C)))))
+            X = np.linalg.solve(D, np.concatenate([B.T, c[:, None]], axis=1))
+            if shared:
+                S -= B @ X[:, :-1]
+                s -= B @ X[:, -1]
+            back.append((members, X[:, :-1], X[:, -1]))
+        return S, s, back
+
+    def step(self, damping, fixed=None):
+        """``(dz (p,), dlocal (items, n))`` of the damped equations, by Marquardt's scaling; z that are ``fixed`` stay."""
+        S, s, back = self.reduced(damping)
+        scale = np.diag(self.A)
+        # What has no effect is left where it is.
+        free = scale > 0 if fixed is None else (scale > 0) & ~fixed
+        dz = np.zeros(self.p)
+        if free.any():
+            D = np.sqrt(scale[free])
+            matrix = S[np.ix_(free, free)] / np.outer(D, D) + damping * np.eye(len(D))
+            dz[free] = -np.linalg.lstsq(matrix, s[free] / D, rcond=1e-14)[0] / D
+        local = np.zeros((len(self.items), self.n))
+        for members, by_z, own in back:
+            local[members] = -(by_z @ dz + own).reshape(-1, self.n)
+        return dz, local

@@ -1,0 +1,349 @@
+"""What is to be identified, from what: a system with unknown parameters, data, and how these were measured."""
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .. import checks
+from ..contact import AbstractContactSolver, SemismoothNewton
+from ..schemes.base import Scheme
+from ..schemes.moreau import Moreau
+from . import motion
+from .data import FreeState, Trajectory, Windows
+from .robust import Robust, cost_and_weights
+from .unknowns import Unknowns
+
+
+class Parts(NamedTuple):
+    """The tree whose leaves may be fitted, where there are measurement parameters."""
+
+    system: Any
+    measurement: Any
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How motions are simulated."""
+
+    scheme: Scheme
+    dt: float
+    solver: AbstractContactSolver
+    sensitivity: str
+
+
+class Problem:
+    """A system, what of it is unknown, and measured trajectories.
+
+    system:       a `System` whose leaves hold known parameters and first guesses; or, with ``build``, any pytree of parameters
+    data:         a `Trajectory` or a list of them, all with the same number m of columns
+    fit:          what is unknown: names of leaves, a dict ``{name: transform}``, a function that picks leaves, or a mask; see `Unknowns`.
+                  Measurement parameters are called ``measurement.delay`` and so on
+    dt:           step of the simulation in s. Frames need not lie on steps: between them a motion is interpolated
+    scheme:       default `Moreau()`
+    build:        function of the pytree ``system`` that makes the `System`, where its fields are functions of fewer unknowns
+    measure:      ``measure(t, q, u, measurement) -> (m,)``, what is observed of a state; default: q and u, as many as there are columns
+    measurement:  pytree of the parameters of the measurement: a scale, an offset, a frame
+    when:         ``when(t, measurement)``, the time of the motion that a frame at t shows, ``lambda t, m: t - m["delay"]``. Before the
+                  initial time a motion goes on with the initial velocity
+    residual:     ``residual(predicted, y) -> (k,)`` in place of ``predicted - y``: for angles and orientations
+    initial:      ``initial(q0, u0, t, y, measurement) -> (q0, u0)``: the initial state that the given one is taken for
+    free_state:   `FreeState`: initial states are unknown as well
+    windows:      `Windows`, `OneStep()`, `MultipleShooting(...)`; default None: whole trajectories
+    noise:        standard deviation of a residual: a number or (k,); or a covariance (k, k). A common factor is estimated
+    robust:       `Robust` loss; default None: squares
+    horizon:      from the first frame on whose derivative is this many times the typical one, a trajectory takes no part in a step of
+                  `LevenbergMarquardt`, though it does in the loss: past a nearly grazing impact, or once chaos has grown, a linear model
+                  holds for tiny changes only, and would outweigh all others
+    solver, sensitivity:  those of `simulate`
+    """
+
+    def __init__(
+        self,
+        system: Any,
+        data: Trajectory | Sequence[Trajectory],
+        *,
+        fit: Any,
+        dt: float,
+        scheme: Scheme | None = None,
+        build: Callable | None = None,
+        measure: Callable | None = None,
+        measurement: Any = None,
+        when: Callable | None = None,
+        residual: Callable | None = None,
+        initial: Callable | None = None,
+        free_state: FreeState | None = None,
+        windows: Windows | None = None,
+        noise: Any = 1.0,
+        robust: Robust | None = None,
+        horizon: float = 1e3,
+        solver: AbstractContactSolver | None = None,
+        sensitivity: str = "saltation",
+    ):
+        self.data = [data] if isinstance(data, Trajectory) else list(data)
+        _check_data(self.data)
+        self.names = _names(self.data)
+        solver = SemismoothNewton() if solver is None else solver
+        scheme = Moreau() if scheme is None else scheme
+        checks.options(scheme, solver, 1, sensitivity, None)
+        if not (isinstance(dt, (int, float, np.floating)) and dt > 0 and np.isfinite(dt)):
+            raise ValueError(f"identify: dt must be a positive number in seconds, got {dt!r}")
+        self.settings = Settings(scheme, float(dt), solver, sensitivity)
+        self.build = build or (lambda parameters: parameters)
+        self.given = system if measurement is None else Parts(system, measurement)
+        self.unknowns = Unknowns(self.given, fit)
+        self.measure = measure or _states
+        self.when = when or (lambda t, measurement: t)
+        self.residual = residual or (lambda predicted, y: predicted - y)
+        self.initial = initial or (lambda q0, u0, t, y, measurement: (q0, u0))
+        if windows is not None and free_state is not None:
+            raise ValueError("identify: the free states of windows are Windows(..., free=...); leave free_state out")
+        if not horizon > 1:
+            raise ValueError(f"identify: horizon must be greater than one, got {horizon!r}")
+        self.windows, self.robust, self.horizon = windows, robust, float(horizon)
+        self.programs = {}
+        self.free = free_state if windows is None else windows.free
+        self._start(noise, when is not None)
+
+    def _start(self, noise, shifted):
+        """What follows from the arguments: the items, checks by a first evaluation of shapes, the size of everything."""
+        system, measurement = self.parts(self.unknowns.first())
+        first = self.data[0]
+        q0, u0 = jnp.asarray(first.q0), jnp.asarray(first.u0)
+        checks.system(system, self.settings.scheme, first.t0, first.t0 + 10 * self.settings.dt, self.settings.dt, q0, u0, own=True)
+        checks.solver_takes(system, self.settings.solver)
+        y = jnp.zeros(first.y.shape[1])
+        try:
+            predicted = jax.eval_shape(lambda: self.measure(jnp.zeros(()), q0, u0, measurement))
+            row = jax.eval_shape(lambda: self.residual(jnp.zeros(predicted.shape), y))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"identify: measure(t, q, u, measurement) and residual(predicted, y) with y {y.shape}: {error}") from error
+        if len(row.shape) != 1:
+            raise ValueError(f"identify: residual(predicted, y) must have one axis, got shape {row.shape}")
+        self.k = row.shape[0]
+        self.whiten = _whitening(noise, self.k)
+        self.sigma = None
+        if self.free is not None:
+            n_u = len(first.u0)
+            wide = [np.broadcast_to(np.asarray(sigma), (n_u,)) for sigma in (self.free.sigma_q, self.free.sigma_u)]
+            self.sigma = np.concatenate(wide)
+        self.n_local = 0 if self.sigma is None else self.sigma.size
+        self.joined = self.windows is not None and self.windows.continuity is not None
+        self.items = _items(self.data, self.windows)
+        self.shifted = shifted
+        self.n_steps = self._steps(measurement)
+
+    def _steps(self, measurement):
+        """Steps of the longest item, with room for what `when` may come to ask for."""
+        spans = np.max(self.items["t"], axis=1) - self.items["t0"]
+        margin, t = 0.0, self.data[0].t
+        if self.shifted:
+            moved = np.asarray(jax.vmap(lambda t: self.when(t, measurement))(jnp.asarray(t))) - t
+            interval = np.median(np.diff(t)) if len(t) > 1 else self.settings.dt
+            margin = 2 * float(np.max(np.abs(moved))) + 10 * float(interval)
+        return int(np.ceil((np.max(spans) + margin) / self.settings.dt)) + 1
+
+    def with_data(self, data: Trajectory | Sequence[Trajectory], system: Any = None) -> "Problem":
+        """The same problem for other data, and with other first guesses; what is compiled is shared where the data are no longer."""
+        new = copy.copy(self)
+        new.data = [data] if isinstance(data, Trajectory) else list(data)
+        _check_data(new.data)
+        new.names = _names(new.data)
+        if [x.shape for x in (self.data[0].q0, self.data[0].u0)] != [x.shape for x in (new.data[0].q0, new.data[0].u0)]:
+            raise ValueError("identify: with_data takes data of the same system, got initial states of another shape")
+        new.items = _items(new.data, self.windows)
+        new.__dict__.pop("count", None)
+        steps = new._steps(self.parts(self.unknowns.first())[1])
+        if steps > self.n_steps or new.items["y"].shape[2] != self.items["y"].shape[2]:
+            new.n_steps, new.programs = steps, {}
+        if system is not None:
+            given = self.given._replace(system=system) if isinstance(self.given, Parts) else system
+            new.given, new.unknowns = given, self.unknowns.moved(given)
+            if [x for x in self.unknowns.others() if not np.isscalar(x)] or self.unknowns.others() != new.unknowns.others():
+                new.programs = {}
+        return new
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates z of the unknowns."""
+        return self.unknowns.size
+
+    def parts(self, z):
+        """``(system, measurement)`` of the unknowns z."""
+        tree = self.unknowns.tree(z)
+        if isinstance(self.given, Parts):
+            return self.build(tree.system), tree.measurement
+        return self.build(tree), None
+
+    # ------------------------------------------------------------------------------------------------- one item, traced
+    def state(self, z, local, item):
+        """Initial state of an item, a trajectory or a window of one."""
+        system, measurement = self.parts(z)
+        q0, u0 = self.initial(item["q0"], item["u0"], item["t"], item["y"], measurement)
+        if self.n_local:
+            q0, u0 = motion.displaced(system, item["t0"], q0, u0, jnp.asarray(self.sigma) * local)
+        return q0, u0
+
+    def predicted(self, z, local, item):
+        """``(predicted (F, m), q (F, n_q), u (F, n_u), outcome, state at the last frame)`` of an item."""
+        system, measurement = self.parts(z)
+        q0, u0 = self.state(z, local, item)
+        x = jax.vmap(lambda t: self.when(t, measurement))(item["t"]) - item["t0"]
+        shown = jnp.any(item["mask"], axis=1)
+        dt = jnp.asarray(self.settings.dt, q0.dtype)
+        last = lax.stop_gradient(jnp.maximum(jnp.max(jnp.where(shown, x, 0)), item["length"]))
+        q, u, outcome = motion.nodes(self.settings, system, item["t0"], q0, u0, self.n_steps, last)
+        # Frames without data may lie beyond what was computed.
+        x = jnp.minimum(x, lax.stop_gradient(last))
+        at_frames = motion.at_times(x, dt, q, u)
+        end = [h[0] for h in motion.at_times(item["length"][None], dt, q, u)]
+        outcome = jnp.where(last > (q.shape[0] - 1) * dt, 3.0, outcome)
+        y = jax.vmap(lambda t, q, u: self.measure(t, q, u, measurement))(item["t0"] + x, *at_frames)
+        return y, *at_frames, outcome, end
+
+    def residuals(self, z, local, following, item):
+        """``(r (F, k), further rows (E,), ok, shown)`` of an item; ``following`` is the local part of the window after it."""
+        y, q_at, u_at, outcome, (q, u) = self.predicted(z, local, item)
+        r = jax.vmap(self.residual)(y, item["y"])
+        mask, weights = item["mask"], item["weights"]
+        if r.shape[1] != mask.shape[1]:
+            mask, weights = jnp.all(mask, axis=1, keepdims=True), jnp.mean(weights, axis=1, keepdims=True)
+        r = jnp.where(mask, (r @ jnp.asarray(self.whiten, r.dtype).T) * jnp.sqrt(weights), 0)
+        rows = [local * (self.sigma > 0)] if self.n_local else []
+        if self.joined:
+            after = item | {"q0": item["q1"], "u0": item["u1"]}
+            q1, u1 = self.state(z, following, after)
+            sigma_q, sigma_u = self.windows.continuity
+            rows += [item["joined"] * (q - q1) / sigma_q, item["joined"] * (u - u1) / sigma_u]
+        rows = jnp.concatenate(rows) if rows else jnp.zeros((0,), r.dtype)
+        ok = (outcome == 0) & jnp.all(jnp.isfinite(r)) & jnp.all(jnp.isfinite(rows))
+        return r, rows, ok, {"predicted": y, "q": q_at, "u": u_at, "outcome": outcome}
+
+    def cost(self, z, local, following, item):
+        """``(cost, ok)`` of an item."""
+        r, rows, ok, _ = self.residuals(z, local, following, item)
+        cost = cost_and_weights(self.robust, r)[0] + 0.5 * jnp.sum(rows**2)
+        return cost, ok & jnp.isfinite(cost)
+
+    def linearized(self, z, local, following, item, limit):
+        """Cost, gradient and Gauss-Newton matrix of an item in (z, local, following), as a dict.
+
+        Frames from the first on whose derivative exceeds ``limit``, in any of its columns, take no part; there are ``lost`` of them.
+        ``typical``: the size of the derivative of the median frame, by column, zero where there is none.
+        """
+        p, n = z.size, local.size
+
+        def rows(x):
+            r, further, ok, _ = self.residuals(x[:p], x[p : p + n], x[p + n :], item)
+            flat = jnp.concatenate([r.ravel(), further])
+            return flat, (r, further, ok)
+
+        J, (r, further, ok) = jax.jacfwd(rows, has_aux=True)(jnp.concatenate([z, local, following]))
+        frames, k = r.shape
+        size = jnp.max(jnp.abs(J[: r.size]).reshape(frames, k, -1), axis=1)
+        typical = jnp.nan_to_num(jnp.nanmedian(jnp.where((size > 0) & jnp.isfinite(size), size, jnp.nan), axis=0))
+        kept = jnp.cumsum(jnp.any(~(size <= limit[None, :]), axis=1)) == 0
+        lost = jnp.sum(jnp.any(item["mask"], axis=1) & ~kept)
+        cost, weights = cost_and_weights(self.robust, r)
+        weights = jnp.concatenate([(weights * kept[:, None]).ravel(), jnp.where(jnp.all(kept), 1, 0) * jnp.ones_like(further)])
+        if self.n_local:
+            weights = weights.at[r.size : r.size + n].set(1.0)  # a prior is always known
+        flat = jnp.concatenate([r.ravel(), further])
+        J = jnp.where(jnp.isfinite(J) & (weights > 0)[:, None], J, 0)
+        H, g = J.T @ (weights[:, None] * J), J.T @ (weights * flat)
+        cost = cost + 0.5 * jnp.sum(further**2)
+        ok = ok & jnp.isfinite(cost) & jnp.all(jnp.isfinite(g))
+        return {"cost": cost, "ok": ok, "H": H, "g": g, "lost": lost, "typical": typical}
+
+    def descended(self, z, local, following, item):
+        """Cost and gradient of an item by reverse mode, as a dict: for many unknowns."""
+        (cost, ok), g = jax.value_and_grad(self.cost, argnums=(0, 1, 2), has_aux=True)(z, local, following, item)
+        g = jnp.concatenate(g)
+        return {"cost": cost, "ok": ok & jnp.all(jnp.isfinite(g)), "g": g, "lost": jnp.zeros((), int)}
+
+    @functools.cached_property
+    def count(self) -> np.ndarray:
+        """Number of residuals that are compared, of every item."""
+        mask = self.items["mask"] & (self.items["weights"] > 0)
+        return mask.sum((1, 2)) if mask.shape[2] == self.k else self.k * mask.all(2).sum(1)
+
+
+def _states(t, q, u, measurement):
+    del t, measurement
+    return jnp.concatenate([q, u])
+
+
+def _check_data(data):
+    if not data or not all(isinstance(one, Trajectory) for one in data):
+        raise TypeError(f"identify: data must be an identify.Trajectory or a list of them, got {data!r}")
+    for name, of in (("columns of y", lambda one: one.y.shape[1]), ("q0", lambda one: one.q0.shape), ("u0", lambda one: one.u0.shape)):
+        sizes = sorted({of(one) for one in data}, key=str)
+        if len(sizes) > 1:
+            raise ValueError(f"identify: all trajectories must have the same {name}, got {sizes}; mask what one of them did not measure")
+    if not any(one.mask.any() for one in data):
+        raise ValueError("identify: there is nothing to compare with: every entry of every trajectory is masked or not finite")
+
+
+def _names(data):
+    names = [one.name or f"trajectory {k}" for k, one in enumerate(data)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"identify: names of trajectories must differ, got {', '.join(twice)} more than once")
+    return names
+
+
+def _whitening(noise, k):
+    """Matrix (k, k) that makes a residual one of unit covariance."""
+    noise = np.asarray(noise, float)
+    if noise.ndim < 2:
+        if noise.shape not in ((), (1,), (k,)) or not np.all(noise > 0) or not np.all(np.isfinite(noise)):
+            raise ValueError(f"identify: noise must be positive, one number or ({k},) standard deviations, got {noise}")
+        return np.diag(1 / np.broadcast_to(noise, (k,)))
+    if noise.shape != (k, k) or not np.allclose(noise, noise.T) or np.linalg.eigvalsh(noise)[0] <= 0:
+        raise ValueError(f"identify: noise as a covariance must be symmetric positive definite ({k}, {k}), got {noise.tolist()}")
+    return np.linalg.inv(np.linalg.cholesky(noise))
+
+
+def _items(data, windows):
+    """What is simulated on its own, whole trajectories or windows, side by side: arrays with one axis more, padded with masked frames."""
+    rows = []
+    for k, one in enumerate(data):
+        if windows is None:
+            rows.append({"owner": k, "frames": slice(0, len(one)), "q0": one.q0, "u0": one.u0, "t0": one.t0, "length": 0.0})
+            continue
+        if one.q is None or one.u is None:
+            raise ValueError(f"identify: windows start from measured states: Trajectory {one.name!r} needs q and u")
+        if len(one) < 2:
+            raise ValueError(f"identify: a window has two frames at least: Trajectory {one.name!r} has {len(one)}")
+        starts = [i for i in range(0, len(one) - 1, windows.frames) if np.all(np.isfinite(one.q[i])) and np.all(np.isfinite(one.u[i]))]
+        if not starts:
+            raise ValueError(f"identify: Trajectory {one.name!r} has no finite state to start a window from")
+        for n, i in enumerate(starts):
+            last = min(starts[n + 1] if n + 1 < len(starts) else len(one) - 1, i + windows.frames)
+            # A state that is free is itself compared with its measurement.
+            first = i if windows.free is not None and n == 0 else i + 1
+            row = {"owner": k, "frames": slice(first, last + 1), "q0": one.q[i], "u0": one.u[i], "t0": one.t[i]}
+            joined = n + 1 < len(starts) and starts[n + 1] == last and windows.continuity is not None
+            follows = starts[n + 1] if joined else i
+            rows.append(row | {"length": one.t[last] - one.t[i], "joined": joined, "q1": one.q[follows], "u1": one.u[follows]})
+    frames = max(row["frames"].stop - row["frames"].start for row in rows)
+
+    def padded(row, name, fill):
+        part = getattr(data[row["owner"]], name)[row["frames"]]
+        return np.concatenate([part, np.broadcast_to(fill(part), (frames - len(part), *part.shape[1:]))])
+
+    items = {
+        "t": np.stack([padded(row, "t", lambda part: part[-1:]) for row in rows]),
+        "y": np.stack([np.nan_to_num(padded(row, "y", lambda part: 0 * part[-1:])) for row in rows]),
+        "mask": np.stack([padded(row, "mask", lambda part: np.zeros_like(part[-1:])) for row in rows]),
+        "weights": np.stack([padded(row, "weights", lambda part: part[-1:]) for row in rows]),
+    }
+    for name in rows[0].keys() - {"frames"}:
+        items[name] = np.stack([np.asarray(row[name], int if name == "owner" else float) for row in rows])
+    return items

@@ -1,0 +1,212 @@
+"""What a fit has found, how sure it is, and what it could not explain."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import uncertainty
+from .normal import NormalEquations
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """Result of `fit`.
+
+    ====================  ======================================================================================================
+    ``system``            the fitted system; ``measurement``: the fitted measurement parameters, or None
+    ``estimate``          dict of the fitted leaves by name
+    ``labels``            names of their entries, in the order of the following: ``values`` (n,), ``standard_errors`` (n,),
+                          ``intervals`` (n, 2), 95 %, ``covariance`` (n, n), ``correlation`` (n, n)
+    ``noise_scale``       by what factor the residuals are larger than the noise that was given; it is in the covariance
+    ``covariance_by_trajectory``  (n, n) or None: what the scatter from trajectory to trajectory says, the residuals of one being as
+                          correlated as they are (a sandwich, see Huber 1967); larger than the other one where the model is wrong.
+                          From twice as many trajectories as unknowns on, initial states known
+    ``warnings``          sentences on what the data do not determine
+    ``train_loss``        mean square of the whitened residuals; ``validation_loss`` of the trajectories that were not fitted, or NaN
+    ``history``           a list for each start of (training loss, validation loss) after each iteration
+    ``failures``          how often each trajectory failed and was left out, by name; ``failed``: those that fail at the result
+    ``lost``              frames, by name, that took no part in the last step since their derivative is lost in a grazing impact
+    ``residuals``         a list for each trajectory of its whitened residuals (frames, k), masked entries zero
+    ``initial_states``    ``(q0, u0)`` of each trajectory, or of each of its windows
+    ``training``          (trajectories,) booleans; ``interrupted``, ``message``: why it ended
+    ====================  ======================================================================================================
+    """
+
+    problem: Any
+    z: np.ndarray
+    local: np.ndarray
+    system: Any
+    measurement: Any
+    uncertainty: uncertainty.Uncertainty
+    covariance_by_trajectory: Any
+    train_loss: float
+    validation_loss: float
+    history: list
+    failures: dict
+    failed: list
+    lost: dict
+    shown: dict
+    training: np.ndarray
+    interrupted: bool
+    message: str
+    ends: list = field(default_factory=list)
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the entries of what was fitted."""
+        return self.problem.unknowns.labels
+
+    @property
+    def values(self) -> np.ndarray:
+        """Estimates (n,)."""
+        return np.asarray(self.problem.unknowns.flat(self.z))
+
+    @property
+    def estimate(self) -> dict:
+        """Fitted leaves by name."""
+        return {name: np.asarray(value) for name, value in self.problem.unknowns.values(self.z).items()}
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """(n, n), of the Jacobian."""
+        return self.uncertainty.covariance
+
+    @property
+    def standard_errors(self) -> np.ndarray:
+        """(n,)."""
+        return self.uncertainty.standard_errors
+
+    @property
+    def intervals(self) -> np.ndarray:
+        """(n, 2), 95 %; of bounded and positive parameters within their bounds."""
+        return self.uncertainty.intervals
+
+    @property
+    def correlation(self) -> np.ndarray:
+        """(n, n)."""
+        return self.uncertainty.correlation
+
+    @property
+    def noise_scale(self) -> float:
+        """By what factor residuals are larger than the noise that was given."""
+        return self.uncertainty.scale
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences on what the data do not determine."""
+        return self.uncertainty.warnings
+
+    @property
+    def residuals(self) -> list[np.ndarray]:
+        """Whitened residuals (frames, k) of each trajectory."""
+        return [self.of_trajectory(k)["residual"] for k in range(len(self.problem.data))]
+
+    @property
+    def initial_states(self) -> list:
+        """``(q0, u0)`` of each trajectory, (windows, ...) where it was cut."""
+        out = []
+        for k in range(len(self.problem.data)):
+            mine = self.problem.items["owner"] == k
+            pair = self.shown["q_start"][mine], self.shown["u_start"][mine]
+            out.append(pair if self.problem.windows else (pair[0][0], pair[1][0]))
+        return out
+
+    def of_trajectory(self, k):
+        """``t, predicted, residual, mask`` of trajectory number k, frames of its windows one after the other; and ``ok``."""
+        items, rows = self.problem.items, np.flatnonzero(self.problem.items["owner"] == k)
+        n = [len(np.unique(items["t"][i])) for i in rows]
+        join = lambda x: np.concatenate([x[i][:m] for i, m in zip(rows, n, strict=True)])  # noqa: E731
+        out = {"t": join(items["t"]), "mask": join(items["mask"]), "y": join(items["y"])}
+        return out | {name: join(self.shown[name]) for name in ("predicted", "residual")} | {"ok": bool(self.shown["ok"][rows].all())}
+
+    def rms(self) -> np.ndarray:
+        """Root mean square of the whitened residuals of each trajectory, (trajectories,); NaN for one that failed."""
+        out = np.full(len(self.problem.data), np.nan)
+        for k in range(len(out)):
+            mine = self.problem.items["owner"] == k
+            count = self.problem.count[mine].sum()
+            if count and self.shown["ok"][mine].all():
+                out[k] = np.sqrt(np.sum(self.shown["residual"][mine] ** 2) / count)
+        return out
+
+    def report(self, path: str | Path, title: str = "") -> None:
+        """Write one page (.png, .pdf or .svg): fit, residuals, intervals, correlations, losses, warnings."""
+        from .. import plotting
+
+        plotting.save(plotting.identification(self, title), path)
+
+    def __str__(self):
+        lines = ["parameter              estimate   standard error   95 % interval"]
+        for row in zip(self.labels, self.values, self.standard_errors, *self.intervals.T, strict=True):
+            lines.append("{:<20} {:10.5g}   {:14.2g}   {:.5g} to {:.5g}".format(*row))
+        n, m = self.training.sum(), (~self.training).sum()
+        lines.append(
+            f"loss {self.train_loss:.5g} over {n} trajector{'y' if n == 1 else 'ies'}"
+            + (f", {self.validation_loss:.5g} over {m} held out" if m else "")
+        )
+        lines.append(f"residuals are {self.noise_scale:.3g} times the noise that was given; {self.message}")
+        if self.failed:
+            lines.append(f"failed, and left out: {', '.join(self.failed)}")
+        if self.lost:
+            lines.append(
+                "left out of the last step, past a grazing impact: " + ", ".join(f"{k} ({n} frames)" for k, n in self.lost.items())
+            )
+        return "\n".join(lines + [f"warning: {text}" for text in self.warnings])
+
+    __repr__ = __str__
+
+
+def make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted):
+    """The `Result` of the best iterate of the ``chosen`` run."""
+    from .fit import end_of
+
+    point = chosen.best[1].point
+    final = evaluator.linearized([point])[0]
+    equations = NormalEquations(problem, final, items, train)
+    S, _, _ = equations.reduced()
+    used = train & final["ok"]
+    count = problem.count[items[used]].sum()
+    found = uncertainty.of(problem, point.z, S, final["cost"][used].sum(), int(count))
+    owner, names = problem.items["owner"], problem.names
+    system, measurement = problem.parts(point.z)
+    numbers = range(len(problem.data))
+    index = chosen.losses.index(
+        min(chosen.losses, key=lambda pair: np.inf if np.isnan(d := pair[-1] if not train.all() else pair[0]) else d)
+    )
+    message = "interrupted; resume=result goes on" if interrupted else chosen.done
+    return Result(
+        problem=problem,
+        z=point.z,
+        local=point.local,
+        system=system,
+        measurement=measurement,
+        uncertainty=found,
+        covariance_by_trajectory=_sandwich(problem, point.z, S, final, owner, used),
+        train_loss=chosen.losses[index][0],
+        validation_loss=chosen.losses[index][1],
+        history=[run.losses for run in runs],
+        failures=dict(failures),
+        failed=[names[k] for k in numbers if not final["ok"][owner == k].all()],
+        lost={names[k]: int(n) for k in numbers if (n := final["lost"][owner == k].sum())},
+        shown=evaluator.shown(point, items),
+        training=np.array([train[owner == k].all() for k in numbers]),
+        interrupted=interrupted,
+        message=message or "all iterations are done",
+        ends=[end_of(run) for run in runs if run.losses],
+    )
+
+
+def _sandwich(problem, z, S, final, owner, used):
+    """Covariance from the scatter of the gradients of the trajectories; None where there are too few, or initial states are free."""
+    import jax
+
+    groups = np.unique(owner[used])
+    p = problem.size
+    if problem.n_local or len(groups) < 2 * p or np.linalg.matrix_rank(S, hermitian=True) < p:
+        return None
+    g = np.stack([final["g"][used & (owner == k), :p].sum(0) for k in groups])
+    J = np.asarray(jax.jacfwd(problem.unknowns.flat)(np.asarray(z))) @ np.linalg.inv(S)
+    n = len(groups)
+    return J @ (g.T @ g) @ J.T * n / (n - 1)

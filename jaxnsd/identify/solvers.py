@@ -1,0 +1,159 @@
+"""Solvers as generators: they ask for evaluations at a point and are sent them, so that several starts run side by side.
+
+A solver has ``start(problem, items, train, z, local, memory, fixed)``, a generator that yields `Request`s, and after each iteration an
+`Iterate` that was accepted.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from .evaluate import Point
+from .normal import NormalEquations
+
+#: From so many unknowns on first-order optimizers take gradients in reverse mode.
+REVERSE = 24
+
+
+@dataclass
+class Request:
+    """An evaluation that a solver waits for: a method of `Evaluator`, a point, and the numbers of the items."""
+
+    kind: str
+    point: Point
+    items: np.ndarray
+
+
+@dataclass
+class Iterate:
+    """A point that was accepted: its evaluation, and what the solver needs to go on from it."""
+
+    point: Point
+    evaluation: dict
+    memory: Any = None
+    done: str = ""
+
+
+@dataclass(frozen=True)
+class LevenbergMarquardt:
+    """Damped Gauss-Newton with Marquardt's scaling, Jacobians by `jax.jacfwd` through the impacts.
+
+    max_iterations: of accepted or refused steps
+    damping:        that of the first step, relative to the diagonal of J^T J
+    tolerance:      done when a step promises, or gave, a relative decrease of the cost below this
+    largest_step:   bound on each entry of a step in z (logarithms, logits), beyond which a linear model of an impact says nothing
+    """
+
+    max_iterations: int = 50
+    damping: float = 1e-2
+    tolerance: float = 1e-6
+    largest_step: float = 1.0
+
+    name = "Levenberg-Marquardt"
+
+    def start(self, problem, items, train, z, local, memory=None, fixed=None):
+        """Iterate from z and local, see the module."""
+        # Local parts of validation trajectories are fitted as well, and then take part; else they are not linearized.
+        every = items if problem.n_local else items[train]
+        shared = train if problem.n_local else np.ones(len(every), bool)
+        damping = self.damping if memory is None else float(jax.tree.leaves(memory)[0])
+        point = Point(z, local)
+        now = yield Request("linearized", point, every)
+        yield Iterate(point, _full(now, every, items), damping)
+        small = 0
+        for _ in range(self.max_iterations):
+            equations = NormalEquations(problem, now, every, shared)
+            dz, dlocal = equations.step(damping, fixed)
+            longest = np.max(np.abs(dz), initial=0.0)
+            dz = dz * min(1.0, self.largest_step / longest) if longest > 0 else dz
+            new_local = point.local.copy()
+            new_local[every] += dlocal
+            trial = Point(point.z + dz, new_local)
+            then = yield Request("linearized", trial, every)
+            both = now["ok"] & then["ok"] & shared
+            before, after = now["cost"][both].sum(), then["cost"][both].sum()
+            lost = np.sum((now["ok"] & ~then["ok"])[shared])
+            better = both.any() and after < before and lost <= max(1, 0.02 * shared.sum()) and lost < shared.sum()
+            if better:
+                decrease = (before - after) / max(before, 1e-300)
+                point, now = trial, then
+                damping = max(damping * 0.2, 1e-10)
+                small = small + 1 if decrease < self.tolerance else 0
+            else:
+                damping *= 5
+            done = ""
+            if small >= 2 or (better and after <= 1e-25 * shared.sum()):
+                done = "converged: steps no longer lower the cost"
+            elif not better and (longest < 1e-9 * (1 + np.max(np.abs(point.z), initial=0.0)) or damping > 1e9):
+                done = "converged: no step lowers the cost"
+            yield Iterate(point, _full(now, every, items), damping, done)
+            if done:
+                return
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """Any optimizer of optax, on the mean cost of a residual, for all items or for ``batch`` of them drawn anew in each step.
+
+    The gradient is that of the Gauss-Newton pass in forward mode, from 24 unknowns on that of reverse mode.
+    """
+
+    optimizer: optax.GradientTransformation
+    max_iterations: int = 300
+    batch: int | None = None
+    seed: int = 0
+    name: str = field(default="optax", init=False)
+
+    def start(self, problem, items, train, z, local, memory=None, fixed=None):
+        """Iterate from z and local, see the module."""
+        numbers = items[train]
+        random = np.random.default_rng(self.seed)
+        kind = "linearized" if problem.size + 2 * problem.n_local < REVERSE else "descended"
+        p, n = problem.size, problem.n_local
+        parameters = {"z": np.array(z), "local": np.array(local)}
+        state = self.optimizer.init(parameters)
+        if memory is not None:
+            state = jax.tree.unflatten(jax.tree.structure(state), jax.tree.leaves(memory))
+        for _ in range(self.max_iterations):
+            chosen = (
+                numbers if self.batch is None or self.batch >= len(numbers) else np.sort(random.choice(numbers, self.batch, replace=False))
+            )
+            point = Point(parameters["z"], parameters["local"])
+            now = yield Request(kind, point, chosen)
+            yield Iterate(point, _full(now, chosen, items), state)
+            count = max(1, problem.count[chosen][now["ok"]].sum())
+            g_local = np.zeros_like(parameters["local"])
+            if n:
+                g_local[chosen] += now["g"][:, p : p + n]
+                if problem.joined:
+                    following = problem.items["joined"][chosen] > 0
+                    g_local[chosen[following] + 1] += now["g"][following, p + n :]
+            g = now["g"][:, :p].sum(0) / count
+            if fixed is not None:
+                g = np.where(fixed, 0, g)
+            updates, state = self.optimizer.update({"z": g, "local": g_local / count}, state, parameters)
+            parameters = {name: np.asarray(x) for name, x in optax.apply_updates(parameters, updates).items()}
+
+
+def _full(evaluation, chosen, items):
+    """Cost and ok of all items, NaN and False for those that were not evaluated; the rest as it is."""
+    cost, ok, lost = np.full(len(items), np.nan), np.zeros(len(items), bool), np.zeros(len(items), int)
+    place = np.searchsorted(items, chosen)
+    cost[place], ok[place], lost[place] = evaluation["cost"], evaluation["ok"], evaluation["lost"]
+    return {"cost": cost, "ok": ok, "lost": lost}
+
+
+def solver_of(solver):
+    """A solver, an optimizer of optax, or None, as a solver."""
+    if solver is None:
+        return LevenbergMarquardt()
+    if isinstance(solver, optax.GradientTransformation):
+        return FirstOrder(solver)
+    if not hasattr(solver, "start"):
+        raise TypeError(
+            f"identify.fit: solver must be a LevenbergMarquardt(...), a FirstOrder(...) or an optimizer of optax, got {solver!r}"
+        )
+    return solver

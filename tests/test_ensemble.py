@@ -1,0 +1,319 @@
+"""Ensembles: a member is a function of its key alone, means are those of closed forms, what fails is counted and kept out."""
+
+import functools
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from numpy.testing import assert_allclose, assert_array_equal
+
+import jaxnsd
+from jaxnsd import ensemble
+from jaxnsd.ensemble import Beta, Independent, LogNormal, Moments, Normal, Proportion, Quantiles, Uniform
+from jaxnsd.models import BouncingBall, RotatingBall
+
+KEY = random.key(5)
+G, T1 = 9.81, 0.8  # one impact, at sqrt(2 / g) = 0.45 s
+FALL = np.sqrt(2 / G)
+
+
+def observe(system, sol):
+    """Final height, what was drawn, and something that would be vectorized in a batch."""
+    return {"height": sol.q[-1, 0], "e_N": system.e_N, "sine": jnp.mean(jnp.sin(sol.q)), "up": sol.u[-1, 0] > 0}
+
+
+def height(e):
+    """Height at T1 of a ball with restitution e."""
+    return e * G * FALL * (T1 - FALL) - 0.5 * G * (T1 - FALL) ** 2
+
+
+RUN = functools.partial(ensemble.run, BouncingBall(), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), t1=T1, dt=2e-2, observe=observe)
+E_N = {"e_N": Uniform(0.4, 0.9)}
+KEEP = ensemble.Associative(lambda x: x, lambda a, b: jax.tree.map(lambda *x: np.concatenate(x), a, b))
+ALL = {"moments": Moments(), "quantiles": Quantiles((0.1, 0.5, 0.9), of="height"), "up": Proportion(of="up")}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """All members in one chunk, and what is observed of each."""
+    result = RUN(1000, KEY, sample=E_N, reduce=ALL | {"all": KEEP}, chunk=1000)
+    return result, result["all"]
+
+
+def members(**options):
+    """What is observed of every member."""
+    return RUN(options.pop("n", 1000), KEY, sample=E_N, reduce={"all": KEEP}, **options)["all"]
+
+
+def test_statistics_are_those_of_the_closed_form(whole):
+    result, seen = whole
+    assert result.counts == {jaxnsd.Outcome.SUCCESS: 1000} and result.complete and len(result.failures) == 0
+    assert_allclose(seen["height"], height(seen["e_N"]), rtol=1e-10)
+    moments, slope = result["moments"], G * FALL * (T1 - FALL)
+    low, high = moments.interval(0.9999)
+    assert low["height"] < height(0.65) < high["height"]
+    assert_allclose(moments.deviation["height"], slope * 0.5 / np.sqrt(12), rtol=0.1)
+    assert_allclose(moments.standard_error["height"], moments.deviation["height"] / np.sqrt(1000))
+    low, high = result["quantiles"].interval(0.9999)
+    truth = height(np.array([0.45, 0.65, 0.85]))
+    assert np.all((low <= truth) & (truth <= high))
+    assert result["up"].count == seen["up"].sum()
+    # A member is what its key says, alone as well.
+    system, _q0, _u0 = result.sample(7)
+    assert float(system.e_N) == seen["e_N"][7]
+    own = Independent(BouncingBall(), E_N)(random.fold_in(KEY, 7))[0]
+    assert float(own.e_N) == seen["e_N"][7]
+    sol = result.solution(7, save_every=4)
+    assert_allclose(sol.q[-1, 0], seen["height"][7], rtol=1e-12)
+    assert len(sol.t) == 11
+
+
+@pytest.mark.parametrize(("n", "chunk"), [(1, 1), (100, 256), (1000, 512)])
+def test_members_are_the_same_to_the_bit_in_chunks_of_any_size(whole, n, chunk):
+    got = members(n=n, chunk=chunk)
+    for name, x in whole[1].items():
+        assert_array_equal(got[name], x[:n], err_msg=name)
+
+
+def test_statistics_do_not_depend_on_who_is_done_first(whole):
+    """The same to the bit with several threads, to round-off with other chunks."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    alone = RUN(1000, KEY, sample=E_N, reduce=ALL, chunk=256)
+    with ThreadPoolExecutor(3) as executor:
+        beside = RUN(1000, KEY, sample=E_N, reduce=ALL, chunk=256, executor=executor)
+    for name in ("height", "sine"):
+        assert alone["moments"].mean[name] == beside["moments"].mean[name]
+        assert alone["moments"].variance[name] == beside["moments"].variance[name]
+        assert_allclose(alone["moments"].mean[name], whole[0]["moments"].mean[name], rtol=1e-13)
+    assert_array_equal(alone["quantiles"].values, whole[0]["quantiles"].values)
+
+
+def test_what_fails_is_counted_and_listed_and_not_averaged():
+    def sample(key):
+        """A third has a restitution that no law takes, a sixth no finite speed."""
+        x = random.uniform(key)
+        e_N = jnp.where(x < 1 / 3, 1.5, 0.5)
+        return BouncingBall(e_N=e_N), jnp.array([1.0]), jnp.where(x > 5 / 6, jnp.inf, 0.0)[None]
+
+    options = {"t1": T1, "dt": 2e-2, "reduce": {"m": Moments(), "x": ensemble.Extremes(1)}, "chunk": 128}
+
+    def seen(system, sol):
+        return sol.q[-1, 0]
+
+    result = ensemble.run(BouncingBall(), jaxnsd.Moreau(), 600, KEY, sample=sample, observe=seen, **options)
+    x = np.asarray(jax.vmap(lambda i: random.uniform(random.fold_in(KEY, i)))(jnp.arange(600)))
+    bad, infinite = np.sum(x < 1 / 3), np.sum(x > 5 / 6)
+    assert result.counts == {
+        jaxnsd.Outcome.SUCCESS: 600 - bad - infinite,
+        jaxnsd.Outcome.NON_FINITE: infinite,
+        jaxnsd.Outcome.INVALID_PARAMETER: bad,
+    }
+    assert_array_equal(result.failures.index, np.flatnonzero((x < 1 / 3) | (x > 5 / 6)))
+    assert float(result.sample(int(result.failures.index[0]))[0].e_N) == 1.5 or x[result.failures.index[0]] > 5 / 6
+    # The others are all alike.
+    assert np.isfinite(result["m"].mean) and result["m"].n == 600 - bad - infinite
+    assert_allclose(result["m"].variance, 0, atol=1e-20)
+    assert result["x"].largest == result["x"].smallest and x[result["x"].largest_index] > 1 / 3
+    # None is left.
+    result = ensemble.run(
+        Broken(), jaxnsd.Moreau(), 3, KEY, sample=lambda key: (Broken(), jnp.ones(1), jnp.zeros(1)), observe=seen, **options
+    )
+    assert result.failed == 3 and result["m"] is None
+
+
+@jaxnsd.system
+class Broken(BouncingBall):
+    """A ball whose force is not a number from some time on."""
+
+    def force(self, t, q, u):
+        return jnp.where(t > 0.3, jnp.nan, 0.0) * u
+
+
+def test_gradient_of_a_mean_in_flight():
+    """h = z - g t^2 / 2 with z = 10 + s x, x normal: dE[h]/dg = -t^2 / 2 of every member, dE[h]/ds = E[x] = 0 to its standard error."""
+
+    def sample(key, theta):
+        g, s = theta
+        return BouncingBall(gravity=g), 10 + s * random.normal(key, (1,)), jnp.zeros(1)
+
+    options = {"t1": 0.2, "dt": 2e-2, "sensitivity": "discrete", "sample": sample, "observe": lambda system, sol: sol.q[-1, 0]}
+    moments = ensemble.gradient(BouncingBall(), jaxnsd.SymmetricMoreau(), 600, KEY, (G, 0.1), **options)["moments"]
+    (by_g, by_s), (error_g, error_s) = moments.mean["gradient"], moments.standard_error["gradient"]
+    assert_allclose(by_g, -0.02, rtol=1e-9)
+    x = np.asarray(jax.vmap(lambda i: random.normal(random.fold_in(KEY, i)))(jnp.arange(600)))
+    assert_allclose((by_s, error_s), (x.mean(), x.std(ddof=1) / np.sqrt(600)), rtol=1e-9)
+    assert error_g < 1e-12 and abs(by_s) < 4 * error_s
+    assert_allclose(moments.mean["value"], 10 + 0.1 * x.mean() - 0.02 * G, rtol=1e-10)
+    for theta, words in (((1, 2), "made of floats"), ((), "theta is empty")):
+        with pytest.raises((TypeError, ValueError), match=words):
+            ensemble.gradient(BouncingBall(), jaxnsd.SymmetricMoreau(), 600, KEY, theta, **options)
+
+
+@pytest.mark.slow
+def test_gradients_through_an_impact_and_of_what_jumps():
+    """dE[h]/d(shift, g): h is linear in the restitution, and its impact moves with g; by located impacts it is exact."""
+    theta = {"shift": 0.0, "gravity": G}
+
+    def sample(key, theta):
+        e = random.uniform(key, minval=0.4, maxval=0.9) + theta["shift"]
+        return BouncingBall(e_N=e, gravity=theta["gravity"]), jnp.array([1.0]), jnp.zeros(1)
+
+    def derivative(observe, **change):
+        scheme = jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())
+        result = ensemble.gradient(BouncingBall(), scheme, 400, KEY, theta | change, sample=sample, observe=observe, t1=T1, dt=5e-2)
+        assert result.failed == 0
+        return result["moments"]
+
+    of_height = derivative(lambda system, sol: sol.q[-1, 0])
+    mean, error = of_height.mean["gradient"], of_height.standard_error["gradient"]
+    assert_allclose(mean["shift"], G * FALL * (T1 - FALL), rtol=1e-9)
+    # h(e, g) = e g t* (t - t*) - g (t - t*)^2 / 2 with t* = sqrt(2 / g).
+    by_gravity = jax.grad(lambda g, e: e * g * jnp.sqrt(2 / g) * (T1 - jnp.sqrt(2 / g)) - 0.5 * g * (T1 - jnp.sqrt(2 / g)) ** 2)
+    assert abs(mean["gravity"] - by_gravity(G, 0.65)) < 4 * error["gravity"]
+    e = jax.vmap(lambda i: random.uniform(random.fold_in(KEY, i), minval=0.4, maxval=0.9))(jnp.arange(400))
+    each = jax.vmap(by_gravity, (None, 0))(G, e)
+    assert_allclose((mean["gravity"], error["gravity"]), (each.mean(), each.std(ddof=1) / 20), rtol=1e-8)
+
+    def jumps(system, sol):
+        return jnp.where(sol.q[-1, 0] > height(0.65), 1.0, 0.0)
+
+    # A share jumps member by member, and no member sees the derivative of the share.
+    blind = derivative(jumps)
+    assert blind.mean["gradient"]["shift"] == 0 == blind.standard_error["gradient"]["shift"]
+    # The true one is the density of e at 0.65, 2. The difference of two runs with the same members finds it, to its binomial error.
+    slope = (derivative(jumps, shift=0.05).mean["value"] - derivative(jumps, shift=-0.05).mean["value"]) / 0.1
+    assert abs(slope - 2) < 4 * np.sqrt(0.2 * 0.8 / 400) / 0.1
+
+
+def test_distributions():
+    """Moments and quantiles, by keys and by points; the numbers of a name do not depend on the others."""
+    drawn = {"mass": LogNormal(0.1, 0.3), "e_N": Beta(0.6, 0.1), "gravity": Normal(9.81, 0.1)}
+    keys = jax.vmap(lambda i: random.fold_in(KEY, i))(jnp.arange(20_000))
+    systems, q0, _ = jax.jit(jax.vmap(Independent(BouncingBall(), drawn)))(keys)
+    alone = jax.jit(jax.vmap(Independent(BouncingBall(), {"e_N": drawn["e_N"]})))(keys)[0]
+    assert_array_equal(systems.e_N, alone.e_N)
+    for x, mean, deviation in ((jnp.log(systems.mass / 0.1), 0, 0.3), (systems.e_N, 0.6, 0.1), (systems.gravity, 9.81, 0.1)):
+        assert abs(np.mean(x) - mean) < 4 * deviation / np.sqrt(20_000)
+        assert_allclose(np.std(x), deviation, rtol=0.03)
+    assert abs(np.corrcoef([systems.mass, systems.e_N, systems.gravity])[np.triu_indices(3, 1)]).max() < 0.03
+    # A start: arguments of initial_state, and entries of a given one.
+    _, _, u0 = Independent(RotatingBall(), {"omega": Uniform(1.0, 2.0)}, initial={})(KEY)
+    assert 1 < float(u0[2]) < 2
+    _, q0, u0 = Independent(BouncingBall(), {"q0[0]": Uniform(1, 2), "u0[0]": Normal(0, 1)}, start=(np.ones(1), np.zeros(1)))(KEY)
+    assert 1 < float(q0[0]) < 2 and float(u0[0]) != 0
+
+
+@pytest.mark.parametrize(
+    "kind", [ensemble.Sobol, *(pytest.param(x, marks=pytest.mark.slow) for x in (ensemble.Halton, ensemble.LatinHypercube))]
+)
+def test_points_of_low_discrepancy(kind):
+    pytest.importorskip("scipy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = kind(2, seed=3).points(0, 256, 256)
+        cut = np.concatenate([kind(2, seed=3).points(first, 32, 256) for first in range(0, 256, 32)])
+    assert_array_equal(whole, cut)
+    assert np.all((whole > 0) & (whole < 1)) and not np.array_equal(whole, kind(2, seed=4).points(0, 256, 256))
+    # The mean over a stratified e_N is far better than the 1/sqrt(n) of random numbers.
+    result = RUN(256, KEY, sample=E_N, points=kind(1), chunk=100)
+    exact, moments = height(0.65), result["moments"]
+    assert abs(moments.mean["height"] - exact) < 0.2 * moments.standard_error["height"]
+
+
+@pytest.mark.slow
+def test_two_and_eight_devices_have_the_same_bits():
+    program = """
+        import jax, numpy as np, warnings
+        jax.config.update("jax_enable_x64", True)
+        import jaxnsd
+        from jaxnsd import ensemble
+        from jaxnsd.models import BouncingBall
+        keep = ensemble.Associative(lambda x: x, lambda a, b: np.concatenate([a, b]))
+        seen = [
+            ensemble.run(BouncingBall(), jaxnsd.Moreau(), 50, jax.random.key(5), sample={"e_N": ensemble.Normal(0.6, 0.1)},
+                observe=lambda s, sol: sol.q[-1], reduce=keep, t1=0.8, dt=2e-2, chunk=20, devices=devices)["associative"]
+            for devices in (1, 2, 8)
+        ]
+        assert len(jax.devices()) == 8 and np.ptp(seen[0]) > 0.01 and len(seen[0]) == 50
+        assert np.array_equal(seen[0], seen[1]) and np.array_equal(seen[0], seen[2])
+    """
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    environment = dict(os.environ, XLA_FLAGS=flags, PYTHONPATH=os.pathsep.join(sys.path))
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def simple(key):
+    """A sample."""
+    return BouncingBall(), jnp.array([1.0]), jnp.zeros(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n": 0}, "n must be a whole number"),
+        ({"n": 2.5}, "n must be a whole number"),
+        ({"key": 3}, "key must be a key such as jax.random.key"),
+        ({"key": random.split(KEY)}, "one key"),
+        ({"sample": 3}, "sample must be a function"),
+        ({"sample": {"mu_0": Normal(0, 1)}}, "BouncingBall has no parameter 'mu_0'; it has mass, gravity, e_N"),
+        ({"sample": {"e_N": 0.5}}, "must be a distribution"),
+        ({"sample": lambda key: (jnp.ones(1), jnp.zeros(1))}, "sample must return"),
+        ({"sample": lambda key: (RotatingBall(), *RotatingBall().initial_state())}, "system is a BouncingBall"),
+        ({"sample": lambda key: (BouncingBall(), jnp.array([-1.0]), jnp.zeros(1))}, "penetrat"),
+        ({"observe": None}, "observe must be a function"),
+        ({"observe": lambda system, sol: ()}, "observe returns no array"),
+        ({"reduce": "mean"}, "reduce must be a reduction"),
+        ({"reduce": {"m": np.mean}}, "reduce must be a reduction"),
+        ({"chunk": 0}, "chunk must be"),
+        ({"workers": 0}, "workers must be"),
+        ({"executor": 3}, "executor must be"),
+        ({"devices": 99}, "devices must be"),
+        ({"dt": 0.7}, "dt"),
+        ({"steps": 3}, "unknown argument 'steps'"),
+        ({"resume": True}, "needs store"),
+        ({"points": 3}, "points must be"),
+        ({"points": ensemble.Sobol(2), "sample": E_N}, "1 parameters are drawn"),
+    ],
+)
+def test_bad_arguments_get_one_sentence(change, words):
+    arguments = {"n": 10, "key": KEY, "sample": simple, "observe": observe, "t1": 1.0, "dt": 1e-2} | change
+    with pytest.raises((ValueError, TypeError), match=words) as caught:
+        ensemble.run(BouncingBall(), jaxnsd.Moreau(), arguments.pop("n"), arguments.pop("key"), **arguments)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Normal(0, -1), "deviation must be positive"),
+        (lambda: Normal(np.nan, 1), "finite"),
+        (lambda: Uniform(1, 0), "low must be smaller"),
+        (lambda: Beta(0.5, 0.6), "deviation in"),
+        (lambda: LogNormal(-1, 0.1), "median must be positive"),
+        (lambda: ensemble.Sobol(0), "dimensions"),
+        (lambda: ensemble.Halton(1, seed=-1), "seed"),
+        (lambda: Independent(BouncingBall(), {}), "needs a parameter"),
+        (lambda: Independent(BouncingBall(), {"e_N": Beta(0.5, 0.1)})(KEY, jnp.ones(1)), "no quantile"),
+    ],
+)
+def test_bad_samples(make, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        make()
+
+
+def test_float32():
+    with jax.experimental.enable_x64(False) if not hasattr(jax, "enable_x64") else jax.enable_x64(False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="simulating in float32")
+        result = RUN(100, random.key(5), sample=E_N, chunk=30)
+    assert result.complete and result.failed == 0
+    mean = result["moments"].mean
+    assert_allclose(mean["height"], height(mean["e_N"]), rtol=1e-4)

@@ -1,0 +1,343 @@
+"""Identification: known parameters come back from simulated data with the errors that it says, and what the data do not say it says."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from numpy.testing import assert_allclose
+
+import jaxnsd
+from jaxnsd import identify
+
+
+@jaxnsd.system
+class Ball(jaxnsd.System):
+    """A ball above a floor on a weak vertical spring."""
+
+    mass: float = 0.4
+    stiffness: float = 8.0
+    e_N: float = 0.7
+    colour: float = 1.0  # of no effect
+
+    def mass_matrix(self, t, q):
+        return self.mass * jnp.eye(1)
+
+    def potential_energy(self, t, q):
+        return self.mass * 9.81 * q[0] + 0.5 * self.stiffness * q[0] ** 2
+
+    def gap(self, t, q):
+        return q
+
+
+TRUTH = Ball()
+NOISE = 2e-3
+SCHEME = jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())
+DT = 4e-3
+MEASUREMENT = {"scale": 1.05, "delay": 0.012}
+
+
+def measure(t, q, u, m):
+    """Height as a camera sees it."""
+    return m["scale"] * q
+
+
+def when(t, m):
+    """When the camera saw it."""
+    return t - m["delay"]
+
+
+def thrown(height, t):
+    """Exact heights at times t: from one impact to the next in closed form, of a harmonic oscillator about its rest below the floor."""
+    omega = np.sqrt(TRUTH.stiffness / TRUTH.mass)
+    rest = -TRUTH.mass * 9.81 / TRUTH.stiffness
+    out, begin, x, v = np.empty_like(t), 0.0, height, 0.0
+    for _ in range(40):
+        a, b = x - rest, v / omega
+        # a cos + b sin = R cos(omega s - phase) first comes down to -rest.
+        R, phase = np.hypot(a, b), np.arctan2(b, a)
+        s = (np.arccos(-rest / R) + phase) / omega
+        inside = t >= begin
+        out[inside] = rest + R * np.cos(omega * (t[inside] - begin) - phase)
+        x, v, begin = 0.0, TRUTH.e_N * R * omega * np.sin(omega * s - phase), begin + s
+    return out
+
+
+def camera(seed, heights=(0.9, 1.1, 0.7), noise=NOISE):
+    """Three throws of different length and rate, with gaps in the record."""
+    random, out = np.random.default_rng(seed), []
+    for k, height in enumerate(heights):
+        t = 0.02 + np.arange(40 + 12 * k) * (0.015 + 0.002 * k)
+        y = MEASUREMENT["scale"] * thrown(height, t - MEASUREMENT["delay"]) + noise * random.normal(size=len(t))
+        y[7 + k] = np.nan
+        y[20] += 5.0
+        mask = np.arange(len(t)) != 20
+        out.append(identify.Trajectory(t, y, [height], [0.0], t0=0.0, mask=mask, name=f"throw {k}"))
+    return out
+
+
+def problem(data, first=None, **options):
+    first = Ball(mass=0.4, stiffness=12.0, e_N=0.5) if first is None else first
+    options = {"fit": ["stiffness", "e_N", "measurement.scale", "measurement.delay"]} | options
+    return identify.Problem(
+        first, data, dt=DT, scheme=SCHEME, measurement={"scale": 1.0, "delay": 0.0}, measure=measure, when=when, noise=NOISE, **options
+    )
+
+
+EXPECTED = {"stiffness": 8.0, "e_N": 0.7, "measurement.delay": 0.012, "measurement.scale": 1.05}
+
+
+@pytest.fixture(scope="module")
+def posed():
+    """The problem of most tests, compiled once."""
+    return problem(camera(0))
+
+
+@pytest.fixture(scope="module")
+def fitted(posed):
+    return identify.fit(posed)
+
+
+def test_parameters_delay_and_scale_come_back_within_their_errors(fitted):
+    assert fitted.labels == list(EXPECTED)
+    z = (fitted.values - list(EXPECTED.values())) / fitted.standard_errors
+    assert np.max(np.abs(z)) < 3.5
+    assert np.all(fitted.standard_errors < 0.02 * np.abs(fitted.values) + 1e-3)
+    assert abs(fitted.noise_scale - 1) < 0.2
+    assert not fitted.warnings and not fitted.failed
+    assert isinstance(fitted.system, Ball) and abs(fitted.system.e_N - 0.7) < 0.01
+    assert_allclose(fitted.intervals.mean(1), fitted.values, rtol=1e-2)
+    assert_allclose(np.diag(fitted.correlation), 1)
+    assert_allclose(fitted.rms(), 1, atol=0.4)
+
+
+def test_report_and_words(fitted, tmp_path):
+    fitted.report(tmp_path / "report.png", "a ball")
+    assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
+    for word in ("stiffness", "95 % interval", "3 trajectories"):
+        assert word in str(fitted)
+
+
+def test_profile_agrees_with_the_interval_where_the_loss_is_a_parabola(fitted):
+    profile = identify.profile(fitted, "e_N", 5)
+    assert_allclose(profile.interval, fitted.intervals[1], atol=0.1 * fitted.standard_errors[1] * 4)
+    with pytest.raises(ValueError, match="'colour' is not a number that was fitted"):
+        identify.profile(fitted, "colour")
+
+
+def test_validation_checkpoint_and_resume(posed, tmp_path):
+    file = tmp_path / "fit.npz"
+    short = identify.LevenbergMarquardt(max_iterations=2)
+    of = posed
+    first = identify.fit(of, short, validation=["throw 1"], checkpoint=file)
+    assert first.training.tolist() == [True, False, True]
+    for resume in (first, file):
+        result = identify.fit(of, validation=["throw 1"], resume=resume)
+        assert result.train_loss < first.train_loss and abs(result.validation_loss - 1) < 0.5
+        assert_allclose(result.values, list(EXPECTED.values()), rtol=0.02, atol=1e-3)
+    with pytest.raises(ValueError, match="there is no trajectory 'throw 7'"):
+        identify.fit(of, validation=["throw 7"])
+
+
+def test_an_interrupted_fit_keeps_its_best_iterate(posed, monkeypatch):
+    of, calls = posed, []
+    evaluate = identify.evaluate.Evaluator.linearized
+
+    def interrupted(self, *args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return evaluate(self, *args)
+
+    monkeypatch.setattr(identify.evaluate.Evaluator, "linearized", interrupted)
+    result = identify.fit(of)
+    assert result.interrupted and "resume" in result.message
+    assert result.train_loss == min(loss for loss, _ in result.history[0]) < result.history[0][0][0]
+    on = identify.fit(of, resume=result)
+    assert not on.interrupted and on.train_loss < 1.5
+
+
+def test_words_for_what_the_data_do_not_say(posed):
+    """From matrices that are known: no effect, one combination, hardly determined."""
+    S = np.diag([1e4, 4.0, 0.0, 1e4])
+    found = identify.uncertainty.of(posed, posed.unknowns.first(), S, 50.0, 104)
+    assert abs(found.scale - 1) < 1e-12
+    # In logits: e_N moves by 1/4 of its z.
+    assert_allclose(found.standard_errors[:2], [12.0 / 100, 0.25 / 2], rtol=1e-6)
+    assert "measurement.delay has no effect on what was measured" in found.warnings[0]
+    assert np.isinf(found.standard_errors[2]) and np.isfinite(found.standard_errors[[0, 1, 3]]).all()
+    tied = 1e4 * np.array([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    found = identify.uncertainty.of(posed, posed.unknowns.first(), tied, 50.0, 104)
+    assert "do not determine one combination" in found.warnings[0]
+    assert np.isinf(found.standard_errors[:2]).all() and np.isfinite(found.standard_errors[2:]).all()
+
+
+@pytest.mark.slow
+def test_what_has_no_effect_is_said():
+    of = problem(camera(0), fit=["mass", "stiffness", "e_N", "colour", "measurement.scale", "measurement.delay"])
+    result = identify.fit(of)
+    text = " ".join(result.warnings)
+    assert "colour has no effect on what was measured" in text
+    # Only their ratio moves the ball.
+    assert "one combination" in text and "mass" in text and "stiffness" in text
+    errors = dict(zip(result.labels, result.standard_errors, strict=True))
+    assert np.isinf([errors[name] for name in ("colour", "mass", "stiffness")]).all()
+    assert np.isfinite(errors["e_N"]) and abs(result.estimate["e_N"] - 0.7) < 4 * errors["e_N"]
+    assert_allclose(result.estimate["stiffness"] / result.estimate["mass"], 20.0, rtol=0.02)
+
+
+@pytest.mark.slow
+def test_free_initial_states_and_robust_loss():
+    data = [dataclasses.replace(one, q0=one.q0 + 0.03 * (k - 1), mask=None) for k, one in enumerate(camera(0))]
+    options = {"free_state": identify.FreeState(0.1, 0.0), "robust": identify.Robust("soft_l1", 3.0)}
+    result = identify.fit(problem(data, fit=["stiffness", "e_N"], **options))
+    starts = np.array([q0[0] for q0, _ in result.initial_states])
+    # Measured with the scale and delay of the camera left at their first guess, heights are those that it sees.
+    assert_allclose(starts, 1.05 * np.array([0.9, 1.1, 0.7]), rtol=0.03)
+
+
+@pytest.mark.slow
+def test_windows_and_optax():
+    t = np.arange(0, 1.2, 0.02)
+    heights = thrown(0.9, t)
+    rate = (thrown(0.9, t + 1e-6) - thrown(0.9, t - 1e-6)) / 2e-6
+    one = identify.Trajectory(t, heights, q=heights[:, None], u=rate[:, None], name="all of it")
+    options = {"fit": {"e_N": identify.Bounded(0.0, 1.0)}, "windows": identify.Windows(10)}
+    of = identify.Problem(dataclasses.replace(TRUTH, e_N=0.5), one, dt=DT, scheme=SCHEME, measure=lambda t, q, u, m: q, **options)
+    assert abs(identify.fit(of).estimate["e_N"] - 0.7) < 1e-3
+    by_adam = identify.fit(of, identify.FirstOrder(optax.adam(0.1), max_iterations=60))
+    assert abs(by_adam.estimate["e_N"] - 0.7) < 1e-2
+
+
+@pytest.mark.slow
+def test_multiple_shooting_joins_its_windows():
+    t = np.arange(0, 1.0, 0.02)
+    random = np.random.default_rng(3)
+    heights = thrown(0.9, t)
+    rate = (thrown(0.9, t + 1e-6) - thrown(0.9, t - 1e-6)) / 2e-6
+    measured = heights + NOISE * random.normal(size=len(t))
+    one = identify.Trajectory(t, measured, q=measured[:, None], u=(rate + 0.1 * random.normal(size=len(t)))[:, None])
+    windows = identify.MultipleShooting(12, identify.FreeState(NOISE, 0.1), (1e-4, 1e-3))
+    of = identify.Problem(
+        dataclasses.replace(TRUTH, e_N=0.4, stiffness=12.0), one, fit=["e_N", "stiffness"], dt=DT, scheme=SCHEME, noise=NOISE,
+        measure=lambda t, q, u, m: q, windows=windows,
+    )  # fmt: skip
+    result = identify.fit(of)
+    assert np.all(np.abs(result.values - [8.0, 0.7]) < 4 * result.standard_errors)
+    assert np.all(result.standard_errors < [0.5, 0.02])
+
+
+def test_a_trajectory_that_fails_is_left_out_and_named(posed):
+    data = camera(0)
+    bad = identify.Trajectory(data[0].t, data[0].y, [1e200], [1e200], t0=0.0, name="broken")
+    result = identify.fit(posed.with_data([*data, bad]))
+    assert result.failed == ["broken"] and result.failures["broken"] >= 1
+    assert_allclose(result.values, list(EXPECTED.values()), rtol=0.02, atol=1e-3)
+    with pytest.raises(ValueError, match="no trajectory could be simulated from the first guess"):
+        identify.fit(posed.with_data(bad))
+
+
+def test_memory_does_not_grow_with_the_number_of_trajectories(posed):
+    """What is computed at a time is a chunk of fixed size."""
+    many = [dataclasses.replace(one, name=f"{one.name}, {i}") for i in range(30) for one in camera(0)]
+    evaluator = identify.evaluate.Evaluator(posed.with_data(many))
+    assert evaluator.chunk * evaluator.problem.n_steps <= identify.evaluate.STEPS
+
+
+INERTIA = np.array([[2.0, 0.1, -0.2], [0.1, 1.5, 0.3], [-0.2, 0.3, 1.0]])
+
+
+@pytest.mark.parametrize(
+    "transform, value",
+    [
+        (identify.Free(3.0), np.array([-1.0, 2.0])),
+        (identify.Positive(), np.array(0.2)),
+        (identify.Bounded(-1.0, 3.0), np.array([[0.5, 2.9]])),
+        (identify.Inertia(), np.array([1.0, 1.5, 2.0])),
+        (identify.Inertia(), INERTIA),
+        (identify.PseudoInertia(), np.asarray(identify.pseudo_inertia(0.5, np.array([0.1, 0.2, -0.1]), INERTIA))),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_transforms_are_inverse_and_keep_their_bounds(transform, value):
+    z = transform.inverse(value)
+    assert_allclose(transform(jnp.asarray(z), value.shape), value, rtol=1e-12)
+    for seed in range(20):
+        other = np.asarray(transform(jnp.asarray(z + 2 * np.random.default_rng(seed).normal(size=z.shape)), value.shape))
+        if isinstance(transform, identify.Positive):
+            assert np.all(other > 0)
+        if isinstance(transform, identify.Bounded):
+            assert np.all((other > -1) & (other < 3))
+        if isinstance(transform, identify.Inertia):
+            moments = other if other.ndim == 1 else np.linalg.eigvalsh(other)
+            assert moments.sum() > 2 * moments.max()
+        if isinstance(transform, identify.PseudoInertia):
+            mass, centre, inertia = map(np.asarray, identify.inertia_of(other))
+            about_centre = inertia - mass * (centre @ centre * np.eye(3) - np.outer(centre, centre))
+            assert mass > 0 and np.sum(moments := np.linalg.eigvalsh(about_centre)) > 2 * moments.max()
+
+
+def test_unknowns_by_name_function_and_mask():
+    by_name = identify.unknowns.Unknowns(TRUTH, ["e_N", "mass"])
+    by_function = identify.unknowns.Unknowns(TRUTH, lambda ball: (ball.mass, ball.e_N))
+    by_mask = identify.unknowns.Unknowns(TRUTH, Ball(mass=True, stiffness=False, e_N=identify.Bounded(), colour=False))
+    for unknowns in (by_name, by_function, by_mask):
+        assert unknowns.labels == ["mass", "e_N"]
+        assert_allclose(unknowns.flat(unknowns.first()), [0.4, 0.7], rtol=1e-12)
+        assert unknowns.tree(unknowns.first() + 1).mass > 1.0
+
+
+GOOD = {"t": [0.0, 1.0], "y": [[1.0], [2.0]], "q0": [1.0], "u0": [0.0]}
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"t": [1.0, 0.0]}, "must be finite and increase"),
+        ({"y": [[1.0]]}, "t must be"),
+        ({"q0": None}, "q0 is missing"),
+        ({"mask": [True] * 3}, "mask must be"),
+        ({"weights": [-1.0, 1.0]}, "not negative"),
+        ({"t0": 0.5}, "must not be after the first frame"),
+    ],
+    ids=str,
+)
+def test_data_that_make_no_sense_are_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        identify.Trajectory(**GOOD | changed)
+
+
+def test_problems_that_make_no_sense_are_refused():
+    one = identify.Trajectory(**GOOD)
+    for options, message in (
+        ({"fit": ["e_n"]}, "did you mean e_N"),
+        ({"fit": {"e_N": identify.Bounded(0.8, 0.9)}}, "first guess of e_N"),
+        ({"dt": 0.0}, "dt must be a positive number"),
+        ({"noise": -1.0}, "noise must be positive"),
+        ({"windows": identify.OneStep()}, "needs q and u"),
+    ):
+        arguments = {"fit": ["e_N"], "dt": DT, "measure": lambda t, q, u, m: q} | options
+        with pytest.raises(ValueError, match=message):
+            identify.Problem(TRUTH, one, **arguments)
+    with pytest.raises(TypeError, match="data must be"):
+        identify.Problem(TRUTH, [1.0], fit=["e_N"], dt=DT)
+
+
+def test_trajectory_from_xarray():
+    xarray = pytest.importorskip("xarray")
+    dataset = xarray.Dataset({"x": ("t", [1.0, np.nan]), "v": ("t", [3.0, 4.0])}, coords={"t": [0.0, 0.5]})
+    one = identify.Trajectory.from_xarray(dataset, ["x", "v"], q="v", u="v", q0=[0.0], u0=[0.0])
+    assert one.y.shape == (2, 2) and one.mask.tolist() == [[True, True], [False, True]]
+    with pytest.raises(ValueError, match="the dataset has no w"):
+        identify.Trajectory.from_xarray(dataset, "w", q0=[0.0], u0=[0.0])
+
+
+@pytest.mark.slow
+def test_intervals_cover_the_truth_in_95_of_100_repetitions(posed):
+    inside, truth = [], np.array(list(EXPECTED.values()))
+    for seed in range(100):
+        result = identify.fit(posed.with_data(camera(seed)))
+        inside.append((result.intervals[:, 0] < truth) & (truth < result.intervals[:, 1]))
+    cover = np.mean(inside, axis=0)
+    assert np.all((cover >= 0.90) & (cover <= 0.99)), dict(zip(EXPECTED, cover, strict=True))

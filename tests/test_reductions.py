@@ -1,0 +1,140 @@
+"""Reductions of an ensemble: the numbers of NumPy on all members at once, however they are cut and merged; intervals that cover."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from jaxnsd import ensemble
+from jaxnsd.ensemble import sketch
+
+RNG = np.random.default_rng(0)
+DATA = {"a": RNG.normal(3.0, 2.0, 1000), "b": RNG.gamma(2.0, size=(1000, 2, 3)), "hit": RNG.random(1000) < 0.03}
+
+
+def reduced(reduction, data=DATA, cuts=(0, 1, 300, 301, 700, 1000)):
+    """Result of chunks with these bounds."""
+    pieces = [(jax.tree.map(lambda x, i=i, j=j: x[i:j], data), np.arange(i, j)) for i, j in itertools.pairwise(cuts)]
+    return reduction.finish(functools.reduce(reduction.merge, [reduction.chunk(*piece) for piece in pieces]))
+
+
+def test_moments_and_covariance_are_those_of_all_members():
+    moments = reduced(ensemble.Moments())
+    for name, x in DATA.items():
+        assert_allclose(moments.mean[name], x.mean(axis=0), rtol=1e-13)
+        assert_allclose(moments.variance[name], x.var(axis=0, ddof=1), rtol=1e-12)
+        assert_allclose(moments.standard_error[name], x.std(axis=0, ddof=1) / np.sqrt(1000), rtol=1e-12)
+    # A large mean does not eat the variance.
+    assert_allclose(reduced(ensemble.Moments(), DATA["a"] + 1e8).variance, DATA["a"].var(ddof=1), rtol=1e-7)
+    covariance = reduced(ensemble.Covariance())
+    rows = np.concatenate([DATA[name].reshape(1000, -1) for name in ("a", "b", "hit")], axis=1)
+    assert covariance.names == ("a", *(f"b[{i}][{j}]" for i in range(2) for j in range(3)), "hit")
+    assert_allclose(covariance.covariance, np.cov(rows.T), rtol=1e-10, atol=1e-14)
+    assert_allclose(covariance.correlation, np.corrcoef(rows.T), rtol=1e-10, atol=1e-12)
+    alone = reduced(ensemble.Moments(of="a"), cuts=(0, 1))
+    assert alone.mean == DATA["a"][0] and np.isnan(alone.variance)
+
+
+def test_histogram_and_extremes():
+    edges = np.linspace(0, 5, 11)
+    histogram = reduced(ensemble.Histogram(edges, of="b"))
+    for i, j in np.ndindex(2, 3):
+        assert_array_equal(histogram.counts[i, j], np.histogram(DATA["b"][:, i, j], edges)[0])
+    assert_array_equal(histogram.counts.sum(-1) + histogram.below + histogram.above, 1000)
+    assert_allclose((histogram.density * 0.5).sum(-1), 1 - histogram.above / 1000)
+    odd = reduced(ensemble.Histogram([0.0, 1.0, 2.0]), np.array([np.nan, -1.0, 0.0, 1.0, 2.0, np.inf]), (0, 3, 6))
+    assert (odd.counts.tolist(), odd.below, odd.above, odd.undefined) == ([1, 2], 1, 1, 1)
+    ends = reduced(ensemble.Extremes(3, of="a"))
+    order = np.argsort(DATA["a"])
+    assert_array_equal(ends.smallest_index, order[:3])
+    assert_array_equal(ends.largest_index, order[::-1][:3])
+    assert_array_equal(ends.largest, DATA["a"][order[::-1][:3]])
+    ends = reduced(ensemble.Extremes(2), np.array([np.nan, 1.0, 3.0, 3.0]), (0, 2, 4))
+    assert_array_equal((ends.largest_index, ends.smallest_index), ([2, 3], [1, 2]))
+
+
+def test_own_reductions_are_checked():
+    largest = ensemble.Associative(lambda x: np.max(x["a"]), np.maximum, lambda x: float(x))
+    largest.check(DATA, 1000)
+    assert reduced(largest) == DATA["a"].max()
+    norm = ensemble.Associative(lambda x: np.sum(x**2), np.add, np.sqrt, of="a")
+    norm.check(DATA, 1000)
+    assert_allclose(reduced(norm), np.linalg.norm(DATA["a"]))
+    with pytest.raises(ValueError, match="combine is not associative"):
+        ensemble.Associative(np.sum, np.subtract, of="a").check(DATA, 1000)
+    with pytest.raises(ValueError, match="do not combine to the state of the whole"):
+        ensemble.Associative(np.mean, np.maximum, of="a").check(DATA, 1000)
+
+
+@pytest.mark.parametrize("order", ["random", "grows", "falls", "ties"])
+def test_quantiles_stay_within_the_error_that_they_state(order):
+    n = 50_000
+    x = np.random.default_rng(1).normal(size=n)
+    x = {"random": x, "grows": np.sort(x), "falls": np.sort(x)[::-1], "ties": np.round(x, 1)}[order]
+    p = np.linspace(0, 1, 41)
+    got = reduced(ensemble.Quantiles(p, size=256), np.stack([x, x**3], axis=1), range(0, n + 1, 1000))
+    assert 0 < got.rank_error < 0.02
+    assert len(jax.tree.leaves(got.sketches)[0].sketch.levels) < 20
+    for column, of in enumerate((x, x**3)):
+        ordered, values = np.sort(of), got.values[:, column]
+        # The ranks that a value has, with ties, reach to within the error of the rank asked for.
+        low, high = np.searchsorted(ordered, values, side="left"), np.searchsorted(ordered, values, side="right")
+        wanted = np.clip(np.ceil(p * n) - 1, 0, n - 1)
+        assert np.all(low - wanted <= got.rank_error * n) and np.all(wanted - (high - 1) <= got.rank_error * n)
+    few = reduced(ensemble.Quantiles(p, of="a"))
+    assert few.rank_error == 0
+    assert_array_equal(few.values, np.quantile(DATA["a"], p, method="inverted_cdf"))
+
+
+def test_the_bounds_of_a_sketch_hold_for_every_rank():
+    x = np.random.default_rng(2).permutation(20_000).astype(float)
+    s = functools.reduce(lambda a, b: sketch.merged(a, b, 64), [sketch.of(part[:, None], 64) for part in np.split(x, 40)])
+    values = np.concatenate(s.levels)[:, 0]
+    weights = np.concatenate([np.full(len(level), 2**h) for h, level in enumerate(s.levels)])
+    order = np.argsort(values)
+    assert weights.sum() == s.n == len(x)
+    error = values[order] + 1 - np.cumsum(weights[order])  # the true rank of a value v is v + 1
+    assert -s.above <= error.min() and error.max() <= s.below
+    assert len(values) <= 64 * len(s.levels)
+
+
+def test_intervals_cover_what_they_should():
+    """Of 2000 ensembles of 200 members 95 % hold the truth, to three standard errors of such a share and what asymptotics leave."""
+    rng = np.random.default_rng(3)
+    p = rng.random(2000)  # Wilson's interval holds its level on the average over probabilities, not for each
+    x, hits = rng.normal(1.0, 2.0, (200, 2000)), rng.random((200, 2000)) < p
+    intervals = {
+        "mean": (reduced(ensemble.Moments(), x, (0, 200)), 1.0),
+        "median": (reduced(ensemble.Quantiles((0.5,)), x, (0, 200)), 1.0),
+        "share": (reduced(ensemble.Proportion(), hits, (0, 90, 200)), p),
+    }
+    for name, (result, truth) in intervals.items():
+        low, high = (np.ravel(x) for x in result.interval(0.95))
+        covered = np.mean((low <= truth) & (truth <= high))
+        assert 0.93 < covered < 0.97, (name, covered)
+    none = reduced(ensemble.Proportion(), np.zeros(100, bool), (0, 100))
+    low, high = none.interval()
+    assert low == 0 and 0.02 < high < 0.05
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ensemble.Quantiles((0.5, 1.5)), "probabilities"),
+        (lambda: ensemble.Quantiles(size=3), "size"),
+        (lambda: ensemble.Histogram([1.0, 0.0]), "grow"),
+        (lambda: ensemble.Extremes(0), "count"),
+        (lambda: ensemble.Moments(of=3), "of must be a name"),
+        (lambda: ensemble.Associative(1, 2), "state must be a function"),
+        (lambda: reduced(ensemble.Moments(of="c")), "called 'c'; there is a, b, hit"),
+        (lambda: reduced(ensemble.Proportion(of="a")), "takes booleans"),
+        (lambda: reduced(ensemble.Histogram([0, 1])), "one array, and 3"),
+        (lambda: reduced(ensemble.Moments()).interval(95), "level"),
+    ],
+)
+def test_bad_arguments(make, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        make()
