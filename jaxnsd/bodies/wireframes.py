@@ -68,8 +68,8 @@ def rotation(p=IDENTITY):
 
 
 def of_bodies(system):
-    """``{number of the body, 0 the world: polylines in its frame}``. A body without shapes is a line from its origin to its centre of mass,
-    and from there to where its children are connected.
+    """``{number of the body, 0 the world: polylines in its frame}``: of its shapes, and lines from its origin to its centre of mass and
+    to where its children are connected. Of a file only shapes that can touch are taken.
     """
     structure, found = system.structure, {}
     points = iter(np.asarray(part) for part in system.points)
@@ -79,10 +79,9 @@ def of_bodies(system):
         found.setdefault(shape.body, [])
         found[shape.body] += [line @ R.T + x for line in lines(shape.kind, system.shape_size[k], own)]
     for b in range(1, len(structure.bodies) + 1):
-        if not found.get(b):
-            ends = [np.asarray(system.center[b - 1])]
-            ends += [np.asarray(system.position[c]) for c, parent in enumerate(structure.parents) if parent == b]
-            found[b] = [np.stack([np.zeros(3), end]) for end in ends if np.any(end)]
+        ends = [np.asarray(system.center[b - 1])]
+        ends += [np.asarray(system.position[c]) for c, parent in enumerate(structure.parents) if parent == b]
+        found[b] = found.get(b, []) + [np.stack([np.zeros(3), end]) for end in ends if np.any(end)]
     return found
 
 
