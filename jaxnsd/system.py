@@ -205,6 +205,10 @@ class System:
         """Whether this system overrides the method ``name`` of `System`."""
         return getattr(type(self), name) is not getattr(System, name)
 
+    def normalized(self, q: jax.Array) -> jax.Array:
+        """Coordinates (n_q,) that mean the same as q and have a size that schemes keep only to their order, as quaternions have: default q."""
+        return q
+
     def seen_at(self, t: ArrayLike, q: jax.Array) -> "System":
         """This system, for functions that are asked for at (t, q) alone: one that keeps what they share, if it has such; default itself."""
         del t, q

@@ -112,9 +112,7 @@ def test_free_asymmetric_body(scheme):
     errors, drifts = [], []
     for n in (1000, 2000):
         sol = run(system, scheme, q0, u0, n, t1 / n)
-        # Lobatto's stages do not move by rotations: |p| drifts, by 3.8e-6 in 1000 steps of 2e-3 s, which no rotation matrix sees.
-        if not isinstance(scheme, Lobatto):
-            assert_allclose(np.linalg.norm(sol.q[:, 3:], axis=1), 1.0, atol=1e-11)
+        assert_allclose(np.linalg.norm(sol.q[:, 3:], axis=1), 1.0, atol=1e-11)
         u = jaxnsd.node_velocities(system, scheme, sol)
         L, T = momentum(system, sol.q, u)
         p = np.array(sol.q[-1, 3:])
@@ -330,7 +328,7 @@ def test_dominoes_fall_one_after_the_other():
 
 # ----------------------------------------------------------------------------------------------------------------- long runs
 @pytest.mark.long
-@pytest.mark.parametrize("scheme", SCHEMES[:-1], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 def test_quaternions_keep_their_length(scheme):
     """|p| = 1 over 1e5 steps."""
     system = free_body(MOMENTS)

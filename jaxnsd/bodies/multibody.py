@@ -13,7 +13,7 @@ from . import dynamics, forces, kinematics, loops, pairs
 from .frames import Frames, Touch
 from .lists import pick
 from .rotations import compose, cross, dot, matrix, product, turn
-from .structure import Contact, Structure
+from .structure import Contact, Structure, find
 
 
 class Pose(NamedTuple):
@@ -119,8 +119,6 @@ class Multibody(System):
 
         Raises KeyError for a name that there is not, or that is one of several kinds with different places.
         """
-        from .structure import find
-
         kinds = {
             "body": self.body_names,
             "joint": self.joint_names,
@@ -200,6 +198,14 @@ class Multibody(System):
         square = dot(s, s)[:, None]
         turned = product(p, jnp.concatenate([1 - square, 2 * s], axis=1) / (1 + square))
         return _woven(layout, pick(q, layout.straight_q) + dt * pick(u, layout.straight_u), turned)
+
+    def normalized(self, q: jax.Array) -> jax.Array:
+        """q with quaternions of length one."""
+        layout = self._layout
+        if not len(layout.quaternions):
+            return q
+        p = jnp.stack([q[a : a + 4] for a in layout.quaternions])
+        return _woven(layout, pick(q, layout.straight_q), p / jnp.sqrt(dot(p, p))[:, None])
 
     # ----------------------------------------------------------------------------------------------------------- dynamics
     def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:

@@ -106,4 +106,5 @@ class Lobatto(Scheme):
         stages = Stages(self.stages, self.r, state.P.P_F.shape, n_g, n_gamma, system.defines("q_dot"), laws.discs(system))
         x, slack, info = solve(stages, args, guess(stages, args, state), settings)
         q, u, P, R, end = finish(stages, args, x, slack, settings)
-        return LobattoState(q, u, P, x.V, *R), base.total(info, end)
+        # The stages keep the length of a quaternion to their order; the motion does not depend on it.
+        return LobattoState(system.normalized(q), u, P, x.V, *R), base.total(info, end)
