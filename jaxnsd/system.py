@@ -206,7 +206,7 @@ class System:
         return getattr(type(self), name) is not getattr(System, name)
 
     def normalized(self, q: jax.Array) -> jax.Array:
-        """Coordinates (n_q,) that mean the same as q and have a size that schemes keep only to their order, as quaternions have: default q."""
+        """Coordinates (n_q,) that mean what q means, with that made exact which a scheme keeps to its order: quaternions; default q."""
         return q
 
     def seen_at(self, t: ArrayLike, q: jax.Array) -> "System":
