@@ -175,7 +175,7 @@ class Multibody(System):
                 places.append(j)
         constants = jnp.asarray([1.0, 0.0], self.mass.dtype)
         numbers = jnp.concatenate([self.reference, self.position.reshape(-1), self.orientation.reshape(-1), constants])
-        return numbers[np.array(places)], jnp.zeros((self._layout.n_u,), self.mass.dtype)
+        return self.normalized(numbers[np.array(places)]), jnp.zeros((self._layout.n_u,), self.mass.dtype)
 
     def q_dot(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Of quaternions 1/2 p (0, omega); else u."""

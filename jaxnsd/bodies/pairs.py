@@ -12,7 +12,7 @@ import numpy as np
 
 from . import boxes
 from .frames import Touch
-from .rotations import cross, dot, turn, turn_back
+from .rotations import dot, turn, turn_back
 
 #: Order of the kinds in a pair: the kernel of (a, b) takes a first.
 ORDER = ("plane", "sphere", "capsule", "box", "cylinder", "ellipsoid", "points")
@@ -61,21 +61,23 @@ def local_points(structure, shape, size, given, plane):
 
 
 def rim(plane, shape, place):
-    """Points of both rims of cylinders, (n, 3): the lowest of a rim and two on either side of it, ``place`` (rim, angle)."""
+    """Points of a rim of cylinders, (n, 3); ``place`` is (rim, angle) of a point of the body, or (rim, None): the lowest one."""
     side, angle = place
-    axis, normal = shape.R[:, :, 2], plane.R[:, :, 2]
-    down = -(normal - dot(normal, axis)[:, None] * axis)
-    size = length(down)
-    # A cylinder that stands has no lowest point: any three of a rim will do.
-    upright = size < 1e-6 if down.dtype == jnp.float64 else size < 1e-3
-    down = jnp.where(upright[:, None], shape.R[:, :, 0], normalized(down, size, shape.R[:, :, 0]))
-    across = cross(axis, down)
-    arm = np.cos(angle) * down + np.sin(angle) * across
+    x, y, axis = (shape.R[:, :, i] for i in range(3))
+    if angle is None:
+        normal = plane.R[:, :, 2]
+        down = -(normal - dot(normal, axis)[:, None] * axis)
+        size = length(down)
+        # A cylinder that stands has no lowest point: any will do.
+        upright = size < (1e-6 if down.dtype == jnp.float64 else 1e-3)
+        arm = jnp.where(upright[:, None], x, normalized(down, size, x))
+    else:
+        arm = np.cos(angle) * x + np.sin(angle) * y
     return shape.x + side * shape.size[:, 1:2] * axis + shape.size[:, :1] * arm
 
 
-#: Lower and upper rim, three points of each.
-RIMS = tuple((side, angle) for side in (-1.0, 1.0) for angle in (0.0, 2 * np.pi / 3, -2 * np.pi / 3))
+#: Lower and upper rim: the lowest point of each, on which a cylinder rolls, and three points of the body, on which it stands.
+RIMS = tuple((side, angle) for side in (-1.0, 1.0) for angle in (None, np.pi / 3, np.pi, -np.pi / 3))
 
 
 def lowest_of_ellipsoid(plane, shape):

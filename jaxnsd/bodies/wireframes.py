@@ -68,8 +68,8 @@ def rotation(p=IDENTITY):
 
 
 def of_bodies(system):
-    """``{number of the body, 0 the world: polylines in its frame}``: of its shapes, and lines from its origin to its centre of mass and
-    to where its children are connected. Of a file only shapes that can touch are taken.
+    """``{number of the body, 0 the world: polylines in its frame}``: of its shapes, and lines from its origin to its centre of mass, to its
+    shapes and to where its children are connected. Of a file only shapes that can touch are taken.
     """
     structure, found = system.structure, {}
     points = iter(np.asarray(part) for part in system.points)
@@ -81,6 +81,7 @@ def of_bodies(system):
     for b in range(1, len(structure.bodies) + 1):
         ends = [np.asarray(system.center[b - 1])]
         ends += [np.asarray(system.position[c]) for c, parent in enumerate(structure.parents) if parent == b]
+        ends += [np.asarray(system.shape_position[k]) for k, shape in enumerate(structure.shapes) if shape.body == b]
         found[b] = found.get(b, []) + [np.stack([np.zeros(3), end]) for end in ends if np.any(end)]
     return found
 
