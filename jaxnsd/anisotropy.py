@@ -25,23 +25,31 @@ class Isotropic:
             raise AttributeError(name)
         return getattr(self.system, name)
 
-    def tangential_velocity(self, t, q, u):
+    def tangential_velocity(self, t, q, u, *choice):
         """``S gamma_F`` (n_N, d)."""
-        return scaled(self.system, self.system.tangential_velocity(t, q, u))
+        return scaled(self.system, self.system.tangential_velocity(t, q, u, *choice), *choice)
 
-    def W_F(self, t, q, u=None):
+    def W_F(self, t, q, u=None, *choice):
         """``W_F S`` (n_u, n_N, d)."""
-        return scaled(self.system, self.system.W_F(t, q, u))
+        return scaled(self.system, self.system.W_F(t, q, u, *choice), *choice)
+
+    def seen_at(self, t, q):
+        """That of the system, in these coordinates."""
+        return Isotropic(self.system.seen_at(t, q))
 
 
 jax.tree_util.register_pytree_node(Isotropic, lambda x: ((x.system,), None), lambda _, leaves: Isotropic(*leaves))
 
 
-def scaled(system, x):
+def scaled(system, x, choice=None):
     """``S x`` (..., n_N, d) with the matrices S of a system's law: velocities and directions as the schemes see them, percussions as they
     are.
+
+    choice: the contacts that x is about, see `schemes.gathered`; None: all
     """
-    S = laws.axes(system, x.shape[-2], x.dtype)
+    n = x.shape[-2] if choice is None else choice.mask.shape[1]
+    S = laws.axes(system, n, x.dtype)
+    S = S if S is None or choice is None else choice.take(S)
     return x if S is None else jnp.sum(S.reshape((1,) * (x.ndim - 2) + S.shape) * x[..., None, :], axis=-1)
 
 

@@ -335,3 +335,17 @@ def test_quaternions_keep_their_length(scheme):
     u0 = np.array([0.2, 0.0, -0.1, 2.0, 3.0, -1.0])
     sol = simulate(system, scheme, jnp.eye(7)[3], jnp.asarray(u0), n_steps=100_000, dt=1e-3, save_every=1000).raise_if_failed()
     assert_allclose(np.linalg.norm(sol.q[:, 3:], axis=1), 1.0, atol=1e-9)
+
+
+def test_a_law_of_its_own_for_bodies():
+    """An ellipse with equal half axes is the disc: a box that falls, slides and rests on four of its eight corners moves alike."""
+    box = Body("box", 0.8, shapes=Box((0.2, 0.14, 0.1)), position=(0, 0, 0.12))
+    paths = []
+    for law, mu in ((jaxnsd.NewtonImpact(), 0.3), (jaxnsd.NewtonImpact(friction=jaxnsd.sets.Ellipse(0.3, 0.3, 0.4)), 0.0)):
+        system = bodies.assemble([box], Plane(name="floor"), mu=mu, e_N=0.2, law=law)
+        q0, u0 = system.initial_state()
+        u0 = u0.at[:2].set(jnp.array([0.8, 0.3]))
+        sol = simulate(system, Moreau(), q0, u0, n_steps=600, dt=1e-3).raise_if_failed()
+        assert np.count_nonzero(sol.P_N[-1] > 0) >= 3
+        paths.append(np.asarray(sol.q))
+    assert_allclose(*paths, atol=1e-9)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..laws import ImpactLaw, NewtonImpact
 from . import forces, pairs, parts
 from .loops import Loops
 from .multibody import Multibody
@@ -37,6 +38,7 @@ def assemble(
     control: Any = None,
     medium: Any = None,
     plane: str | int | None = None,
+    law: ImpactLaw = NewtonImpact(),  # noqa: B008
 ) -> Multibody:
     """A `Multibody` of these bodies.
 
@@ -54,6 +56,9 @@ def assemble(
                differentiated a `jax.tree_util.Partial`
     medium:    `forces.Medium`; None: there is none
     plane:     "xy", "xz" or "yz": all motion is parallel to it, so that friction has one direction and a box four corners; None: in space
+
+    law:       of impact and friction, see `jaxnsd.laws`; one that names a friction, or a restitution, says it for all contacts, so that the
+               pairs must not
 
     Raises ValueError, TypeError or KeyError for parts that are no parts, names that are not there or twice, joints in a cycle, inertias of
     no body (not positive, or with a moment larger than the sum of the two others), NaN, pairs of kinds that have no gap function.
@@ -169,6 +174,7 @@ def assemble(
         medium=medium,
         motions=tuple(_function(joint.motion) for joint in joint_parts if getattr(joint, "motion", None) is not None),
         control=_control(control, n_m, motors),
+        law=law,
     )
     _check(made)
     return _closed(made, connects, welds)

@@ -8,6 +8,7 @@ Dynamics Algorithms, 2008, chapters 5 and 6), both summed over all bodies by mas
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from .kinematics import sums, twists, with_world
 from .lists import pick
@@ -50,7 +51,9 @@ def mass_matrix(system, layout, places):
     composite = Inertias(total[:, 0], total[:, 1:4], total[:, 4:].reshape(-1, 3, 3))
     p, L = momenta(composite, places.w, places.v)
     M = jnp.sum(places.w[:, None] * L[None] + places.v[:, None] * p[None], axis=-1)
-    path = layout.path
+    # Of two velocities of one body the first, so that the matrix is symmetric to the last bit.
+    first = np.arange(len(layout.path))[:, None] <= np.arange(len(layout.path))[None]
+    path = layout.path & (first | ~layout.path.T)
     return jnp.where(path, M, jnp.where(path.T, M.T, jnp.zeros((), M.dtype)))
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ..laws import NewtonImpact
 from ..system import System, static, system
 from . import dynamics, forces, kinematics, loops, pairs
 from .frames import Frames, Touch
@@ -74,6 +75,7 @@ class Multibody(System):
     medium: Any  # `forces.Medium`
     motions: Any  # tuple of functions of t: coordinates of the joints that are prescribed
     control: Any  # (n_m,) of the motors; a `forces.Rows` of them; or a function of (t, q, u) that returns them
+    law: Any = NewtonImpact()  # of impact and friction, see `jaxnsd.laws`; with several sets of friction the pairs' mu is not asked for
     seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
 
     # ------------------------------------------------------------------------------------------------------------- names
