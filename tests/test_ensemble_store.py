@@ -258,7 +258,7 @@ def test_killed_workers_and_drivers_lose_nothing(tmp_path):
     compare(tmp_path, 6000, ["worker", "driver"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_twenty_random_kills(tmp_path):
     kills = ["worker"] * 9 + ["driver"] * 7 + ["term"] * 4
     random.Random(1).shuffle(kills)

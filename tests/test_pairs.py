@@ -14,6 +14,8 @@ from scipy.spatial.transform import Rotation
 from jaxnsd import bodies
 from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Pair, Plane, Points, Sphere
 
+pytestmark = pytest.mark.slow
+
 STONE = np.array([[0.3, 0.1, 0.0], [-0.2, 0.25, 0.1], [-0.1, -0.3, 0.05], [0.0, 0.0, 0.35], [0.05, 0.1, -0.3]])
 SHAPES = {
     "ball": Sphere(0.25),
