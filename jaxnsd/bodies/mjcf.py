@@ -10,7 +10,7 @@ import numpy as np
 from . import forces, pairs, parts
 from .assemble import assemble
 from .multibody import Multibody
-from .rotations import quaternion
+from .rotations import of_numbers, quaternion
 
 #: What MuJoCo calls its kinds of geoms.
 GEOMS = ("plane", "hfield", "sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh", "sdf")
@@ -235,7 +235,7 @@ class _Importer:
     def body(self, b, shapes):
         """A body with its joints."""
         m = self.m
-        R = _matrix(m.body_iquat[b])
+        R = of_numbers(m.body_iquat[b])
         first, count = m.body_jntadr[b], m.body_jntnum[b]
         parent = m.body_parentid[b]
         if m.body_mocapid[b] >= 0:
@@ -390,7 +390,7 @@ class _Importer:
                 frames = [np.zeros(3), np.zeros(3)], [np.eye(3), np.eye(3)]
                 if not on_bodies:
                     # Sites: frames of their own in their bodies.
-                    frames = [m.site_pos[one], m.site_pos[two]], [_matrix(m.site_quat[s]) for s in (one, two)]
+                    frames = [m.site_pos[one], m.site_pos[two]], [of_numbers(m.site_quat[s]) for s in (one, two)]
                     one, two = (int(m.site_bodyid[s]) for s in (one, two))
                 names = self.body_names[one], self.body_names[two]
                 if kind == connect:
@@ -474,14 +474,3 @@ class _Importer:
 
 def _order(kind):
     return pairs.ORDER.index(kind) if kind in pairs.ORDER else len(pairs.ORDER)
-
-
-def _matrix(p):
-    w, x, y, z = np.asarray(p, float) / np.linalg.norm(p)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )

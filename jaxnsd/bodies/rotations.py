@@ -25,6 +25,18 @@ def matrix(p):
     return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
 
 
+def of_numbers(p):
+    """`matrix`, of numbers: NumPy, for files and pictures."""
+    p = np.asarray(p, float)
+    w, x, y, z = np.moveaxis(p * np.sqrt(2 / np.sum(p * p, axis=-1, keepdims=True)), -1, 0)
+    rows = (
+        (1 - (y * y + z * z), x * y - w * z, x * z + w * y),
+        (x * y + w * z, 1 - (x * x + z * z), y * z - w * x),
+        (x * z - w * y, y * z + w * x, 1 - (x * x + y * y)),
+    )
+    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+
+
 def about(axis, angle):
     """Rotation matrices (..., 3, 3) by the ``angle`` (...) in rad about unit vectors ``axis`` (..., 3): Rodrigues' formula."""
     c, s = jnp.cos(angle)[..., None, None], jnp.sin(angle)[..., None, None]

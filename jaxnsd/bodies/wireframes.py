@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .rotations import IDENTITY
+from .rotations import of_numbers
 
 #: Points of a circle.
 ROUND = np.linspace(0, 2 * np.pi, 49)
@@ -55,18 +55,6 @@ def lines(kind, size, points=None):
     return []
 
 
-def rotation(p=IDENTITY):
-    """Rotation matrices (..., 3, 3) of quaternions (..., 4), NumPy."""
-    p = np.asarray(p, float)
-    w, x, y, z = np.moveaxis(p * np.sqrt(2 / np.sum(p * p, axis=-1, keepdims=True)), -1, 0)
-    rows = (
-        (1 - (y * y + z * z), x * y - w * z, x * z + w * y),
-        (x * y + w * z, 1 - (x * x + z * z), y * z - w * x),
-        (x * z - w * y, y * z + w * x, 1 - (x * x + y * y)),
-    )
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
-
-
 def of_bodies(system):
     """``{number of the body, 0 the world: polylines in its frame}``: of its shapes, and lines from its origin to its centre of mass, to its
     shapes and to where its children are connected. Of a file only shapes that can touch are taken.
@@ -75,7 +63,7 @@ def of_bodies(system):
     points = iter(np.asarray(part) for part in system.points)
     for k, shape in enumerate(structure.shapes):
         own = next(points) if shape.kind == "points" else None
-        R, x = rotation(np.asarray(system.shape_orientation[k])), np.asarray(system.shape_position[k])
+        R, x = of_numbers(np.asarray(system.shape_orientation[k])), np.asarray(system.shape_position[k])
         found.setdefault(shape.body, [])
         found[shape.body] += [line @ R.T + x for line in lines(shape.kind, system.shape_size[k], own)]
     for b in range(1, len(structure.bodies) + 1):
@@ -89,4 +77,4 @@ def of_bodies(system):
 def planes(system):
     """``[(point (3,), normal (3,))]`` of the planes of the world."""
     where = [k for k, shape in enumerate(system.structure.shapes) if shape.kind == "plane" and not shape.body]
-    return [(np.asarray(system.shape_position[k]), rotation(np.asarray(system.shape_orientation[k]))[:, 2]) for k in where]
+    return [(np.asarray(system.shape_position[k]), of_numbers(np.asarray(system.shape_orientation[k]))[:, 2]) for k in where]
