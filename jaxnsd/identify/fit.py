@@ -92,7 +92,7 @@ def fit(
 
 
 def _bar(show, total):
-    return progress.bar(total=total, desc="identification", unit="iteration") if show else progress._NoBar()
+    return progress.bar(total=total, desc="identification", unit="iteration") if show else progress.NoBar()
 
 
 def _round(problem, evaluator, items, train, runs, failures, patience):
