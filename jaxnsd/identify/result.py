@@ -168,6 +168,9 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
     S, _, _ = equations.reduced()
     used = train & final["ok"]
     count = problem.count[items[used]].sum()
+    if problem.joined:
+        # Joined windows have fewer free states, by as many as there are conditions that join them.
+        count += np.count_nonzero(problem.items["joined"][items[used]]) * (len(problem.data[0].q0) + len(problem.data[0].u0))
     found = uncertainty.of(problem, point.z, S, final["cost"][used].sum(), int(count))
     owner, names = problem.items["owner"], problem.names
     system, measurement = problem.parts(point.z)
