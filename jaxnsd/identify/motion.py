@@ -19,7 +19,9 @@ class Nodes(NamedTuple):
     q: jax.Array  # (n, n_q)
     q_dot: jax.Array  # (n, n_q)
     u: jax.Array  # (n, n_u)
-    impacts: jax.Array  # (n, most in a step), times after t0 of the impacts located in the step that ends at a node; NaN where there is none
+    impacts: (
+        jax.Array
+    )  # (n, most in a step), times after t0 of the impacts located in the step that ends at a node; NaN where there is none
 
 
 def nodes(settings, system, t0, q0, u0, n_steps, duration):
@@ -70,15 +72,15 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
 def at_times(x, dt, path):
     """``(q (F, n_q), u (F, n_u))`` of a motion (`Nodes`) at the times x (F,) after its first node.
 
-    Coordinates are cubic between nodes (Hermite), velocities linear. In a step with a located impact neither: a chord across it would be off
-    by up to a quarter of a step times the jump of the velocity, on the same side in every impact. There coordinates go straight from both
+    Coordinates are cubic between nodes (Hermite), velocities linear. In a step with a located impact neither: a chord across it would be
+    off by up to a quarter of a step times the jump of the velocity, on the same side in every impact. There coordinates go straight from both
     ends to the impact, where they meet, to second order in dt; velocities are those of the end on the same side, to first order. Before the
     first node the motion goes on with the initial velocity.
     """
     place = jnp.clip(jnp.floor(lax.stop_gradient(x) / dt + 1e-6), 0, path.q.shape[0] - 2).astype(jnp.int32)
     begin = place * dt
     each = jax.vmap(_within, in_axes=(0, None, 0, 0, 0))
-    left, right = (jax.tree.map(lambda of: of[place + k], path[:3]) for k in (0, 1))
+    left, right = [of[place] for of in path[:3]], [of[place + 1] for of in path[:3]]
     return each(x - begin, dt, left, right, path.impacts[place + 1] - begin[:, None])
 
 

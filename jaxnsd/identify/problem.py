@@ -264,7 +264,11 @@ class Problem:
         if self.joined:
             at = r.size + n
             J, weights = J[at:], weights[at:]
-            joined = {"cost_joined": 0.5 * jnp.sum(flat[at:] ** 2), "H_joined": J.T @ (weights[:, None] * J), "g_joined": J.T @ (weights * flat[at:])}
+            joined = {
+                "cost_joined": 0.5 * jnp.sum(flat[at:] ** 2),
+                "H_joined": J.T @ (weights[:, None] * J),
+                "g_joined": J.T @ (weights * flat[at:]),
+            }
             return out | joined
         return out
 
@@ -280,7 +284,9 @@ class Problem:
         if not self.joined:
             return 1.0
         n = len(self.sigma) // 2
-        return max(1.0, *(np.max(part) / sigma for part, sigma in zip((self.sigma[:n], self.sigma[n:]), self.windows.continuity, strict=True)))
+        return max(
+            1.0, *(np.max(part) / sigma for part, sigma in zip((self.sigma[:n], self.sigma[n:]), self.windows.continuity, strict=True))
+        )
 
     @functools.cached_property
     def count(self) -> np.ndarray:

@@ -44,8 +44,8 @@ class Iterate:
 class LevenbergMarquardt:
     """Damped Gauss-Newton with Marquardt's scaling, Jacobians by `jax.jacfwd` through the impacts.
 
-    Windows of multiple shooting are joined loosely at first, no tighter than their states are known, and ten times tighter whenever the cost
-    hardly falls any more: where they meet from the start, every step is as hard as with whole trajectories.
+    Windows of multiple shooting are joined loosely at first, no tighter than their states are known, and ten times tighter whenever the
+    cost hardly falls any more: where they meet from the start, every step is as hard as with whole trajectories.
 
     max_iterations: of accepted or refused steps
     damping:        that of the first step, relative to the diagonal of J^T J
