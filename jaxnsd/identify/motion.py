@@ -73,9 +73,9 @@ def at_times(x, dt, path):
     """``(q (F, n_q), u (F, n_u))`` of a motion (`Nodes`) at the times x (F,) after its first node.
 
     Coordinates are cubic between nodes (Hermite), velocities linear. In a step with a located impact neither: a chord across it would be
-    off by up to a quarter of a step times the jump of the velocity, on the same side in every impact. There coordinates go straight from
-    both ends to the impact, where they meet, to second order in dt; velocities are those of the end on the same side, to first order. Before
-    the first node the motion goes on with the initial velocity.
+    off by up to a quarter of a step times the jump of the velocity, on the same side in each impact. There coordinates go straight from
+    both ends to the impact, where they meet, to second order in dt; velocities are those of the end on the same side, to first order.
+    Before the first node the motion goes on with the initial velocity.
     """
     place = jnp.clip(jnp.floor(lax.stop_gradient(x) / dt + 1e-6), 0, path.q.shape[0] - 2).astype(jnp.int32)
     begin = place * dt
