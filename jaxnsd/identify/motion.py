@@ -1,5 +1,7 @@
 """A motion as identification needs it: as long as its data, observed at any time, with one program for all lengths."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -11,8 +13,19 @@ from ..simulate import _History, _loop, _parameters
 PART = 32
 
 
+class Nodes(NamedTuple):
+    """A motion at its nodes, ``t0 + k dt``."""
+
+    q: jax.Array  # (n, n_q)
+    q_dot: jax.Array  # (n, n_q)
+    u: jax.Array  # (n, n_u)
+    impacts: (
+        jax.Array
+    )  # (n, most in a step), times after t0 of the impacts located in the step that ends at a node; NaN where there is none
+
+
 def nodes(settings, system, t0, q0, u0, n_steps, duration):
-    """``(q (n, n_q), u (n, n_u), worst outcome)`` of a motion at its nodes, ``t0 + k dt``; valid up to the first node after ``duration``.
+    """``(Nodes, worst outcome)`` of a motion; valid up to the first node after ``duration``.
 
     settings: scheme, dt, solver, sensitivity; n_steps: the most there are. The numbers are those of `simulate`.
     """
@@ -26,34 +39,75 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     n_q, n_u = q0.size, u0.size
     state, record = history.shapes(args)
     # Of a row, which holds the state of a node and the record of the interval before, the outcome is this entry.
-    place = sum(leaf.size for leaf in jax.tree.leaves((history.node(state), record[:3])))
+    node = history.node(state)
+    place = sum(leaf.size for leaf in jax.tree.leaves((node, record[:3])))
+    # What else a scheme stores of a node lies in the order of the names.
+    located = node[2].get("impact_times")
+    before = n_q + n_u + sum(leaf.size for leaf in jax.tree.leaves({name: x for name, x in node[2].items() if name < "impact_times"}))
+    width = 0 if located is None else located.size
 
     def step(carry, k):
         carry, out = body(carry, k)
-        return carry, (out[: n_q + n_u], out[place])
+        return carry, (jnp.concatenate([out[: n_q + n_u], out[before : before + width]]), out[place])
 
     def part(carry, i):
         def go(carry):
             return _loop(step, carry, PART, first=i * PART)
 
         def rest(carry):
-            return carry, (jnp.zeros((PART, n_q + n_u), dtype), jnp.zeros((PART,), dtype))
+            return carry, (jnp.zeros((PART, n_q + n_u + width), dtype), jnp.zeros((PART,), dtype))
 
         return lax.cond(i * PART * dt <= duration + dt, go, rest, carry)
 
     _, (rows, outcome) = lax.scan(part, carry, jnp.arange(parts))
-    rows, outcome = rows.reshape(parts * PART, n_q + n_u), outcome.reshape(-1)
+    rows, outcome = rows.reshape(parts * PART, n_q + n_u + width), outcome.reshape(-1)
     needed = jnp.arange(parts * PART) * dt <= duration + dt
     invalid = _parameters(system, times, q0).astype(dtype)
     worst = jnp.maximum(jnp.max(jnp.where(needed, outcome, 0)), jnp.maximum(first, invalid))
-    return rows[:, :n_q], rows[:, n_q:], lax.stop_gradient(worst)
+    q, u, impacts = rows[:, :n_q], rows[:, n_q : n_q + n_u], rows[:, n_q + n_u :]
+    q_dot = jax.vmap(system.q_dot)(t0 + dt * jnp.arange(parts * PART, dtype=dtype), q, u)
+    return Nodes(q, q_dot, u, impacts - t0), lax.stop_gradient(worst)
 
 
-def at_times(x, dt, *histories):
-    """Histories (n, ...) at the times x (F,) after their first node: linear between nodes, and before the first one."""
-    place = jnp.clip(jnp.floor(lax.stop_gradient(x) / dt + 1e-6), 0, histories[0].shape[0] - 2).astype(jnp.int32)
-    part = (x / dt - place)[:, None]
-    return [(1 - part) * history[place] + part * history[place + 1] for history in histories]
+def at_times(x, dt, path):
+    """``(q (F, n_q), u (F, n_u))`` of a motion (`Nodes`) at the times x (F,) after its first node.
+
+    Coordinates are cubic between nodes (Hermite), velocities linear. In a step with a located impact neither: a chord across it would be
+    off by up to a quarter of a step times the jump of the velocity, on the same side in each impact. There coordinates go straight from
+    both ends to the impact, where they meet, to second order in dt; velocities are those of the end on the same side, to first order.
+    Before the first node the motion goes on with the initial velocity.
+    """
+    place = jnp.clip(jnp.floor(lax.stop_gradient(x) / dt + 1e-6), 0, path.q.shape[0] - 2).astype(jnp.int32)
+    begin = place * dt
+    each = jax.vmap(_within, in_axes=(0, None, 0, 0, 0))
+    left, right = [of[place] for of in path[:3]], [of[place + 1] for of in path[:3]]
+    return each(x - begin, dt, left, right, path.impacts[place + 1] - begin[:, None])
+
+
+def _within(s, dt, left, right, impacts):
+    """``(q, u)`` at a time s after the node ``left`` of a step with these impacts."""
+    (q0, v0, u0), (q1, v1, u1) = left, right
+    part = s / dt
+    cubic = q0 + part**2 * (3 - 2 * part) * (q1 - q0) + s * (1 - part) * ((1 - part) * v0 - part * v1)
+    q, u = jnp.where(s < 0, q0 + s * v0, cubic), jnp.where(s < 0, u0, u0 + part * (u1 - u0))
+    if not impacts.size:
+        return q, u
+    hit = jnp.isfinite(impacts)
+    some = jnp.any(hit)
+    first = jnp.where(some, jnp.min(jnp.where(hit, impacts, jnp.inf)), dt)
+    last = jnp.where(some, jnp.max(jnp.where(hit, impacts, -jnp.inf)), dt)
+    ahead, behind = first / dt, 1 - last / dt
+    several = last > first
+    # One impact: what the two lines miss each other by there, of second order, is shared out, more of it to the longer one.
+    apart = jnp.where(several, 0, q1 - (dt - last) * v1 - q0 - first * v0)
+    shares = jnp.where(several, 1, ahead**4 + behind**4)
+    before = lambda s: q0 + s * v0 + apart * (ahead * s / dt) ** 2 / shares  # noqa: E731
+    after = lambda s: q1 - (dt - s) * v1 - apart * (behind * (1 - s / dt)) ** 2 / shares  # noqa: E731
+    through = (s - first) / jnp.where(several, last - first, dt)
+    between = (1 - through) * before(first) + through * after(last)
+    pick = lambda a, b, c: jnp.where(s <= first, a, jnp.where(s >= last, b, c))  # noqa: E731
+    inside = some & (s >= 0)
+    return jnp.where(inside, pick(before(s), after(s), between), q), jnp.where(inside, pick(u0, u1, u), u)
 
 
 def displaced(system, t0, q0, u0, delta):

@@ -14,12 +14,20 @@ class NormalEquations:
     linearized:  what `Evaluator.linearized` gives of the items
     items:       their numbers
     shared:      (items,) booleans: which of them count for z; the others only for their own local parts (validation)
+    loose:       windows are joined by standard deviations this many times larger
     """
 
-    def __init__(self, problem, linearized, items, shared):
+    def __init__(self, problem, linearized, items, shared, loose=1.0):
         p, n = problem.size, problem.n_local
         H, g = linearized["H"], linearized["g"]
+        # Steps are damped against what the data say alone: damped against the joints, which are stiff, windows that meet could hardly move.
+        alone = np.diagonal(H, axis1=1, axis2=2)
+        if problem.joined:
+            alone = np.maximum(alone - np.diagonal(linearized["H_joined"], axis1=1, axis2=2), 0)
+            without = 1 - loose**-2
+            H, g = H - without * linearized["H_joined"], g - without * linearized["g_joined"]
         self.A, self.b = H[shared, :p, :p].sum(0), g[shared, :p].sum(0)
+        self.damped = alone[shared, :p].sum(0)
         self.p, self.n, self.items, self.groups = p, n, items, []
         if not n:
             return
@@ -28,7 +36,7 @@ class NormalEquations:
         for k in np.unique(owner):
             members = np.flatnonzero(owner == k)
             size = n * len(members)
-            B, C, c = np.zeros((p, size)), np.zeros((size, size)), np.zeros(size)
+            B, C, c, d = np.zeros((p, size)), np.zeros((size, size)), np.zeros(size), np.zeros(size)
             for place, i in enumerate(members):
                 # Of an item: its own local part and, where windows are joined, that of the next.
                 own = np.arange(n * place, n * place + n * (2 if following[i] else 1))
@@ -36,7 +44,8 @@ class NormalEquations:
                 B[:, own] += H[i, :p, p:width]
                 C[np.ix_(own, own)] += H[i, p:width, p:width]
                 c[own] += g[i, p:width]
-            self.groups.append((members, shared[members].any(), B, C, c))
+                d[own] += alone[i, p:width]
+            self.groups.append((members, shared[members].any(), B, C, c, d))
 
     def diagonal(self):
         """Diagonal of the part of z, (p,)."""
@@ -45,8 +54,8 @@ class NormalEquations:
     def reduced(self, damping=0.0):
         """``(S, s, back)``: Schur complement (p, p) and gradient (p,) of z, and what local parts follow from a step of z."""
         S, s, back = self.A.copy(), self.b.copy(), []
-        for members, shared, B, C, c in self.groups:
-            D = C + np.diag(damping * np.diag(C) + 1e-12 * (1 + np.max(np.abs(np.diag(C)))))
+        for members, shared, B, C, c, d in self.groups:
+            D = C + np.diag(damping * d + 1e-12 * (1 + np.max(np.abs(np.diag(C)))))
             X = np.linalg.solve(D, np.concatenate([B.T, c[:, None]], axis=1))
             if shared:
                 S -= B @ X[:, :-1]
@@ -54,8 +63,11 @@ class NormalEquations:
             back.append((members, X[:, :-1], X[:, -1]))
         return S, s, back
 
-    def step(self, damping, fixed=None):
-        """``(dz (p,), dlocal (items, n))`` of the damped equations, by Marquardt's scaling; z that are ``fixed`` stay."""
+    def step(self, damping, fixed=None, largest=np.inf):
+        """``(dz (p,), dlocal (items, n))`` of the damped equations, by Marquardt's scaling; z that are ``fixed`` stay.
+
+        A dz with an entry above ``largest`` is shortened; local parts then follow the shorter one.
+        """
         S, s, back = self.reduced(damping)
         scale = np.diag(self.A)
         # What has no effect is left where it is.
@@ -63,8 +75,9 @@ class NormalEquations:
         dz = np.zeros(self.p)
         if free.any():
             D = np.sqrt(scale[free])
-            matrix = S[np.ix_(free, free)] / np.outer(D, D) + damping * np.eye(len(D))
+            matrix = S[np.ix_(free, free)] / np.outer(D, D) + np.diag(damping * self.damped[free] / scale[free])
             dz[free] = -np.linalg.lstsq(matrix, s[free] / D, rcond=1e-14)[0] / D
+        dz = dz * min(1.0, largest / max(np.max(np.abs(dz), initial=0.0), 1e-300))
         local = np.zeros((len(self.items), self.n))
         for members, by_z, own in back:
             local[members] = -(by_z @ dz + own).reshape(-1, self.n)

@@ -45,7 +45,8 @@ class Problem:
     data:         a `Trajectory` or a list of them, all with the same number m of columns
     fit:          what is unknown: names of leaves, a dict ``{name: transform}``, a function that picks leaves, or a mask; see `Unknowns`.
                   Measurement parameters are called ``measurement.delay`` and so on
-    dt:           step of the simulation in s. Frames need not lie on steps: between them a motion is interpolated
+    dt:           step of the simulation in s. Frames need not lie on steps: between them a motion is interpolated, up to
+                  impacts and from them on where the scheme locates these
     scheme:       default `Moreau()`
     build:        function of the pytree ``system`` that makes the `System`, where its fields are functions of fewer unknowns
     measure:      ``measure(t, q, u, measurement) -> (m,)``, what is observed of a state; default: q and u, as many as there are columns
@@ -198,12 +199,12 @@ class Problem:
         shown = jnp.any(item["mask"], axis=1)
         dt = jnp.asarray(self.settings.dt, q0.dtype)
         last = lax.stop_gradient(jnp.maximum(jnp.max(jnp.where(shown, x, 0)), item["length"]))
-        q, u, outcome = motion.nodes(self.settings, system, item["t0"], q0, u0, self.n_steps, last)
+        path, outcome = motion.nodes(self.settings, system, item["t0"], q0, u0, self.n_steps, last)
         # Frames without data may lie beyond what was computed.
         x = jnp.minimum(x, lax.stop_gradient(last))
-        at_frames = motion.at_times(x, dt, q, u)
-        end = [h[0] for h in motion.at_times(item["length"][None], dt, q, u)]
-        outcome = jnp.where(last > (q.shape[0] - 1) * dt, 3.0, outcome)
+        at_frames = motion.at_times(x, dt, path)
+        end = [h[0] for h in motion.at_times(item["length"][None], dt, path)]
+        outcome = jnp.where(last > (path.q.shape[0] - 1) * dt, 3.0, outcome)
         y = jax.vmap(lambda t, q, u: self.measure(t, q, u, measurement))(item["t0"] + x, *at_frames)
         return y, *at_frames, outcome, end
 
@@ -232,7 +233,7 @@ class Problem:
         return cost, ok & jnp.isfinite(cost)
 
     def linearized(self, z, local, following, item, limit):
-        """Cost, gradient and Gauss-Newton matrix of an item in (z, local, following), as a dict.
+        """Cost, gradient and Gauss-Newton matrix of an item in (z, local, following), as a dict; and what joined windows have part in them.
 
         Frames from the first on whose derivative exceeds ``limit``, in any of its columns, take no part; there are ``lost`` of them.
         ``typical``: the size of the derivative of the median frame, by column, zero where there is none.
@@ -259,13 +260,33 @@ class Problem:
         H, g = J.T @ (weights[:, None] * J), J.T @ (weights * flat)
         cost = cost + 0.5 * jnp.sum(further**2)
         ok = ok & jnp.isfinite(cost) & jnp.all(jnp.isfinite(g))
-        return {"cost": cost, "ok": ok, "H": H, "g": g, "lost": lost, "typical": typical}
+        out = {"cost": cost, "ok": ok, "H": H, "g": g, "lost": lost, "typical": typical}
+        if self.joined:
+            at = r.size + n
+            J, weights = J[at:], weights[at:]
+            joined = {
+                "cost_joined": 0.5 * jnp.sum(flat[at:] ** 2),
+                "H_joined": J.T @ (weights[:, None] * J),
+                "g_joined": J.T @ (weights * flat[at:]),
+            }
+            return out | joined
+        return out
 
     def descended(self, z, local, following, item):
         """Cost and gradient of an item by reverse mode, as a dict: for many unknowns."""
         (cost, ok), g = jax.value_and_grad(self.cost, argnums=(0, 1, 2), has_aux=True)(z, local, following, item)
         g = jnp.concatenate(g)
         return {"cost": cost, "ok": ok & jnp.all(jnp.isfinite(g)), "g": g, "lost": jnp.zeros((), int)}
+
+    @functools.cached_property
+    def loosest(self) -> float:
+        """By what factor windows may miss each other so that they are joined no tighter than each of their states is known."""
+        if not self.joined:
+            return 1.0
+        n = len(self.sigma) // 2
+        return max(
+            1.0, *(np.max(part) / sigma for part, sigma in zip((self.sigma[:n], self.sigma[n:]), self.windows.continuity, strict=True))
+        )
 
     @functools.cached_property
     def count(self) -> np.ndarray:

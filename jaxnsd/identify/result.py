@@ -168,7 +168,12 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
     S, _, _ = equations.reduced()
     used = train & final["ok"]
     count = problem.count[items[used]].sum()
-    found = uncertainty.of(problem, point.z, S, final["cost"][used].sum(), int(count))
+    if problem.joined:
+        # Joined windows have fewer free states, by as many as there are conditions that join them.
+        count += np.count_nonzero(problem.items["joined"][items[used]]) * (len(problem.data[0].q0) + len(problem.data[0].u0))
+    shown = evaluator.shown(point, items)
+    squares = _squares(problem, shown, final["cost"][used].sum(), items[used])
+    found = uncertainty.of(problem, point.z, S, 0.5 * squares, int(count))
     owner, names = problem.items["owner"], problem.names
     system, measurement = problem.parts(point.z)
     numbers = range(len(problem.data))
@@ -190,12 +195,24 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
         failures=dict(failures),
         failed=[names[k] for k in numbers if not final["ok"][owner == k].all()],
         lost={names[k]: int(n) for k in numbers if (n := final["lost"][owner == k].sum())},
-        shown=evaluator.shown(point, items),
+        shown=shown,
         training=np.array([train[owner == k].all() for k in numbers]),
         interrupted=interrupted,
         message=message or "all iterations are done",
         ends=[end_of(run) for run in runs if run.losses],
     )
+
+
+def _squares(problem, shown, cost, items):
+    """Sum of squares that, by the degrees of freedom, is the square of the noise scale: twice the cost, or its robust kin."""
+    if problem.robust is None:
+        return 2 * cost
+    r = np.concatenate(shown["residual"][items])
+    mask = np.concatenate(problem.items["mask"][items] & (problem.items["weights"][items] > 0))
+    mask = mask if mask.shape[1] == problem.k else np.broadcast_to(mask.all(1, keepdims=True), r.shape)
+    squares, factor = problem.robust.scatter(r, mask)
+    others = 2 * cost - 2 * problem.robust.cost_and_weights(r)[0]
+    return float((squares + others) * factor)
 
 
 def _sandwich(problem, z, S, final, owner, used):

@@ -30,14 +30,31 @@ class Robust:
 
     def cost_and_weights(self, r):
         """``(cost, weights)`` of residuals r (frames, m): a scalar, and (frames, m)."""
-        s = r**2 if self.over == "entry" else jnp.sum(r**2, axis=1, keepdims=True)
-        x = s / self.scale**2
+        x = self._squared(r)
         if self.kind == "soft_l1":
             root = jnp.sqrt(1 + x)
             rho, weights = 2 * x / (root + 1), 1 / root
         else:
             rho, weights = jnp.log1p(x), 1 / (1 + x)
         return 0.5 * self.scale**2 * jnp.sum(rho), jnp.broadcast_to(weights, r.shape)
+
+    def _squared(self, r):
+        s = r**2 if self.over == "entry" else jnp.sum(r**2, axis=1, keepdims=True)
+        return s / self.scale**2
+
+    def scatter(self, r, shown):
+        """``(squares, factor)`` of residuals r (frames, m), those that are ``shown``: the covariance of the estimate is
+        ``factor squares / freedom (J^T W J)^-1``, with squares the sum of psi^2 and factor ``mean(w) / mean(psi')^2``.
+
+        psi = w r is the derivative of the loss (Huber, Robust Statistics (1981) sec. 7.6). The cost itself would count an outlier
+        by its distance.
+        """
+        x, m = self._squared(r), 1 if self.over == "entry" else r.shape[1]
+        weights = self.cost_and_weights(r)[1]
+        change = -0.5 * x * (1 + x) ** -1.5 if self.kind == "soft_l1" else -x / (1 + x) ** 2  # x dw/dx
+        slopes = weights + 2 / m * change
+        mean = lambda y: jnp.sum(jnp.where(shown, y, 0)) / jnp.sum(shown)  # noqa: E731
+        return jnp.sum(jnp.where(shown, weights * r, 0) ** 2), mean(weights) / mean(slopes) ** 2
 
 
 def cost_and_weights(robust, r):

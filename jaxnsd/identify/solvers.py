@@ -17,6 +17,9 @@ from .normal import NormalEquations
 #: From so many unknowns on first-order optimizers take gradients in reverse mode.
 REVERSE = 24
 
+#: Windows are joined tighter after a step that lowers the cost by less than this part of it.
+TIGHTEN = 0.05
+
 
 @dataclass
 class Request:
@@ -41,6 +44,9 @@ class Iterate:
 class LevenbergMarquardt:
     """Damped Gauss-Newton with Marquardt's scaling, Jacobians by `jax.jacfwd` through the impacts.
 
+    Windows of multiple shooting are joined loosely at first, no tighter than their states are known, and ten times tighter whenever the
+    cost hardly falls any more: where they meet from the start, every step is as hard as with whole trajectories.
+
     max_iterations: of accepted or refused steps
     damping:        that of the first step, relative to the diagonal of J^T J
     tolerance:      done when a step promises, or gave, a relative decrease of the cost below this
@@ -59,26 +65,25 @@ class LevenbergMarquardt:
         # Local parts of validation trajectories are fitted as well, and then take part; else they are not linearized.
         every = items if problem.n_local else items[train]
         shared = train if problem.n_local else np.ones(len(every), bool)
-        damping = self.damping if memory is None else float(jax.tree.leaves(memory)[0])
+        damping, loose = (self.damping, problem.loosest) if memory is None else map(float, jax.tree.leaves(memory))
         point = Point(z, local)
         now = yield Request("linearized", point, every)
-        yield Iterate(point, _full(now, every, items), damping)
+        yield Iterate(point, _full(now, every, items), (damping, loose))
         small = 0
         for _ in range(self.max_iterations):
-            equations = NormalEquations(problem, now, every, shared)
-            dz, dlocal = equations.step(damping, fixed)
+            equations = NormalEquations(problem, now, every, shared, loose)
+            dz, dlocal = equations.step(damping, fixed, self.largest_step)
             longest = np.max(np.abs(dz), initial=0.0)
-            dz = dz * min(1.0, self.largest_step / longest) if longest > 0 else dz
             new_local = point.local.copy()
             new_local[every] += dlocal
             trial = Point(point.z + dz, new_local)
             then = yield Request("linearized", trial, every)
             both = now["ok"] & then["ok"] & shared
-            before, after = now["cost"][both].sum(), then["cost"][both].sum()
+            before, after = (_cost(x, loose)[both].sum() for x in (now, then))
             lost = np.sum((now["ok"] & ~then["ok"])[shared])
             better = both.any() and after < before and lost <= max(1, 0.02 * shared.sum()) and lost < shared.sum()
+            decrease = (before - after) / max(before, 1e-300)
             if better:
-                decrease = (before - after) / max(before, 1e-300)
                 point, now = trial, then
                 damping = max(damping * 0.2, 1e-10)
                 small = small + 1 if decrease < self.tolerance else 0
@@ -89,9 +94,17 @@ class LevenbergMarquardt:
                 done = "converged: steps no longer lower the cost"
             elif not better and (longest < 1e-9 * (1 + np.max(np.abs(point.z), initial=0.0)) or damping > 1e9):
                 done = "converged: no step lowers the cost"
-            yield Iterate(point, _full(now, every, items), damping, done)
+            if loose > 1 and (done or (better and decrease < TIGHTEN)):
+                done, small, loose, damping = "", 0, max(1.0, 0.1 * loose), min(damping, self.damping)
+            yield Iterate(point, _full(now, every, items), (damping, loose), done)
             if done:
                 return
+
+
+def _cost(evaluation, loose):
+    """Costs of items whose windows are joined loosely."""
+    joined = evaluation.get("cost_joined")
+    return evaluation["cost"] if joined is None else evaluation["cost"] - (1 - loose**-2) * joined
 
 
 @dataclass(frozen=True)

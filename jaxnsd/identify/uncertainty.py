@@ -19,7 +19,8 @@ class Uncertainty:
     """Gauss-Newton covariance of the fitted entries, in their own units.
 
     covariance (n, n), standard_errors (n,), intervals (n, 2), correlation (n, n): infinite, and NaN, where the data determine nothing.
-    scale: by what factor residuals are larger than the noise that was given; scale^2 (J^T J)^-1 is the covariance.
+    scale: by what factor residuals are larger than the noise that was given; scale^2 (J^T J)^-1 is the covariance. With a robust loss that
+    of its derivative, see `Robust.scatter`.
     """
 
     covariance: np.ndarray
