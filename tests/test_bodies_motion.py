@@ -182,14 +182,15 @@ def turn_state(turned, q, u):
 def test_cube_slides_stays_and_does_not_see_the_world_turn():
     """Slides at 6 m/s on the plane, with mu g; a toss is that of the model, and the same in a turned world, with turned tangents."""
     n, dt = 600, 1e-3
-    q0, u0 = np.array([0, 0, 0.05, 1.0, 0, 0, 0]), np.array([6.0, 0, 0, 0, 0, 0])
+    # A round-off inside the contact, not on it: which corners touch is not a matter of the last bit then.
+    q0, u0 = np.array([0, 0, 0.05 - 1e-12, 1.0, 0, 0, 0]), np.array([6.0, 0, 0, 0, 0, 0])
     sol = run(cube(mu=0.3, e_N=0.2), Moreau(), q0, u0, n, dt)
     assert_allclose(sol.q[:, 2], 0.05, atol=1e-9)
     assert_allclose(sol.q[:, 1], 0.0, atol=1e-9)
     assert_allclose(sol.u[:, 0], 6.0 - 0.3 * G * sol.t, atol=1e-9)
 
     model = Cube()
-    q0, u0 = (np.asarray(x) for x in model.initial_state())
+    q0, u0 = (np.array(x) for x in model.initial_state())
     written = run(model, Moreau(), q0, u0, n, dt)
     tossed = run(cube(mu=model.mu, e_N=model.e_N), Moreau(), q0, u0, n, dt)
     # As long as round-off has not grown: a tumbling cube is chaotic.
@@ -198,7 +199,7 @@ def test_cube_slides_stays_and_does_not_see_the_world_turn():
     assert float(jnp.min(tossed.q[:, 2])) < 0.2
     turned = Rotation.from_euler("xyz", (0.7, -0.4, 1.1))
     other = run(cube(turned, mu=model.mu, e_N=model.e_N), Moreau(), *turn_state(turned, q0, u0), n, dt)
-    back = turned.inv().apply(np.asarray(other.q[:, :3]))
+    back = turned.inv().apply(np.array(other.q[:, :3]))
     assert_allclose(back[few], tossed.q[few, :3], atol=1e-7)
     assert_allclose(np.asarray(other.u[few, 3:]), tossed.u[few, 3:], atol=1e-6)
 
@@ -226,7 +227,7 @@ def test_double_pendulum_of_parts_hits_the_wall_as_the_model():
 
 
 # --------------------------------------------------------------------------------------------------------------- derivatives
-@pytest.mark.slow
+@pytest.mark.long
 def test_derivatives_through_a_frictional_impact():
     """With respect to mass, inertia, size, joint position, friction, restitution, through an impact in space with slip: those of located
     impacts are the finite differences of its own motion, those of Moreau's scheme tend to them.
@@ -234,7 +235,7 @@ def test_derivatives_through_a_frictional_impact():
     rod = Capsule(0.03, 0.4, position=(0.02, 0, 0))
     arm = Body("arm", 0.3, (0.004, 0.005, 0.002), (0, 0, -0.1), Revolute((0.2, 1.0, 0.1), (0.0, 0.02, 0.1)), "rod", (0, 0, 0.25))
     system = bodies.assemble(
-        [Body("rod", 0.7, (0.01, 0.012, 0.001), shapes=rod), arm], Plane(name="floor"), contacts=[Pair("floor", "rod")], mu=0.15, e_N=0.6
+        [Body("rod", 0.7, (0.01, 0.0105, 0.001), shapes=rod), arm], Plane(name="floor"), contacts=[Pair("floor", "rod")], mu=0.15, e_N=0.6
     )
     turned = Rotation.from_euler("xyz", (0.5, 0.4, 0.2)).as_quat(scalar_first=True)
     q0 = jnp.asarray([0, 0, 0.35, *turned, 0.3])
