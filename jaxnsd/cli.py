@@ -258,7 +258,9 @@ def _choose(kind, name, choices):
 
 
 def _file(name):
-    """The file of MJCF or URDF that a model argument is, or names; else None."""
+    """The file of MJCF or URDF that a model argument is, or names; None for a name of a model."""
+    if name in MODELS:
+        return None
     path = SCENES.get(name, Path(name))
     return path if name in SCENES or path.suffix.lower() in (".xml", ".urdf") or path.is_file() else None
 
@@ -285,7 +287,7 @@ def _from_file(path, settings):
 
 def _model(name, settings):
     """``(system, q0, u0)`` of a model with ``NAME=VALUE`` settings, or of a file."""
-    path = None if name in MODELS else _file(name)
+    path = _file(name)
     if path is not None:
         return _from_file(path, settings)
     cls = _choose("model", name, MODELS)
@@ -394,7 +396,7 @@ def _run(args):
 
             with np.errstate(all="ignore"):
                 title = f"{args.model}, {args.scheme}, $\\Delta t$ = {args.dt:g} s"
-                if _file(args.model) is not None and args.model not in MODELS:
+                if _file(args.model) is not None:
                     fig, ax = plotting.figure(width=7.0, height=5.0)
                     plotting.strobe(system, sol, ax=ax).set_title(title)
                 else:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..pytrees import pytree
+from . import dynamics, kinematics
 from .lists import pick
 from .pairs import length, normalized, up
 from .rotations import cross, dot, log, matrix, product, turn, turn_back
@@ -121,7 +122,8 @@ def without_potential(system, t, q, u, places):
     if structure.springs:
         bodies, points, span = _spans(system, places)
         direction = normalized(span, length(span), up(span))
-        rate = dot(_velocity(system, t, u, places, bodies[1], points[1]) - _velocity(system, t, u, places, bodies[0], points[0]), direction)
+        v_first, v_second = _velocities(system, t, u, places, bodies, points)
+        rate = dot(v_second - v_first, direction)
         force = force + _between(system, places, bodies, points, (system.springs.damping * rate)[:, None] * direction)
     if "medium" in structure.has:
         force = force + of_medium(system, t, u, places)
@@ -151,8 +153,6 @@ def of_motors(system, t, q, u):
 
 def of_medium(system, t, u, places):
     """Drag and viscous resistance of the boxes of inertia, as generalized forces (n_u,)."""
-    from . import dynamics, kinematics
-
     layout, medium = system._layout, system.medium
     all_u, _ = kinematics.velocities(system, t, u)
     w, v = (part[1:] for part in kinematics.twists(layout, places, all_u))
@@ -181,19 +181,15 @@ def _spans(system, places):
     return (first, second), (a, b), b - a
 
 
-def _velocity(system, t, u, places, bodies, points):
-    """Velocities (n, 3) of points of bodies."""
-    from . import kinematics
-
+def _velocities(system, t, u, places, bodies, points):
+    """Velocities (n, 3) of the first and of the second points."""
     all_u, _ = kinematics.velocities(system, t, u)
     w, v = kinematics.twists(system._layout, places, all_u)
-    return pick(v, bodies) + cross(pick(w, bodies), points - pick(places.about, bodies))
+    return [pick(v, of) + cross(pick(w, of), point - pick(places.about, of)) for of, point in zip(bodies, points, strict=True)]
 
 
 def _between(system, places, bodies, points, pull):
     """Generalized forces (n_u,) of forces ``pull`` (n, 3) on the first points and their opposites on the second ones."""
-    from . import dynamics
-
     total = jnp.zeros((system._layout.n_u,), pull.dtype)
     for sign, body, point in zip((1.0, -1.0), bodies, points, strict=True):
         columns = dynamics.columns_at(system._layout, places, body, point, sign * pull[:, None])

@@ -18,7 +18,7 @@ def pick(x, places):
     if n == x.shape[0] and np.array_equal(places, np.arange(n)):
         return x
     breaks = np.flatnonzero(np.diff(places) != 1) + 1
-    if len(breaks) > max(16, n // 2) and len(breaks) > 48:
+    if len(breaks) > max(48, n // 2):
         # A sum over a mask: one operation, whatever the order.
         mask = (places[:, None] == np.arange(x.shape[0])[None, :]).reshape(n, -1, *(1,) * (x.ndim - 1))
         return jnp.sum(jnp.where(mask, x[None], jnp.zeros((), x.dtype)), axis=1)

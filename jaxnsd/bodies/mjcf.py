@@ -1,10 +1,12 @@
 """Models in MJCF and URDF, compiled by the package ``mujoco`` (the extra ``[mjcf]``), as systems with hard contact."""
 
+import contextlib
 import dataclasses
 import warnings
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from . import forces, pairs, parts
@@ -49,16 +51,8 @@ def from_mjcf(
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
     mujoco = _mujoco("from_mjcf")
-    text = str(model)
-    try:
-        if text.lstrip().startswith("<"):
-            compiled = mujoco.MjModel.from_xml_string(text)
-        else:
-            if not Path(model).is_file():
-                raise ValueError(f"from_mjcf: there is no file {text!r}; give a path, or a string of XML that starts with <")
-            compiled = mujoco.MjModel.from_xml_path(text)
-    except ValueError as error:
-        raise ValueError(f"from_mjcf: MuJoCo refuses the model: {error}") if "from_mjcf" not in str(error) else error from None
+    with _refusals("from_mjcf"):
+        compiled = _read("from_mjcf", model, mujoco.MjModel.from_xml_string, mujoco.MjModel.from_xml_path)
     return _Importer(mujoco, compiled, "from_mjcf").system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
 
 
@@ -86,32 +80,42 @@ def from_urdf(
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
     mujoco = _mujoco("from_urdf")
-    text = str(model)
-    try:
-        if text.lstrip().startswith("<"):
-            spec = mujoco.MjSpec.from_string(text)
-        else:
-            if not Path(model).is_file():
-                raise ValueError(f"from_urdf: there is no file {text!r}; give a path, or a string of XML that starts with <")
-            spec = mujoco.MjSpec.from_file(text)
+    with _refusals("from_urdf"):
+        spec = _read("from_urdf", model, mujoco.MjSpec.from_string, mujoco.MjSpec.from_file)
         if floating:
-            spec = _floating(mujoco, spec)
+            _float(spec)
         if floor:
             spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[1, 1, 1])
         compiled = spec.compile()
-    except ValueError as error:
-        raise ValueError(f"from_urdf: MuJoCo refuses the model: {error}") if "from_urdf" not in str(error) else error from None
     compiled.geom_friction[:, 0] = mu
     return _Importer(mujoco, compiled, "from_urdf").system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
 
 
-def _floating(mujoco, spec):
-    """The model with its root link on a free joint."""
+def _read(caller, model, from_string, from_file):
+    """What MuJoCo makes of a path or of a string of XML."""
+    text = str(model)
+    if text.lstrip().startswith("<"):
+        return from_string(text)
+    if not Path(model).is_file():
+        raise ValueError(f"{caller}: there is no file {text!r}; give a path, or a string of XML that starts with <")
+    return from_file(text)
+
+
+@contextlib.contextmanager
+def _refusals(caller):
+    """Within, an error of MuJoCo's becomes one that says so; our own stay as they are."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{caller}: MuJoCo refuses the model: {error}") if caller not in str(error) else error from None
+
+
+def _float(spec):
+    """Put the root link on a free joint."""
     roots = [body for body in spec.bodies if body.parent == spec.worldbody]
     if len(roots) != 1:
         raise ValueError(f"from_urdf: floating takes a model with one root link that has an inertia, got {len(roots)} bodies in the world")
     roots[0].add_freejoint()
-    return spec
 
 
 def _mujoco(caller):
@@ -127,6 +131,7 @@ class _Importer:
 
     def __init__(self, mujoco, model, caller):
         self.mujoco, self.m, self.caller, self.left_out = mujoco, model, caller, []
+        self.turning = False  # whether a contact has torsional or rolling friction
         self.body_names = ["world", *self._names("body", range(1, model.nbody))]
         self.joint_names = self._names("joint", range(model.njnt))
         self.geom_names = self._names("geom", range(model.ngeom))
@@ -336,7 +341,7 @@ class _Importer:
                 found[a, b] = self.friction(a, b)
         for k in range(m.npair):
             a, b = sorted((int(m.pair_geom1[k]), int(m.pair_geom2[k])))
-            found[a, b] = self.of_dim(int(m.pair_dim[k]), m.pair_friction[k, 0], f"{self.geom_names[a]!r} and {self.geom_names[b]!r}")
+            found[a, b] = self.of_dim(int(m.pair_dim[k]), m.pair_friction[k, 0])
             if m.pair_dim[k] > 1 and m.pair_friction[k, 0] != m.pair_friction[k, 1]:
                 self.leave_out(f"anisotropic friction between {self.geom_names[a]!r} and {self.geom_names[b]!r}, taken as isotropic")
         chosen, materials, none = [], [], {}
@@ -362,13 +367,11 @@ class _Importer:
         mu = [m.geom_friction[g, 0] for g in (a, b)]
         dim = [m.geom_condim[g] for g in (a, b)]
         value, dim = (max(mu), max(dim)) if not order else (mu[0], dim[0]) if order > 0 else (mu[1], dim[1])
-        return self.of_dim(dim, value, None)
+        return self.of_dim(dim, value)
 
-    def of_dim(self, dim, mu, names):
+    def of_dim(self, dim, mu):
         """Friction of a contact of this many dimensions."""
-        del names
-        if dim > 3:
-            self.turning = True
+        self.turning |= bool(dim > 3)
         return 0.0 if dim == 1 else mu
 
     # ------------------------------------------------------------------------------------------------------ what else there is
@@ -452,14 +455,12 @@ class _Importer:
         edges = np.sqrt(np.maximum(6 * (I.sum(axis=1, keepdims=True) - 2 * I) / mass, 1e-15 * 6))
         edges = np.where(m.body_mass[1:, None] < 1e-15, 0.0, edges)
         numbers = (m.opt.density, m.opt.viscosity, m.opt.wind, m.body_iquat[1:], edges)
-        import jax.numpy as jnp
-
         return forces.Medium(*(jnp.asarray(x, float) for x in numbers))
 
     def rest(self):
         """Note what else there is and is not taken."""
         m = self.m
-        if getattr(self, "turning", False):
+        if self.turning:
             self.leave_out("torsional and rolling friction (condim 4 and 6)")
         for i in range(m.ntendon):
             acts = m.tendon_stiffness[i] or m.tendon_damping[i] or m.tendon_frictionloss[i] or m.tendon_limited[i]
