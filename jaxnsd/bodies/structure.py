@@ -80,10 +80,6 @@ class Structure:
         """`Layout`."""
         return Layout(self)
 
-    def number(self, name):
-        """Number of a body."""
-        return 0 if name == "world" else find("body", name, self.bodies) + 1
-
 
 def find(kind, name, names):
     """Place of a name; KeyError with the names that there are, the likely one first."""
