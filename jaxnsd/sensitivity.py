@@ -66,7 +66,10 @@ def events(scheme, prepared, t, dt, before, after):
     """`Event` bits of a step between two states."""
     if not after.P.P_N.shape[0]:
         return jnp.zeros((), jnp.int32)
-    args = jax.tree.map(lax.stop_gradient, (prepared, t, dt, before, after))
+    prepared, t, dt, before, after = jax.tree.map(lax.stop_gradient, (prepared, t, dt, before, after))
+    gap = scheme.system(prepared).gap(t, before.q)
+    # Outside of all branches: what the step has evaluated is not evaluated again.
+    args = scheme.evaluated(prepared, t + dt, after.q, before.u), t, dt, before, after, gap
     find = functools.partial(_events, scheme)
     n, d = after.P.P_F.shape
     if before.u.shape[0] <= SMALL and not gathered.sizes(n, d):
@@ -74,11 +77,11 @@ def events(scheme, prepared, t, dt, before, after):
     return lax.cond(jnp.any(after.P.P_N > 0), find, lambda *_: jnp.zeros((), jnp.int32), *args)
 
 
-def _events(scheme, prepared, t, dt, before, after):
+def _events(scheme, prepared, t, dt, before, after, gap):
+    """``prepared`` is that at the end, ``gap`` (n,) that at the start."""
     n, d = after.P.P_F.shape
-    system, end, q, u = scheme.system(prepared), t + dt, after.q, before.u
-    # At the new configuration: what Moreau's scheme has computed there already is not computed twice.
-    system = system.seen_at(end, q)
+    end, q, u = t + dt, after.q, before.u
+    system = scheme.system(prepared).seen_at(end, q)
     kin = kinematics(system, end, q, u)
     # Without contacts: the Delassus operator is computed where it is asked for.
     inertia = scheme.inertia(prepared, end, q, u, kin._replace(W=kin.W[:, :0], chi=kin.chi[:0]))
@@ -86,7 +89,7 @@ def _events(scheme, prepared, t, dt, before, after):
     rate = system.gap_velocity(end, q, u)
     pushed = after.P.P_N > 0
     impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
-    gap, closed = scheme.system(prepared).gap(t, before.q), closed_gap(kin.W[:, n * d :], slow, dt, q)
+    closed = closed_gap(kin.W[:, n * d :], slow, dt, q)
     touches = pushed & ~impacts & (gap > closed)
     e_N, _, _ = system.contact_data(end, q, rate)
     ends = impacts & (e_N > 0) & (-e_N * rate < thresholds.LAST * slow)

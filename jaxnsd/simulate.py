@@ -21,7 +21,7 @@ from .results import EXPLANATION, Event, Outcome
 from .schemes.base import Scheme, nothing_to_solve
 from .system import System
 
-#: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
+#: A velocity larger than this multiple of what the initial state and its change in the first step suggest counts as a blow-up.
 BLOW_UP = 1e10
 
 #: Steps of an innermost loop. Its buffers are small, which lets XLA's CPU backend compile it into one native loop (see `xla_flags`).
@@ -404,12 +404,14 @@ class _History:
         t0, dt, t1 = times
         dtype = q0.dtype
         prepared = self.scheme.prepare(system, dt)
-        accelerations = jnp.abs(system.h(t0, q0, u0)) / jnp.diagonal(system.M(t0, q0, u0))
-        speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
-        limit = BLOW_UP * lax.stop_gradient(speeds)
-        limit = jnp.where(limit > 0, limit, jnp.inf)
 
-        def outcome(state, info):
+        def blow_up(before, after):
+            """Limit of the velocities, from the first step."""
+            span, change = jnp.abs(t1 - t0), jnp.max(jnp.abs(after.u - before.u))
+            limit = BLOW_UP * (jnp.max(jnp.abs(before.u)) + jnp.max(jnp.abs(before.q)) / span + change * (span / dt))
+            return lax.stop_gradient(jnp.where(limit > 0, limit, jnp.inf))
+
+        def outcome(state, info, limit=jnp.inf):
             speed = jnp.max(jnp.abs(state.u))
             finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
             code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
@@ -429,36 +431,38 @@ class _History:
             def advance(*args):
                 return self.scheme.step(*args, self.solver)
 
-        def step(leaves, k):
+        def step(leaves, limit, k):
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
             t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
             state, info = advance(prepared, t, dt, before)
             events = sensitivities.events(self.scheme, prepared, t, dt, before, state)
-            return _freeze(state), Record(state.P, info.iterations, info.residual, outcome(state, info), info.contact, events)
+            limit = jnp.where(k == 0, blow_up(before, state), limit)
+            return _freeze(state), limit, Record(state.P, info.iterations, info.residual, outcome(state, info, limit), info.contact, events)
 
-        def interval(leaves, k):
+        def interval(leaves, limit, k):
             """Advance from stored node k to the next."""
             if self.save_every == 1:
-                return step(leaves, k)
+                return step(leaves, limit, k)
 
             def body(carry, j):
-                leaves, total = carry
-                leaves, record = step(leaves, k * self.save_every + j)
-                return (leaves, _accumulate(total, record)), None
+                leaves, limit, total = carry
+                leaves, limit, record = step(leaves, limit, k * self.save_every + j)
+                return (leaves, limit, _accumulate(total, record)), None
 
-            return _loop(body, (leaves, nothing), self.save_every, recompute=self.checkpoint)[0]
+            return _loop(body, (leaves, limit, nothing), self.save_every, recompute=self.checkpoint)[0]
 
         def body(carry, k):
             # A row is that of the node a step starts from, which the carry holds: stored on arrival, XLA would compute the
             # whole step once for each entry of the row.
-            leaves, record = interval(carry[0], k)
-            return (leaves, _freeze(record)), row(carry)
+            leaves, limit, _ = carry
+            leaves, limit, record = interval(leaves, limit, k)
+            return (leaves, limit, _freeze(record)), row(carry)
 
         def row(carry):
-            state, record = _thaw(carry, shapes)
+            state, record = _thaw((carry[0], carry[2]), shapes)
             return _pack((self.node(state), record), dtype)
 
-        return _freeze((state, nothing)), body, row, (state.P, outcome(state, info).astype(dtype))
+        return (_freeze(state), jnp.full((), jnp.inf, dtype), _freeze(nothing)), body, row, (state.P, outcome(state, info).astype(dtype))
 
 
 def _accumulate(total, new):

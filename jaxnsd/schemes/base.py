@@ -124,6 +124,14 @@ class Scheme:
         """The system, or its tangent, in what `prepare` made of it."""
         return prepared
 
+    def evaluated(self, prepared, t, q, u):
+        """``prepared``, with what `step` has evaluated where it ends anyway, at (t, q) with the velocity u before: by default nothing.
+
+        Asked for again it is the same in the compiled program, and costs nothing.
+        """
+        del t, q, u
+        return prepared
+
     def inertia(self, prepared, t, q, u, kin):
         """`Condensed` form of the mass matrix."""
         return Condensed(self.system(prepared).M(t, q, u), kin)

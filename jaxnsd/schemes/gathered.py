@@ -117,6 +117,38 @@ class Subsystem:
         return tuple(self._choice.take(x) for x in self._system.contact_data(t, q, rate))
 
 
+class Evaluated:
+    """A system at one place (t, q, u), with its mass matrix and, where they are known, its forces evaluated, once for all who ask."""
+
+    def __init__(self, system, M, h=None):
+        self._system, self._M, self._h = system, M, h
+
+    @classmethod
+    def at(cls, system, t, q, u, h=True):
+        """That of a system at (t, q, u); without ``h`` the forces are left to be asked for at any velocity."""
+        seen = system.seen_at(t, q)
+        return cls(seen, seen.M(t, q, u), seen.h(t, q, u) if h else None)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._system, name)
+
+    def M(self, t, q, u=None):
+        """Mass matrix (n_u, n_u) at the place."""
+        del t, q, u
+        return self._M
+
+    def h(self, t, q, u):
+        """Forces (n_u,)."""
+        return self._system.h(t, q, u) if self._h is None else self._h
+
+    def seen_at(self, t, q):
+        """That is where it is seen at."""
+        del t, q
+        return self
+
+
 def _made(cls, **fields):
     made = object.__new__(cls)
     vars(made).update(fields)
@@ -126,6 +158,7 @@ def _made(cls, **fields):
 jax.tree_util.register_pytree_node(
     Choice, lambda c: ((c.mask, c.index), c.size), lambda size, leaves: _made(Choice, mask=leaves[0], index=leaves[1], size=size)
 )
+jax.tree_util.register_pytree_node(Evaluated, lambda s: ((s._system, s._M, s._h), None), lambda _, leaves: Evaluated(*leaves))
 jax.tree_util.register_pytree_node(Subsystem, lambda s: ((s._system, s._choice), None), lambda _, leaves: Subsystem(*leaves))
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from . import base, velocity
 from .base import Scheme, State
+from .gathered import Evaluated
 from .positions import moved
 from .velocity import Step, pytree
 
@@ -23,6 +24,9 @@ from .velocity import Step, pytree
 @pytree
 class NodeStep(Step):
     """What happens at a node (t, q), where the velocity ``u_minus`` arrives and u leaves."""
+
+    #: Whether the forces h are those of the arriving velocity.
+    explicit: ClassVar[bool] = False
 
     system: Any
     t: Any
@@ -35,8 +39,8 @@ class NodeStep(Step):
         return self.t, self.q
 
     def evaluated(self):
-        """All is evaluated at the node."""
-        return dataclasses.replace(self, system=self.system.seen_at(self.t, self.q))
+        """All is evaluated at the node, with the arriving velocity."""
+        return dataclasses.replace(self, system=Evaluated.at(self.system, self.t, self.q, self.u_minus, h=self.explicit))
 
     def active(self):
         """Contacts that are closed at the node."""
@@ -57,6 +61,10 @@ class _MoreauType(Scheme):
         del q
         return self._step(system, t + dt, dt, q_plus, u)
 
+    def evaluated(self, prepared, t, q, u):
+        """With what the step to (t, q), where u arrives, has evaluated."""
+        return Evaluated.at(prepared, t, q, u, h=self._step.explicit)
+
     def init(self, system, t, dt, q, u, settings):
         """First node: the initial velocity enters through its momentum, (60), (62); the percussion found here acts at ``t0``."""
         guess = base.no_percussions(system, t, q, u)
@@ -74,33 +82,18 @@ class _MoreauType(Scheme):
 class MoreauStep(NodeStep):
     """C18 (59)."""
 
-    M: Any = None  # (n_u, n_u) and (n_u,): evaluated once for all branches
-    h: Any = None
-
     linear: ClassVar[bool] = True
     gathers = True
-
-    def evaluated(self):
-        """With M and h, which do not depend on what is looked for."""
-        seen = super().evaluated()
-        M, h = self.coefficients(seen.system)
-        return dataclasses.replace(seen, M=M, h=h)
-
-    def coefficients(self, system):
-        """``(M_k, h_k)``."""
-        if self.M is not None:
-            return self.M, self.h
-        return system.M(self.t, self.q, self.u_minus), system.h(self.t, self.q, self.u_minus)
+    explicit: ClassVar[bool] = True
 
     def balance(self, u, p=None):
         """C18 (59): M_k (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k."""
         del p
-        M, h = self.coefficients(self.system)
-        return M @ (u - self.u_minus) - self.dt * h
+        return self.momentum_gained(u) - self.dt * self.system.h(self.t, self.q, self.u_minus)
 
     def linearized(self, u):
         """The matrix is that of the mass."""
-        return self.balance(u), self.coefficients(self.system)[0]
+        return self.balance(u), self.system.M(self.t, self.q, self.u_minus)
 
 
 @dataclass(frozen=True)
