@@ -30,6 +30,8 @@ def with_rule(function, rule):
         def flat(*leaves):
             return jaxpr_as_fun(jaxpr.replace(consts=leaves[: len(consts)]))(*leaves[len(consts) :])
 
+        flat.jaxpr = jaxpr.jaxpr  # for those who ask what it consists of
+
         def flat_rule(primals, tangents):
             out, d_out = rule(tree.unflatten(primals[len(consts) :]), tree.unflatten(tangents[len(consts) :]))
             return tuple(jax.tree.leaves(out)), tuple(jax.tree.leaves(d_out))

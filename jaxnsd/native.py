@@ -24,14 +24,21 @@ SUM = 1 << 11
 LARGEST = 1 << 19
 
 
-def lower_fun(function):
-    """`mlir.lower_fun` of a function that returns a list, in whose program matrix products stay out of the library."""
+def lower_fun(function, further=lambda module: (), largest=LARGEST):
+    """`mlir.lower_fun` of a function that returns a list, in whose program matrix products stay out of the library.
+
+    further: function of the module's context that gives pairs of a primitive and its rule there
+    """
     lower = mlir.lower_fun(function, multiple_results=True)
 
     def lowered(ctx, *args, **params):
         module = ctx.module_context
         if "cpu" in module.platforms:
-            rules = ((lax.dot_general_p, _lower_product(module)), *(module.lowering_parameters.override_lowering_rules or ()))
+            rules = (
+                *further(module),
+                (lax.dot_general_p, _lower_product(module, largest)),
+                *(module.lowering_parameters.override_lowering_rules or ()),
+            )
             parameters = dataclasses.replace(module.lowering_parameters, override_lowering_rules=rules)
             ctx = ctx.replace(module_context=_with(module, parameters))
         return lower(ctx, *args, **params)
@@ -45,23 +52,27 @@ def _with(module, parameters):
     return module.replace(lowering_parameters=parameters, **fresh)
 
 
-def _lower_product(module):
+def _lower_product(module, largest=LARGEST):
     """The rule of a product; one that stays as it is is lowered as in ``module``."""
 
     def rule(ctx, left, right, **params):
-        (contracted, _), (batch, _) = params["dimension_numbers"]
-        a, b = ctx.avals_in
-        shared = max(math.prod(a.shape[axis] for axis in (*contracted, *batch)), 1)
-        size, of_a_vector = a.size * b.size // shared, shared in (a.size, b.size)
+        size, of_a_vector = size_of_product(params["dimension_numbers"], *ctx.avals_in)
         if size <= SUM:
             as_it_is, product = False, _sum_of_products
         else:
-            as_it_is, product = of_a_vector or size > LARGEST, _rank_one_updates
+            as_it_is, product = of_a_vector or size > largest, _rank_one_updates
         if as_it_is or not jnp.issubdtype(ctx.avals_out[0].dtype, jnp.floating):
             ctx, product = ctx.replace(module_context=module), lax.dot_general_p.bind
         return mlir.lower_fun(lambda *args: product(*args, **params), multiple_results=False)(ctx, left, right)
 
     return rule
+
+
+def size_of_product(dimension_numbers, a, b):
+    """``(multiplications, whether a factor is a vector)`` of `lax.dot_general`."""
+    (contracted, _), (batch, _) = dimension_numbers
+    shared = max(math.prod(a.shape[axis] for axis in (*contracted, *batch)), 1)
+    return a.size * b.size // shared, shared in (a.size, b.size)
 
 
 def _arranged(left, right, dimension_numbers, preferred_element_type=None, **_):

@@ -64,13 +64,13 @@ class PartedRun:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _start(history, args):
-    carry, _, _, first = history.start(args)
-    return carry, first
+    loop = history.start(args)
+    return loop.carry, loop.first
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _part(history, length, args, carry, first):
     """``(carry, rows (length, width), row of the node at the end)`` of the intervals from number ``first`` on."""
-    _, body, row, _ = history.start(args)
-    carry, rows = _loop(body, carry, length, first=first)
-    return carry, rows, row(carry)
+    loop = history.start(args)
+    carry, rows = _loop(loop.body, carry, length, first=first)
+    return carry, rows, loop.row(carry)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from . import anisotropy, checks, lanes, laws, linalg
+from . import anisotropy, checks, kernels, lanes, laws, linalg
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .contact import AbstractContactSolver, SemismoothNewton
@@ -349,6 +349,22 @@ class Record(NamedTuple):
     events: Any
 
 
+class Loop(NamedTuple):
+    """A loop over the stored intervals of a run."""
+
+    carry: Any  # what it starts with
+    following: Any  # (carry, k) -> carry at the next stored node
+    row: Any  # of a carry
+    final: Any  # the state of a carry, packed
+    first: Any  # (percussions at the first node, outcome there)
+
+    def body(self, carry, k):
+        """Body of `_loop`."""
+        # A row is that of the node a step starts from, which the carry holds: stored on arrival, XLA would compute the
+        # whole step once for each entry of the row.
+        return self.following(carry, k), self.row(carry)
+
+
 @dataclass(frozen=True)
 class _History:
     """The loop over the steps of a run, as functions of ``(system, (t0, dt, t1), q0, u0)``, or, to go on, of a state after them."""
@@ -390,17 +406,15 @@ class _History:
         """``(rows, last state, percussions at the first node, outcome there)``; a row holds a node's state and the record of the
         interval before.
         """
-        carry, body, row, first = self.start(args)
+        loop = self.start(args)
         n_stored = self.n_steps // self.save_every
         recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
-        last, rows = _loop(body, carry, n_stored, recompute=recompute, report=report)
-        return jnp.concatenate([rows, row(last)[None]]), _pack(last[0], rows.dtype), *first
+        last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report)
+        return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first
 
     def start(self, args):
-        """``(carry, body, row, (percussions at the first node, outcome there))``: what the loop over the stored intervals starts with,
-        its body, the row of a carry.
-        """
-        system, times, q0, u0, *_ = args
+        """The `Loop` over the stored intervals."""
+        system, times, q0, *_ = args
         t0, dt, t1 = times
         dtype = q0.dtype
         prepared = self.scheme.prepare(system, dt)
@@ -431,38 +445,54 @@ class _History:
             def advance(*args):
                 return self.scheme.step(*args, self.solver)
 
-        def step(leaves, limit, k):
+        every = self.save_every
+
+        def step(carry, k):
+            leaves, limit, total = carry
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
             t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
             state, info = advance(prepared, t, dt, before)
             events = sensitivities.events(self.scheme, prepared, t, dt, before, state)
             limit = jnp.where(k == 0, blow_up(before, state), limit)
-            return _freeze(state), limit, Record(state.P, info.iterations, info.residual, outcome(state, info, limit), info.contact, events)
-
-        def interval(leaves, limit, k):
-            """Advance from stored node k to the next."""
-            if self.save_every == 1:
-                return step(leaves, limit, k)
-
-            def body(carry, j):
-                leaves, limit, total = carry
-                leaves, limit, record = step(leaves, limit, k * self.save_every + j)
-                return (leaves, limit, _accumulate(total, record)), None
-
-            return _loop(body, (leaves, limit, nothing), self.save_every, recompute=self.checkpoint)[0]
-
-        def body(carry, k):
-            # A row is that of the node a step starts from, which the carry holds: stored on arrival, XLA would compute the
-            # whole step once for each entry of the row.
-            leaves, limit, _ = carry
-            leaves, limit, record = interval(leaves, limit, k)
-            return (leaves, limit, _freeze(record)), row(carry)
+            record = Record(state.P, info.iterations, info.residual, outcome(state, info, limit), info.contact, events)
+            if every > 1:
+                total = jax.tree.map(lambda none, x: jnp.where(k % every == 0, none, x), nothing, _thaw(total, shapes[1]))
+                record = _accumulate(total, record)
+            return _freeze(state), limit, _freeze(record)
 
         def row(carry):
             state, record = _thaw((carry[0], carry[2]), shapes)
             return _pack((self.node(state), record), dtype)
 
-        return (_freeze(state), jnp.full((), jnp.inf, dtype), _freeze(nothing)), body, row, (state.P, outcome(state, info).astype(dtype))
+        def final(carry):
+            return _pack(_thaw(carry[0], shapes[0]), dtype)
+
+        carry, first = (_freeze(state), jnp.full((), jnp.inf, dtype), _freeze(nothing)), (state.P, outcome(state, info).astype(dtype))
+        loop = Loop(carry, self.interval(step), row, final, first)
+        if jax.default_backend() != "cpu":
+            return loop
+        # The carry of a kernel is one vector, which starts with the row: what is many arrays costs the runtime a call for each.
+        held, width = (*shapes, jax.ShapeDtypeStruct((), dtype)), jax.eval_shape(row, carry).size
+
+        def packed(carry):
+            state, record = _thaw((carry[0], carry[2]), shapes)
+            return jnp.concatenate([row(carry), _pack((state, record, carry[1]), dtype)])
+
+        def unpacked(vector):
+            state, record, limit = jax.tree.map(lambda x: x[0], _unpack_rows(vector[None, width:], held))
+            return _freeze(state), limit, _freeze(record)
+
+        kernel = kernels.kernel(lambda vector, k: packed(step(unpacked(vector), k)), packed(carry), jnp.zeros((), int))
+        if kernel is None:
+            return loop
+        return Loop(packed(carry), self.interval(kernel), lambda vector: vector[:width], lambda vector: final(unpacked(vector)), first)
+
+    def interval(self, step):
+        """``step(carry, k)`` made into one from stored node k to the next."""
+        every = self.save_every
+        if every == 1:
+            return step
+        return lambda carry, k: _loop(lambda carry, j: (step(carry, k * every + j), None), carry, every, recompute=self.checkpoint)[0]
 
 
 def _accumulate(total, new):

@@ -1,5 +1,7 @@
 """Matrix products in a run: lowered to sums or rank-one updates, with the same values, and out of the library that ends a native loop."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,9 @@ import pytest
 from jax import lax
 
 import jaxnsd
-from jaxnsd import lanes
+from jaxnsd import SemismoothNewton, kernels, lanes, simulate
+from jaxnsd.models import CornerBlock
+from jaxnsd.schemes import Moreau
 
 #: Shapes and dimension numbers as of `lax.dot_general`: vectors, matrices, batches, several contracted axes, of sizes on either side of
 #: every limit.
@@ -71,3 +75,94 @@ def test_a_run_calls_no_library():
         text = jax.jit(function).lower(q0, u0).compile().as_text()
         for word in ("custom-call(", "ynn", " sort(", " scatter("):
             assert word not in text, word
+
+
+def everything(x, k, n, empty):
+    """What XLA has libraries for, small and large, branches, loops, whole numbers, an array that is empty and one that is not used."""
+    del n
+    matrix = 3 * jnp.eye(x.size)[::-1] + jnp.sin(jnp.outer(jnp.arange(x.size), x) + 1) / x.size + jnp.eye(x.size)
+    matrix = matrix.astype(x.dtype)
+    solved = jnp.linalg.solve(matrix, x)
+    lower = jax.scipy.linalg.solve_triangular(matrix, x, lower=True)
+    right = jax.lax.linalg.triangular_solve(matrix, x[None], left_side=False, lower=False, transpose_a=True)[0]
+    product = matrix @ jnp.cos(matrix) @ x
+    folded = jnp.sum(matrix * matrix), jnp.max(matrix, axis=0), jnp.min(matrix, axis=(0, 1))
+    branch = lax.cond(k > 2, lambda: jnp.sum(solved), lambda: jnp.cumsum(x)[-1])
+    y = lax.stop_gradient(x)
+    loop = lax.while_loop(lambda c: c[0] < k, lambda c: (c[0] + 1, jnp.sin(c[1]) + y[c[0]]), (jnp.zeros_like(k), y))[1]
+    parts = solved, lower, right, product / 1e2, folded[0] / 1e3 + folded[1], jnp.broadcast_to(folded[2] + branch, x.shape), loop
+    return jnp.tanh(sum(parts) / 10) + jnp.sum(empty), jnp.argmax(matrix[0]), x > 2
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_a_kernel_is_one_native_call_with_the_same_values_and_derivatives(monkeypatch, dtype):
+    monkeypatch.setattr(kernels, "LARGE", 0)
+    start, scale, empty = jnp.linspace(-1, 1, 70, dtype=dtype), jnp.asarray(0.9, dtype), jnp.zeros((0, 3), dtype)
+
+    def run(made):
+        def of(x, scale, empty):
+            step = made(lambda x, k: everything(scale * x, k, k, empty))
+            return lax.scan(lambda x, k: ((out := step(x, k))[0], out), x, jnp.arange(5))
+
+        return of
+
+    def as_kernel(step):
+        kernel = kernels.kernel(step, start, jnp.zeros((), int))
+        assert kernel is not None
+        return kernel
+
+    args = start, scale, empty
+    compiled = jax.jit(run(as_kernel)).lower(*args).compile()
+    assert "call(" in compiled.as_text() and 'xla_cpu_small_call="true"' in compiled.as_text()
+    wanted, tolerance = jax.jit(run(lambda step: step))(*args), 1e4 * float(jnp.finfo(dtype).eps)
+    for got, value in zip(jax.tree.leaves(compiled(*args)), jax.tree.leaves(wanted), strict=True):
+        assert got.dtype == value.dtype
+        np.testing.assert_allclose(got, value, rtol=0, atol=tolerance)
+    if dtype == jnp.float64:
+        both = [run(made) for made in (as_kernel, lambda step: step)]
+        gradients = [jax.jit(jax.grad(lambda scale, of=of: jnp.sum(of(start, scale, empty)[0])))(scale) for of in both]
+        np.testing.assert_allclose(*gradients, rtol=1e-9)
+        batches = [jax.jit(jax.vmap(lambda scale, of=of: of(start, scale, empty)[0]))(jnp.array([0.8, 0.9])) for of in both]
+        np.testing.assert_allclose(*batches, rtol=1e-9)
+
+
+def test_what_cannot_be_native_is_no_kernel(monkeypatch):
+    monkeypatch.setattr(kernels, "LARGE", 0)
+    x = jnp.ones(3)
+    assert kernels.kernel(lambda x: x + 1, x) is not None
+    assert kernels.kernel(lambda x: jnp.sort(x), x) is None
+    assert kernels.kernel(lambda x: lax.cond(x[0] > 0, jnp.sort, jnp.cos, x), x) is None
+    assert kernels.kernel(lambda x: jnp.linalg.eigh(jnp.outer(x, x))[0], x) is None
+    assert kernels.kernel(lambda x: jnp.linalg.solve(jnp.eye(2 * kernels.ROWS) + x[0], jnp.ones(2 * kernels.ROWS)), x) is None
+    large = jnp.ones(2 * kernels.GIVEN)
+    assert jax.jit(lambda large: kernels.kernel(lambda x: x + large[0], x) is None and large)(large) is not None
+    monkeypatch.undo()
+    assert kernels.kernel(lambda x: x + 1, x) is None  # a small one
+
+
+@pytest.mark.parametrize("save_every", [pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.oldest)])
+def test_a_run_in_kernels_is_the_run_without(monkeypatch, save_every):
+    system, q0, u0 = CornerBlock(e_N=0.4), *CornerBlock().initial_state()
+    args = system, Moreau(), q0, u0, 0.3, 1e-3
+
+    def run(system, **options):
+        return simulate(system, *args[1:], save_every=save_every, **options)
+
+    def slope(system, **options):
+        return jax.grad(lambda mu: jnp.sum(run(dataclasses.replace(system, mu=mu), **options).q[-1]))(jnp.asarray(0.3))
+
+    wanted, wanted_slope = run(system), slope(system)
+    monkeypatch.setattr(kernels, "LARGE", 0)
+    other = {"solver": SemismoothNewton(max_outer=21)}  # of no consequence here; a program that is not known yet
+    solution = run(system, **other)
+    for name in ("q", "u", "P_N", "P_F", "outcome", "events", "iterations"):
+        np.testing.assert_allclose(getattr(solution, name), getattr(wanted, name), rtol=0, atol=1e-10, err_msg=name)
+    assert solution.success and solution.count(jaxnsd.Event.IMPACT) > 0
+    further = simulate(system, Moreau(), None, None, 0.4, 1e-3, start=solution, save_every=save_every, **other)
+    assert further.success
+    np.testing.assert_allclose(slope(system, **other), wanted_slope, rtol=1e-8)
+    if save_every > 1:
+        return
+    stored = jax.grad(lambda mu: jnp.sum(run(dataclasses.replace(system, mu=mu), checkpoint=50, **other).q[-1]))(jnp.asarray(0.3))
+    np.testing.assert_allclose(stored, wanted_slope, rtol=1e-8)

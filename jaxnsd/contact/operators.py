@@ -66,9 +66,9 @@ def combined(A, G, B):
     n, m, _ = A.shape
     rows = G.reshape(n, m, n * m)
     product = sum(A[:, :, j, None] * rows[:, j, None, :] for j in range(m)).reshape(n * m, n, m)
-    # The blocks of B are written where they belong: row by row, each to the columns of its contact.
-    index = jnp.arange(n * m)
-    return product.at[index, index // m].add(B.reshape(n * m, m)).reshape(n * m, n * m)
+    # The blocks of B are added where they belong, by a mask: row by row, each to the columns of its contact.
+    own = (jnp.arange(n * m)[:, None] // m == jnp.arange(n))[:, :, None]
+    return (product + jnp.where(own, B.reshape(n * m, 1, m), 0)).reshape(n * m, n * m)
 
 
 def per_contact(x, n, d):
@@ -100,7 +100,7 @@ class Chain(NamedTuple):
 
         def blocks(shift, end):
             mask = jnp.roll(there, shift, axis=0)
-            mask = mask if end is None else mask.at[end].set(False)
+            mask = mask if end is None else mask & (jnp.arange(len(mask)) != end % len(mask))[:, None]
             entries = G[rows[:, :, None], jnp.roll(rows, shift, axis=0)[:, None, :]]
             return jnp.where(there[:, :, None] & mask[:, None, :], entries, 0)
 

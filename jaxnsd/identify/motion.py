@@ -35,7 +35,8 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     t0, dt = (jnp.asarray(x, dtype) for x in (t0, settings.dt))
     times = (t0, dt, t0 + parts * PART * dt)
     args = (anisotropy.isotropic(system), times, q0, u0, None)
-    carry, body, _, (_, first) = history.start(args)
+    loop = history.start(args)
+    _, first = loop.first
     n_q, n_u = q0.size, u0.size
     state, record = history.shapes(args)
     # Of a row, which holds the state of a node and the record of the interval before, the outcome is this entry.
@@ -47,7 +48,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     width = 0 if located is None else located.size
 
     def step(carry, k):
-        carry, out = body(carry, k)
+        carry, out = loop.body(carry, k)
         return carry, (jnp.concatenate([out[: n_q + n_u], out[before : before + width]]), out[place])
 
     def part(carry, i):
@@ -59,7 +60,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
 
         return lax.cond(i * PART * dt <= duration + dt, go, rest, carry)
 
-    _, (rows, outcome) = lax.scan(part, carry, jnp.arange(parts))
+    _, (rows, outcome) = lax.scan(part, loop.carry, jnp.arange(parts))
     rows, outcome = rows.reshape(parts * PART, n_q + n_u + width), outcome.reshape(-1)
     needed = jnp.arange(parts * PART) * dt <= duration + dt
     invalid = _parameters(system, times, q0).astype(dtype)

@@ -1,0 +1,275 @@
+"""Kernels: a step of a large system as one native function on a CPU.
+
+A small step and the loop around it are one native function, which XLA makes of a loop that touches few bytes (see `xla_flags`). A large
+step is made one by `kernel`, and the loop around it is left to the runtime: what LLVM spends on the inner loops of a function grows with
+the square of their number where one loop holds them all, and a call by the runtime is small beside a large step.
+
+A kernel has no libraries to call: what XLA would hand to one it does itself, and what it cannot do makes a step no kernel.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import core, lax
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+from jaxlib.mlir import ir
+
+from . import native
+
+#: Largest product of matrices, in multiplications, in a kernel.
+LARGEST = 1 << 24
+
+#: Operations on arrays, each a loop, from which on a step is a `kernel`. On the machine this was written on a kernel costs 5 microseconds a
+#: step; of a hopper (6100 operations) it takes the compilation from 39 to 10 CPU seconds, of a cube (3400) from 14 to 11.
+LARGE = 5700
+
+#: Entries of all arrays that a `kernel` is given, which it gets as one vector.
+GIVEN = 1 << 14
+
+_NAMES = """
+abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type broadcast_in_dim cbrt ceil checkpoint
+clamp closed_call concatenate cond convert_element_type copy cos cosh cummax cummin cumprod cumsum custom_jvp_call custom_linear_solve
+custom_vjp_call custom_vmap_call div dot_general dynamic_slice dynamic_update_slice eq erf exp exp2 expand_dims expm1 floor gather ge
+gt integer_pow iota is_finite jaxnsd_largest jaxnsd_rule jaxnsd_undefined jit le log log1p logistic lt lu_pivots_to_permutation max
+min mul name ne neg nextafter not platform_index optimization_barrier or pad pjit pow reduce_and reduce_max reduce_min reduce_or
+reduce_prod reduce_sum rem remat2 reshape rev round tile unstack rsqrt scan select_n shift_left shift_right_arithmetic
+shift_right_logical sign sin sinh slice split sqrt square squeeze stack stop_gradient sub tan tanh transpose while xor
+"""
+
+#: Operations that XLA compiles into a native function.
+NATIVE = frozenset(_NAMES.split())
+
+
+def _lu(a):
+    """`lax.linalg.lu`, for a kernel: row by row, with row exchanges."""
+    n = a.shape[0]
+    rows = jnp.arange(n)
+
+    def eliminate(k, carry):
+        a, pivots, order = carry
+        column = lax.dynamic_index_in_dim(a, k, 1, False)
+        at = jnp.argmax(jnp.where(rows >= k, jnp.abs(column), -1.0)).astype(pivots.dtype)
+
+        def exchanged(x):
+            first, second = lax.dynamic_index_in_dim(x, k, 0), lax.dynamic_index_in_dim(x, at, 0)
+            place = rows.reshape(-1, *(1,) * (x.ndim - 1))
+            return jnp.where(place == k, second, jnp.where(place == at, first, x))
+
+        a = exchanged(a)
+        row, column = lax.dynamic_index_in_dim(a, k, 0, False), lax.dynamic_index_in_dim(a, k, 1, False)
+        pivot = lax.dynamic_index_in_dim(row, k, 0, False)
+        factor = jnp.where(rows > k, column / jnp.where(pivot == 0, 1, pivot), 0)
+        a = jnp.where(
+            (rows == k)[None, :], jnp.where(rows > k, factor, column)[:, None], a - factor[:, None] * jnp.where(rows > k, row, 0)[None, :]
+        )
+        return a, jnp.where(rows == k, at, pivots), exchanged(order)
+
+    order = rows.astype(jnp.int32)
+    return lax.fori_loop(0, n, eliminate, (a, jnp.zeros_like(order), order))
+
+
+def _triangular_solve(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_diagonal):
+    """`lax.linalg.triangular_solve`, for a kernel: row by row."""
+    del conjugate_a
+    if not left_side:
+        a, b, lower = a.T, b.T, not lower
+    if transpose_a:
+        a, lower = a.T, not lower
+    n = a.shape[0]
+    rows = jnp.arange(n)
+
+    def substitute(i, x):
+        k = i if lower else n - 1 - i
+        row = lax.dynamic_index_in_dim(x, k, 0, False)
+        column = lax.dynamic_index_in_dim(a, k, 1, False)
+        if not unit_diagonal:
+            row = row / lax.dynamic_index_in_dim(column, k, 0, False)
+        rest = jnp.where((rows > k) if lower else (rows < k), column, 0)
+        return jnp.where((rows == k)[:, None], row[None, :], x - rest[:, None] * row[None, :])
+
+    x = lax.fori_loop(0, n, substitute, b)
+    return x if left_side else x.T
+
+
+def _lower_reduction(module, primitive, combine):
+    """The rule of a reduction in a kernel: XLA has a library for large ones, too."""
+
+    def fold(x, *, axes, **params):
+        axis = max(axes, key=lambda axis: x.shape[axis])
+        rest = tuple(a - (a > axis) for a in axes if a != axis)
+
+        def part(k):
+            entries = lax.dynamic_index_in_dim(x, k, axis, False)
+            return primitive.bind(entries, axes=rest, **params) if rest else entries
+
+        return lax.fori_loop(1, x.shape[axis], lambda k, total: combine(total, part(k)), part(0))
+
+    def rule(ctx, x, **params):
+        large = ctx.avals_in[0].size > native.SUM and params["axes"]
+        if not large:
+            ctx = ctx.replace(module_context=module)
+        return mlir.lower_fun(lambda x: (fold if large else primitive.bind)(x, **params), multiple_results=False)(ctx, x)
+
+    return rule
+
+
+#: Reductions of which a kernel does large ones itself, and how two parts are combined.
+REDUCTIONS = {lax.reduce_sum_p: lax.add, lax.reduce_max_p: lax.max, lax.reduce_min_p: lax.min}
+
+#: What of LAPACK's a kernel does itself, up to so many rows: {primitive: its rule}.
+FACTORS, ROWS = {lax.linalg.lu_p: _lu, lax.linalg.triangular_solve_p: _triangular_solve}, 256
+
+
+def kernel(function, *args):
+    """``function``, compiled on a CPU into one native function of its own where that is possible and pays; None where not.
+
+    ``args`` are examples of its arguments, arrays. Of transformations of a kernel nothing is left of it: its derivative, and what `vmap`
+    makes of it, are ordinary operations.
+    """
+    jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    given = [isinstance(x, core.Tracer) for x in jaxpr.consts]
+    leaves = [x for x, g in zip(jaxpr.consts, given, strict=True) if g]
+    size = _loops(jaxpr.jaxpr)
+    if size is None or size < LARGE or sum(x.size for x in leaves) > GIVEN:
+        return None
+    outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
+
+    def flat(*args):
+        moving = iter(args)
+        consts = [next(moving) if g else x for x, g in zip(jaxpr.consts, given, strict=True)]
+        return jaxpr_as_fun(jaxpr.replace(consts=consts))(*moving)
+
+    def bound(*args):
+        return jax.tree.unflatten(jax.tree.structure(shapes), _kernel.bind(*leaves, *args, function=flat, outs=outs))
+
+    return bound
+
+
+def _loops(jaxpr):
+    """Number of operations on arrays, those of inner functions included; None where an operation is not `NATIVE`."""
+    total = 0
+    for equation in jaxpr.eqns:
+        name, params, avals = equation.primitive.name, equation.params, [x.aval for x in equation.invars]
+        if name not in NATIVE and not (equation.primitive in FACTORS and _is_small_matrix(avals[0])):
+            return None
+        if name == "dot_general" and native.size_of_product(params["dimension_numbers"], *avals)[0] > LARGEST:
+            return None
+        if name == "jaxnsd_rule":
+            # A function of Python's, which says what it consists of unless it was made by `vmap`.
+            inner = [getattr(params["function"], "jaxpr", None)]
+        else:
+            inside = params["jaxprs"].solve if name == "custom_linear_solve" else list(params.values())
+            inner = [getattr(x, "jaxpr", x) for x in jax.tree.leaves(inside) if hasattr(x, "eqns")]
+        sizes = [x and _loops(x) for x in inner]
+        if None in sizes:
+            return None
+        total += sum(sizes) if inner else any(x.aval.size > 1 for x in equation.outvars)
+    return total
+
+
+def _is_small_matrix(aval):
+    return aval.ndim == 2 and max(aval.shape) <= ROWS and jnp.issubdtype(aval.dtype, jnp.floating)
+
+
+_kernel = Primitive("jaxnsd_kernel")
+_kernel.multiple_results = True
+
+
+def _value(*args, function, outs):
+    del outs
+    return list(function(*args))
+
+
+def _jvp(primals, tangents, *, function, outs):
+    moves = [type(t) is not ad.Zero for t in tangents]
+
+    def of(*moving):
+        moving = iter(moving)
+        return list(function(*(next(moving) if m else x for x, m in zip(primals, moves, strict=True))))
+
+    def chosen(values):
+        return [x for x, m in zip(values, moves, strict=True) if m]
+
+    if not any(moves):
+        return _kernel.bind(*primals, function=function, outs=outs), [ad.Zero(x.to_tangent_aval()) for x in outs]
+    return jax.jvp(of, chosen(primals), chosen(tangents))
+
+
+def _batch(args, axes, *, function, outs):
+    del outs
+    out = jax.vmap(function, tuple(axes))(*args)
+    return out, [0] * len(out)
+
+
+def _lower(ctx, *args, function, outs):
+    """A call of a native function.
+
+    Its arguments come as one vector of a kind, and it returns a part of each: XLA cannot do with an argument that is not used.
+    """
+    if tuple(ctx.module_context.platforms) != ("cpu",):
+        return mlir.lower_fun(function, multiple_results=True)(ctx, *args)
+    kinds = sorted({x.dtype for x in ctx.avals_in if x.size}, key=str)
+
+    def inside(*vectors):
+        at, pieces = dict.fromkeys(kinds, 0), []
+        for s in ctx.avals_in:
+            if not s.size:
+                pieces.append(jnp.zeros(s.shape, s.dtype))
+                continue
+            start = at[s.dtype]
+            pieces.append(vectors[kinds.index(s.dtype)][start : start + s.size].reshape(s.shape))
+            at[s.dtype] = start + s.size
+        return [*function(*pieces), *(x[:1] for x in vectors)]
+
+    inside = jax.jit(inside)
+
+    def call(*args):
+        args = [_by_the_runtime(x) if jnp.issubdtype(x.dtype, jnp.integer) and not x.ndim else x for x in args]
+        vectors = [jnp.concatenate([jnp.ravel(x) for x in args if x.dtype == kind]) for kind in kinds]
+        return _call.bind(*vectors, function=inside)[: len(outs)]
+
+    return mlir.lower_fun(call, multiple_results=True)(ctx, *args)
+
+
+def _by_the_runtime(k):
+    """``k``, a whole number, in a way that keeps a loop with the runtime: with a sort, which is never done, it is not made native."""
+    return lax.cond(k == -1, lambda k: lax.sort(jnp.stack([k, k + 1]))[0], lambda k: k, k)
+
+
+_call = Primitive("jaxnsd_call")
+_call.multiple_results = True
+_call.def_abstract_eval(lambda *args, function: [core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(function, *args)])
+
+
+def _lower_factors(rule):
+    """The rule of a primitive of `FACTORS`."""
+
+    def several(*args, pivot_size=None, use_magma=None, **params):
+        del pivot_size, use_magma
+        out = rule(*args, **params)
+        return out if isinstance(out, tuple) else (out,)
+
+    return mlir.lower_fun(several, multiple_results=True)
+
+
+def _lower_call(ctx, *args, function):
+    """The call, without what XLA has libraries for inside."""
+
+    def rules(module):
+        yield from ((primitive, _lower_factors(rule)) for primitive, rule in FACTORS.items())
+        yield from ((primitive, _lower_reduction(module, primitive, combine)) for primitive, combine in REDUCTIONS.items())
+
+    out = native.lower_fun(function, rules, LARGEST)(ctx, *args)
+    call = jax.tree.leaves(out)[0].owner
+    # What XLA's own pass marks loops with that it makes native.
+    flags = {"xla_cpu_small_call": "true", "inlineable": "false"}
+    call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({key: ir.StringAttr.get(value) for key, value in flags.items()})
+    return out
+
+
+mlir.register_lowering(_call, _lower_call)
+_kernel.def_impl(_value)
+_kernel.def_abstract_eval(lambda *args, function, outs: list(outs))
+mlir.register_lowering(_kernel, _lower)
+ad.primitive_jvps[_kernel] = _jvp
+batching.primitive_batchers[_kernel] = _batch
