@@ -21,7 +21,7 @@ from .results import EXPLANATION, Event, Outcome
 from .schemes.base import Scheme, nothing_to_solve
 from .system import System
 
-#: A velocity larger than this multiple of what the initial state and its change in the first step suggest counts as a blow-up.
+#: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
 
 #: Steps of an innermost loop. Its buffers are small, which lets XLA's CPU backend compile it into one native loop (see `xla_flags`).
@@ -414,18 +414,16 @@ class _History:
 
     def start(self, args):
         """The `Loop` over the stored intervals."""
-        system, times, q0, *_ = args
+        system, times, q0, u0, *_ = args
         t0, dt, t1 = times
         dtype = q0.dtype
         prepared = self.scheme.prepare(system, dt)
+        accelerations = jnp.abs(system.h(t0, q0, u0)) / jnp.diagonal(system.M(t0, q0, u0))
+        speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
+        limit = BLOW_UP * lax.stop_gradient(speeds)
+        limit = jnp.where(limit > 0, limit, jnp.inf)
 
-        def blow_up(before, after):
-            """Limit of the velocities, from the first step."""
-            span, change = jnp.abs(t1 - t0), jnp.max(jnp.abs(after.u - before.u))
-            limit = BLOW_UP * (jnp.max(jnp.abs(before.u)) + jnp.max(jnp.abs(before.q)) / span + change * (span / dt))
-            return lax.stop_gradient(jnp.where(limit > 0, limit, jnp.inf))
-
-        def outcome(state, info, limit=jnp.inf):
+        def outcome(state, info):
             speed = jnp.max(jnp.abs(state.u))
             finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
             code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
@@ -448,39 +446,36 @@ class _History:
         every = self.save_every
 
         def step(carry, k):
-            leaves, limit, total = carry
+            leaves, total = carry
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
             t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
             state, info = advance(prepared, t, dt, before)
             events = sensitivities.events(self.scheme, prepared, t, dt, before, state)
-            limit = jnp.where(k == 0, blow_up(before, state), limit)
-            record = Record(state.P, info.iterations, info.residual, outcome(state, info, limit), info.contact, events)
+            record = Record(state.P, info.iterations, info.residual, outcome(state, info), info.contact, events)
             if every > 1:
                 total = jax.tree.map(lambda none, x: jnp.where(k % every == 0, none, x), nothing, _thaw(total, shapes[1]))
                 record = _accumulate(total, record)
-            return _freeze(state), limit, _freeze(record)
+            return _freeze(state), _freeze(record)
 
         def row(carry):
-            state, record = _thaw((carry[0], carry[2]), shapes)
+            state, record = _thaw(carry, shapes)
             return _pack((self.node(state), record), dtype)
 
         def final(carry):
             return _pack(_thaw(carry[0], shapes[0]), dtype)
 
-        carry, first = (_freeze(state), jnp.full((), jnp.inf, dtype), _freeze(nothing)), (state.P, outcome(state, info).astype(dtype))
+        carry, first = _freeze((state, nothing)), (state.P, outcome(state, info).astype(dtype))
         loop = Loop(carry, self.interval(step), row, final, first)
         if jax.default_backend() != "cpu":
             return loop
         # The carry of a kernel is one vector, which starts with the row: what is many arrays costs the runtime a call for each.
-        held, width = (*shapes, jax.ShapeDtypeStruct((), dtype)), jax.eval_shape(row, carry).size
+        width = jax.eval_shape(row, carry).size
 
         def packed(carry):
-            state, record = _thaw((carry[0], carry[2]), shapes)
-            return jnp.concatenate([row(carry), _pack((state, record, carry[1]), dtype)])
+            return jnp.concatenate([row(carry), _pack(_thaw(carry, shapes), dtype)])
 
         def unpacked(vector):
-            state, record, limit = jax.tree.map(lambda x: x[0], _unpack_rows(vector[None, width:], held))
-            return _freeze(state), limit, _freeze(record)
+            return _freeze(jax.tree.map(lambda x: x[0], _unpack_rows(vector[None, width:], shapes)))
 
         kernel = kernels.kernel(lambda vector, k: packed(step(unpacked(vector), k)), packed(carry), jnp.zeros((), int))
         if kernel is None:

@@ -4,8 +4,9 @@ A time step is a loop of a few hundred operations on a few bytes. XLA's CPU runt
 whole loop touches fewer bytes than a threshold, 1 kB by default: then it compiles the loop into one native function, which runs a
 single trajectory ten to forty times as fast. The threshold can be set by the environment only, before the first computation.
 
-One native function of a large step, and of its gradient above all, takes LLVM more than in proportion to compile: a lower threshold, 131072
-say, leaves such loops to the runtime (README, Compilation). The loops of a gradient of the rotating ball touch some 80 kB, those of the
+One native function of a large step, and of its gradient above all, takes LLVM more than in proportion to compile. A large step is
+therefore a function of its own, in a loop of the runtime (see `kernels`); for gradients of large systems a lower threshold, 131072 say,
+leaves the loops to the runtime (README, Compilation). The loops of a gradient of the rotating ball touch some 80 kB, those of the
 slider-crank 700 kB, those of a run of the cube, with the globalization of its solver in a branch, between 1 and 4 MB.
 
 Nothing else changes, and results agree to round-off. ``JAXNSD_XLA_FLAGS=0`` leaves the environment alone; a threshold that is already

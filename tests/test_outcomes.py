@@ -100,8 +100,7 @@ def test_blow_up_is_found_at_its_step():
         q += dt * u
         u -= dt * stiffness * q
         speeds.append(abs(u))
-    # 1e10 times the initial speed and what the change in the first step makes of it over the run.
-    step = int(np.argmax(np.array(speeds) > 1e10 * (1 + 10 * (1 + speeds[0]))))
+    step = int(np.argmax(np.array(speeds) > 1e10))
     codes = np.asarray(solution.outcome)
     assert 0 < step < 9 and np.all(codes[:step] == 0) and np.all(codes[step:] == Outcome.DIVERGED)
     with pytest.raises(SimulationError, match=rf"DIVERGED in step {step + 1} of 10 \(t = {dt * (step + 1):.6g} s\).*dt < 2 / omega"):

@@ -67,7 +67,7 @@ def combined(A, G, B):
     rows = G.reshape(n, m, n * m)
     product = sum(A[:, :, j, None] * rows[:, j, None, :] for j in range(m)).reshape(n * m, n, m)
     # The blocks of B are added where they belong, by a mask: row by row, each to the columns of its contact.
-    own = (jnp.arange(n * m)[:, None] // m == jnp.arange(n))[:, :, None]
+    own = (jnp.arange(n * m)[:, None] // m == jnp.arange(n)[None, :])[:, :, None]
     return (product + jnp.where(own, B.reshape(n * m, 1, m), 0)).reshape(n * m, n * m)
 
 
