@@ -15,25 +15,26 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
 from . import native
+from .lanes import chosen, replaced
 
 #: Largest product of matrices, in multiplications, in a kernel.
 LARGEST = 1 << 24
 
 #: Operations on arrays, each a loop, from which on a step is a `kernel`. On the machine this was written on a kernel costs 5 microseconds a
-#: step; of a hopper (6100 operations) it takes the compilation from 39 to 10 CPU seconds, of a cube (3400) from 14 to 11.
+#: step; of a hopper (6100 operations) it takes the compilation, tracing aside, from 39 to 10 CPU seconds, of a cube (3400) from 14 to 11.
 LARGE = 5700
 
 #: Entries of all arrays that a `kernel` is given, which it gets as one vector.
 GIVEN = 1 << 14
 
 _NAMES = """
-abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type broadcast_in_dim cbrt ceil checkpoint
-clamp closed_call concatenate cond convert_element_type copy cos cosh cummax cummin cumprod cumsum custom_jvp_call custom_linear_solve
-custom_vjp_call custom_vmap_call div dot_general dynamic_slice dynamic_update_slice eq erf exp exp2 expand_dims expm1 floor gather ge
-gt integer_pow iota is_finite jaxnsd_largest jaxnsd_rule jaxnsd_undefined jit le log log1p logistic lt lu_pivots_to_permutation max
-min mul name ne neg nextafter not platform_index optimization_barrier or pad pjit pow reduce_and reduce_max reduce_min reduce_or
-reduce_prod reduce_sum rem remat2 reshape rev round tile unstack rsqrt scan select_n shift_left shift_right_arithmetic
-shift_right_logical sign sin sinh slice split sqrt square squeeze stack stop_gradient sub tan tanh transpose while xor
+abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type broadcast_in_dim cbrt ceil checkpoint clamp
+closed_call concatenate cond convert_element_type copy cos cosh cummax cummin cumprod cumsum custom_jvp_call custom_linear_solve
+custom_vjp_call custom_vmap_call div dot_general dynamic_slice dynamic_update_slice eq erf exp exp2 expand_dims expm1 floor gather ge gt
+integer_pow iota is_finite jaxnsd_largest jaxnsd_rule jaxnsd_undefined jit le log log1p logistic lt lu_pivots_to_permutation max min mul
+name ne neg nextafter not optimization_barrier or pad pjit platform_index pow reduce_and reduce_max reduce_min reduce_or reduce_prod
+reduce_sum rem remat2 reshape rev round rsqrt scan select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice
+split sqrt square squeeze stack stop_gradient sub tan tanh tile transpose unstack while xor
 """
 
 #: Operations that XLA compiles into a native function.
@@ -128,16 +129,15 @@ def kernel(function, *args):
     """
     jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     given = [isinstance(x, core.Tracer) for x in jaxpr.consts]
-    leaves = [x for x, g in zip(jaxpr.consts, given, strict=True) if g]
+    leaves = chosen(jaxpr.consts, given)
     size = _loops(jaxpr.jaxpr)
     if size is None or size < LARGE or sum(x.size for x in leaves) > GIVEN:
         return None
     outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
 
     def flat(*args):
-        moving = iter(args)
-        consts = [next(moving) if g else x for x, g in zip(jaxpr.consts, given, strict=True)]
-        return jaxpr_as_fun(jaxpr.replace(consts=consts))(*moving)
+        consts = replaced(jaxpr.consts, given, args[: len(leaves)])
+        return jaxpr_as_fun(jaxpr.replace(consts=consts))(*args[len(leaves) :])
 
     def bound(*args):
         return jax.tree.unflatten(jax.tree.structure(shapes), _kernel.bind(*leaves, *args, function=flat, outs=outs))
@@ -184,15 +184,11 @@ def _jvp(primals, tangents, *, function, outs):
     moves = [type(t) is not ad.Zero for t in tangents]
 
     def of(*moving):
-        moving = iter(moving)
-        return list(function(*(next(moving) if m else x for x, m in zip(primals, moves, strict=True))))
-
-    def chosen(values):
-        return [x for x, m in zip(values, moves, strict=True) if m]
+        return list(function(*replaced(primals, moves, moving)))
 
     if not any(moves):
         return _kernel.bind(*primals, function=function, outs=outs), [ad.Zero(x.to_tangent_aval()) for x in outs]
-    return jax.jvp(of, chosen(primals), chosen(tangents))
+    return jax.jvp(of, chosen(primals, moves), chosen(tangents, moves))
 
 
 def _batch(args, axes, *, function, outs):

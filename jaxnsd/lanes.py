@@ -88,17 +88,17 @@ def _value(*args, run):
     if run.begin:
         jax.debug.callback(functools.partial(run.begin, math.prod(level.size for level in run.levels)))
     if run.quick:
-        return list(run.quick(stored, _chosen(args, run.linear)))
+        return list(run.quick(stored, chosen(args, run.linear)))
     if not run.levels:
         return list(run.function(*args))
     (size, mapped), *inner = run.levels
-    moving = _chosen(args, mapped)
+    moving = chosen(args, mapped)
     strands = run.strands or STRANDS
     strands = strands if size >= 2 * strands else 1
     bounds = [size * i // strands for i in range(strands + 1)]
 
     def member(moving):
-        return _value(*_replaced(args, mapped, moving), run=replace(run.alone(), levels=tuple(inner), begin=None))
+        return _value(*replaced(args, mapped, moving), run=replace(run.alone(), levels=tuple(inner), begin=None))
 
     parts = [lax.map(member, [x[a:b] for x in moving]) for a, b in itertools.pairwise(bounds)]
     return [jnp.concatenate(pieces) if strands > 1 else pieces[0] for pieces in zip(*parts, strict=True)]
@@ -116,13 +116,13 @@ def _jvp(primals, tangents, *, run):
     args, _ = run.split(primals)
     n, whole = len(args), run.alone()
     moves = [type(t) is not ad.Zero for t in tangents[:n]]
-    directions = _chosen(tangents[:n], moves)
+    directions = chosen(tangents[:n], moves)
 
     def push(*xs):
-        of = lambda *moving: whole.function(*_replaced(xs[:n], moves, moving))  # noqa: E731
-        return jax.jvp(of, tuple(_chosen(xs[:n], moves)), tuple(xs[n:]))[1]
+        of = lambda *moving: whole.function(*replaced(xs[:n], moves, moving))  # noqa: E731
+        return jax.jvp(of, tuple(chosen(xs[:n], moves)), tuple(xs[n:]))[1]
 
-    levels = tuple(Level(size, mapped + tuple(_chosen(mapped, moves))) for size, mapped in run.levels)
+    levels = tuple(Level(size, mapped + tuple(chosen(mapped, moves))) for size, mapped in run.levels)
     if not directions:
         out = _run.bind(*primals, run=run)
         return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
@@ -138,7 +138,7 @@ def _jvp(primals, tangents, *, run):
 
     def forward(*args):
         nonlocal tree
-        value, back = jax.vjp(lambda *moving: run.function(*_replaced(args, moves, moving)), *_chosen(args, moves))
+        value, back = jax.vjp(lambda *moving: run.function(*replaced(args, moves, moving)), *chosen(args, moves))
         residuals, tree = jax.tree.flatten(back)
         return [*value, *residuals]
 
@@ -158,22 +158,22 @@ def _transpose(cotangents, *args, run):
     args, stored = run.split(args)
     moves = [ad.is_undefined_primal(x) for x in args]
     stays = [not m for m in moves]
-    known, k = _chosen(args, stays), sum(stays)
+    known, k = chosen(args, stays), sum(stays)
     # Of the arguments that come back: which batches they are mapped over.
     mapped = [[level.mapped[i] for level in run.levels] for i, m in enumerate(moves) if m]
     avals = [x.aval if m else jax.typeof(x) for x, m in zip(args, moves, strict=True)]
-    shapes = [core.ShapedArray(x.shape[sum(of) :], x.dtype) for x, of in zip(_chosen(avals, moves), mapped, strict=True)]
+    shapes = [core.ShapedArray(x.shape[sum(of) :], x.dtype) for x, of in zip(chosen(avals, moves), mapped, strict=True)]
     outs = _shapes(*avals, run=run)
     cotangents = [jnp.zeros(s.shape, s.dtype) if type(c) is ad.Zero else c for c, s in zip(cotangents, outs, strict=True)]
     whole = run.alone()
 
     def pull(*xs):
         def of(*moving):
-            return list(whole.function(*_replaced(_replaced(moves, stays, xs[:k]), moves, moving)))
+            return list(whole.function(*replaced(replaced(moves, stays, xs[:k]), moves, moving)))
 
         return jax.vjp(of, *(jnp.zeros(s.shape, s.dtype) for s in shapes))[1](list(xs[k:]))
 
-    levels = tuple(Level(size, tuple(_chosen(mapped, stays)) + (True,) * len(cotangents)) for size, mapped in run.levels)
+    levels = tuple(Level(size, tuple(chosen(mapped, stays)) + (True,) * len(cotangents)) for size, mapped in run.levels)
     turned = Run(
         jax.jit(pull), tuple(shapes), run.lockstep, (False,) * k + (True,) * len(cotangents), levels, begin=run.begin, strands=run.strands
     )
@@ -190,7 +190,7 @@ def _batch(args, axes, *, run):
     size = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None)
     args, stored = run.split(args)
     mapped, moved = run.split([axis is not None for axis in axes])
-    at_one_point = any(run.linear) and not any(_chosen(mapped, [not x for x in run.linear]))
+    at_one_point = any(run.linear) and not any(chosen(mapped, [not x for x in run.linear]))
     if run.lockstep or at_one_point:
         # Many directions at one point: lockstep does the work of the point once.
         return _wider(args, stored, mapped, moved, size, run)
@@ -204,7 +204,7 @@ def _wider(args, stored, mapped, moved, size, run):
     depth = [sum(level.mapped[i] for level in run.levels) for i in range(len(args))]
     inside = [jnp.moveaxis(x, 0, d) if m else x for x, m, d in zip(args, mapped, depth, strict=True)]
     axes, of_stored = ([0 if m else None for m in flags] for flags in (mapped, moved))
-    shared = [not m for m in _chosen(mapped, run.linear)]
+    shared = [not m for m in chosen(mapped, run.linear)]
 
     def back(stored, cotangents):
         out = jax.vmap(run.back, (of_stored, 0), axis_size=size)(stored, cotangents)
@@ -215,20 +215,21 @@ def _wider(args, stored, mapped, moved, size, run):
         function=jax.vmap(run.function, tuple(axes), axis_size=size),
         outs=tuple(core.ShapedArray((size, *s.shape), s.dtype) for s in run.outs),
         back=run.back and back,
-        quick=run.quick and jax.vmap(run.quick, (of_stored, _chosen(axes, run.linear)), axis_size=size),
+        quick=run.quick and jax.vmap(run.quick, (of_stored, chosen(axes, run.linear)), axis_size=size),
     )
     out = _run.bind(*inside, *stored, run=wide)
     return out, [len(run.levels)] * len(out)
 
 
-def _chosen(values, mask):
+def chosen(values, mask):
+    """Those of ``values`` that the mask has."""
     return [x for x, m in zip(values, mask, strict=True) if m]
 
 
-def _replaced(values, chosen, new):
-    """``values`` with those that are chosen replaced, in order, by ``new``."""
+def replaced(values, mask, new):
+    """``values`` with those of the mask replaced, in order, by ``new``."""
     new = iter(new)
-    return [next(new) if c else x for x, c in zip(values, chosen, strict=True)]
+    return [next(new) if m else x for x, m in zip(values, mask, strict=True)]
 
 
 def _varies(shape):

@@ -52,7 +52,7 @@ def _with(module, parameters):
     return module.replace(lowering_parameters=parameters, **fresh)
 
 
-def _lower_product(module, largest=LARGEST):
+def _lower_product(module, largest):
     """The rule of a product; one that stays as it is is lowered as in ``module``."""
 
     def rule(ctx, left, right, **params):

@@ -453,9 +453,11 @@ class _History:
             events = sensitivities.events(self.scheme, prepared, t, dt, before, state)
             record = Record(state.P, info.iterations, info.residual, outcome(state, info), info.contact, events)
             if every > 1:
-                total = jax.tree.map(lambda none, x: jnp.where(k % every == 0, none, x), nothing, _thaw(total, shapes[1]))
-                record = _accumulate(total, record)
+                record = _accumulate(_thaw(total, shapes[1]), record)
             return _freeze(state), _freeze(record)
+
+        def emptied(carry):
+            return carry[0], _freeze(nothing)
 
         def row(carry):
             state, record = _thaw(carry, shapes)
@@ -465,7 +467,7 @@ class _History:
             return _pack(_thaw(carry[0], shapes[0]), dtype)
 
         carry, first = _freeze((state, nothing)), (state.P, outcome(state, info).astype(dtype))
-        loop = Loop(carry, self.interval(step), row, final, first)
+        loop = Loop(carry, self.interval(step, emptied), row, final, first)
         if jax.default_backend() != "cpu":
             return loop
         # The carry of a kernel is one vector, which starts with the row: what is many arrays costs the runtime a call for each.
@@ -480,14 +482,19 @@ class _History:
         kernel = kernels.kernel(lambda vector, k: packed(step(unpacked(vector), k)), packed(carry), jnp.zeros((), int))
         if kernel is None:
             return loop
-        return Loop(packed(carry), self.interval(kernel), lambda vector: vector[:width], lambda vector: final(unpacked(vector)), first)
+        interval = self.interval(kernel, lambda vector: packed(emptied(unpacked(vector))))
+        return Loop(packed(carry), interval, lambda vector: vector[:width], lambda vector: final(unpacked(vector)), first)
 
-    def interval(self, step):
-        """``step(carry, k)`` made into one from stored node k to the next."""
+    def interval(self, step, emptied):
+        """``step(carry, k)`` made into one from stored node k to the next, which starts from ``emptied(carry)``, without a record."""
         every = self.save_every
         if every == 1:
             return step
-        return lambda carry, k: _loop(lambda carry, j: (step(carry, k * every + j), None), carry, every, recompute=self.checkpoint)[0]
+
+        def interval(carry, k):
+            return _loop(lambda carry, j: (step(carry, k * every + j), None), emptied(carry), every, recompute=self.checkpoint)[0]
+
+        return interval
 
 
 def _accumulate(total, new):

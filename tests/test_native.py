@@ -1,4 +1,4 @@
-"""Matrix products in a run: lowered to sums or rank-one updates, with the same values, and out of the library that ends a native loop."""
+"""Matrix products in a run, lowered to what stays out of a library, and kernels: the same values and derivatives, native loops."""
 
 import dataclasses
 
