@@ -16,6 +16,9 @@ from . import native, thresholds
 #: Largest matrix, in rows, that is unpacked into scalars, and largest one that is inverted by vectorized Gauss-Jordan elimination.
 UNROLL, GAUSS_JORDAN = 4, 32
 
+#: Largest matrix, in rows, that is eliminated with a choice of pivots.
+PIVOTED = 96
+
 #: Largest array of a loop's carry, in entries, that is carried as single scalars.
 CARRY = 16
 
@@ -155,6 +158,26 @@ def lu(a, *, guard=False):
     return lambda b: jax.scipy.linalg.lu_solve(factors, b)
 
 
+def pivoted(a):
+    """`lu` with its guard, of a JAX array, and of all diagonal entries the largest first as a pivot, up to `PIVOTED` rows.
+
+    Of rows that depend on each other those are kept that are best told apart. Taken in their own order, two that are nearly dependent may
+    be kept before a third one that is not, and the solution of rows that contradict each other a little is as large as that is small.
+    """
+    n = a.shape[0]
+    if n > PIVOTED:
+        return lu(a, guard=True)
+
+    def eliminate(_, carry):
+        a, left = carry
+        diagonal = jnp.sum(jnp.where(jnp.eye(n, dtype=bool), a, 0), axis=1)
+        k = jnp.argmax(jnp.where(left, jnp.abs(diagonal), -1))
+        return _eliminated(a, k, True), left & (jnp.arange(n) != k)
+
+    inverse, _ = lax.fori_loop(0, n, eliminate, (a, jnp.ones(n, bool)))
+    return lambda b: matmul(inverse, b)
+
+
 def _invert_pivot(pivot, guard):
     if not guard:
         return 1 / pivot
@@ -168,16 +191,18 @@ def _inverse(a, guard):
     if n <= UNROLL:
         return pack(_lu_unpacked(unpack(a), guard)(unpack(jnp.eye(n, dtype=a.dtype))))
 
-    def pivot(k, a):
-        unit = jnp.arange(n) == k
-        row, column = lax.dynamic_index_in_dim(a, k, 0, False), lax.dynamic_index_in_dim(a, k, 1, False)
-        inverse_pivot = _invert_pivot(lax.dynamic_index_in_dim(row, k, 0, False), guard)
-        row = jnp.where(unit, inverse_pivot, row * inverse_pivot)
-        column = jnp.where(unit, 0, column)
-        rest = jnp.where(unit[None, :], 0, a) - column[:, None] * row[None, :]
-        return jnp.where(unit[:, None], row[None, :], rest)
+    return lax.fori_loop(0, n, lambda k, a: _eliminated(a, k, guard), a)
 
-    return lax.fori_loop(0, n, pivot, a)
+
+def _eliminated(a, k, guard):
+    """``a`` after the step of Gauss-Jordan elimination in place that has its pivot in row and column k."""
+    unit = jnp.arange(a.shape[0]) == k
+    row, column = lax.dynamic_index_in_dim(a, k, 0, False), lax.dynamic_index_in_dim(a, k, 1, False)
+    inverse_pivot = _invert_pivot(lax.dynamic_index_in_dim(row, k, 0, False), guard)
+    row = jnp.where(unit, inverse_pivot, row * inverse_pivot)
+    column = jnp.where(unit, 0, column)
+    rest = jnp.where(unit[None, :], 0, a) - column[:, None] * row[None, :]
+    return jnp.where(unit[:, None], row[None, :], rest)
 
 
 def _lu_unpacked(a, guard):

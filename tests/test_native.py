@@ -10,7 +10,7 @@ from jax import lax
 
 import jaxnsd
 from jaxnsd import SemismoothNewton, kernels, lanes, simulate
-from jaxnsd.models import CornerBlock
+from jaxnsd.models import CornerBlock, RotatingBall
 from jaxnsd.schemes import Moreau
 
 #: Shapes and dimension numbers as of `lax.dot_general`: vectors, matrices, batches, several contracted axes, of sizes on either side of
@@ -141,9 +141,15 @@ def test_what_cannot_be_native_is_no_kernel(monkeypatch):
     assert kernels.kernel(lambda x: x + 1, x) is None  # a small one
 
 
-@pytest.mark.parametrize("save_every", [pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.oldest)])
-def test_a_run_in_kernels_is_the_run_without(monkeypatch, save_every):
-    system, q0, u0 = CornerBlock(e_N=0.4), *CornerBlock().initial_state()
+@pytest.mark.parametrize(
+    "system, start, save_every",
+    [
+        pytest.param(RotatingBall(e_N=0.4), ([0.0, 0.3, 0.0], [0.0, 0.0, 20.0]), 5, marks=pytest.mark.oldest, id="ball"),
+        pytest.param(CornerBlock(e_N=0.4), CornerBlock().initial_state(), 1, marks=pytest.mark.slow, id="block"),
+    ],
+)
+def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_every):
+    q0, u0 = (jnp.asarray(x) for x in start)
     args = system, Moreau(), q0, u0, 0.3, 1e-3
 
     def run(system, **options):
@@ -153,6 +159,7 @@ def test_a_run_in_kernels_is_the_run_without(monkeypatch, save_every):
         return jax.grad(lambda mu: jnp.sum(run(dataclasses.replace(system, mu=mu), **options).q[-1]))(jnp.asarray(0.3))
 
     wanted, wanted_slope = run(system), slope(system)
+    assert abs(wanted_slope) > 1e-4
     monkeypatch.setattr(kernels, "LARGE", 0)
     other = {"solver": SemismoothNewton(max_outer=21)}  # of no consequence here; a program that is not known yet
     solution = run(system, **other)

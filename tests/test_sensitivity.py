@@ -1,5 +1,7 @@
 """Derivatives through impacts: against those of the exact motion, in closed form or by its own autodiff, and falling with the step."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from test_examples import load
 
 import jaxnsd
 from jaxnsd import simulate
-from jaxnsd.models import BouncingBall
+from jaxnsd.models import BouncingBall, CornerBlock, Cube
 
 example = load("gradient_evidence")
 G, Thrown = example.G, example.Particle
@@ -104,6 +106,43 @@ def test_at_rest_the_derivative_is_that_of_the_rest(scheme):
 
     for derivative in jax.jit(jax.vmap(jax.jacfwd(final)))(jnp.linspace(0.9, 1.1, 20)):
         np.testing.assert_allclose(derivative, 0, atol=1e-12)
+
+
+def block(tilt, mu):
+    """A block in the plane just above the floor that slides at 1 m/s, and the speed gained when it is lifted to its corners."""
+    system = dataclasses.replace(CornerBlock(), mu=mu, e_N=0.3)
+    q0, _ = system.initial_state(angle=tilt)
+    return system, q0 + jnp.array([0.0, 1e-4, 0.0]), jnp.array([1.0, 0.0, 0.0])
+
+
+def cube(tilt, mu):
+    """A cube likewise, tilted about two axes and turned about the vertical."""
+    system = dataclasses.replace(Cube(), mu=mu, e_F=0.05)
+    p = jnp.stack([jnp.ones(()), 0.5 * tilt, 0.3 * tilt, 0.3 * jnp.ones(())])
+    p = p / jnp.linalg.norm(p)
+    height = -jnp.min(system.gap(0.0, jnp.concatenate([jnp.zeros(3), p])))
+    return system, jnp.concatenate([jnp.stack([0.0, 0.0, height + 1e-4]), p]), jnp.zeros(6).at[0].set(1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [block, cube])
+def test_a_body_that_falls_and_slides_to_rest(start):
+    """It goes v^2/(2 mu g), on two or four corners, of which friction and restitution say more than it has velocities."""
+
+    def way(mu, tilt):
+        system, q0, u0 = start(tilt, mu)
+        return simulate(system, jaxnsd.Moreau(), q0, u0, 0.8, 1e-3).q[:, 0]
+
+    mu, tilts = 0.3, jnp.array([0.0, 1e-6, 1e-4, 1e-3, 5e-3])
+    both = jax.jit(jax.vmap(lambda mu, tilt: jax.jvp(lambda mu: way(mu, tilt), (mu,), (1.0,)), (None, 0)))
+    x, slope = both(mu, tilts)
+    np.testing.assert_allclose(x[:, -1], 1 / (2 * mu * G), rtol=2e-2)
+    np.testing.assert_allclose(slope[:, -1], -1 / (2 * mu**2 * G), rtol=2e-2)
+    # From sliding on, nothing grows in it: at rest the derivative is what it was when the body came to rest.
+    assert np.abs(slope).max() < 1.02 / (2 * mu**2 * G)
+    np.testing.assert_allclose(slope[:, -300:], np.tile(slope[:, -1:], 300), rtol=0, atol=1e-6)
+    difference = (both(mu + 1e-4, tilts)[0] - both(mu - 1e-4, tilts)[0])[:, -1] / 2e-4
+    np.testing.assert_allclose(slope[:, -1], difference, rtol=1e-2)
 
 
 @pytest.mark.slow

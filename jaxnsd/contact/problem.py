@@ -218,4 +218,9 @@ def response(problem, z, xi, dxi, dmu, dleast=None):
             along = sum(disc.direction[:, j] * stick_F[:, j] for j in range(size))
             slip_F = slip_F + where(slip, disc.curvature, zero)[:, None] * (stick_F - along[:, None] * disc.direction)
         parts.append(where(disc.stick[:, None], stick_F, slip_F))
-    return linalg.lu(newton_matrix(problem, r, modes), guard=True)(join(rhs_N, beside(parts, dxi_F)))
+    matrix, rhs = newton_matrix(problem, r, modes), join(rhs_N, beside(parts, dxi_F))
+    if n == 1:
+        return linalg.lu(matrix, guard=True)(rhs)
+    # Contacts of one body may be redundant: a box at rest has twelve rows, of which six are left.
+    dz = linalg.pivoted(linalg.pack(matrix))(linalg.pack(rhs))
+    return linalg.unpack(dz) if linalg.is_unpacked(rhs) else dz
