@@ -202,6 +202,14 @@ def test_words_for_what_the_data_do_not_say(posed):
     assert np.isinf(found.standard_errors[:2]).all() and np.isfinite(found.standard_errors[2:]).all()
 
 
+def test_what_has_no_effect_holds_nothing_up(posed):
+    """A column of round-off, as that of the mass of a ball in free fall: the bound on a step is for the others."""
+    H, g = np.diag([1e4, 4.0, 1e-26, 1e4]), np.array([-1e2, 1.0, 1e-12, 0.0])
+    equations = identify.normal.NormalEquations(posed, {"H": H[None], "g": g[None]}, np.arange(1), np.ones(1, bool))
+    for fixed, expected in ((None, [1e-2, -0.25, 0, 0]), (np.array([True, False, False, False]), [0, -0.25, 0, 0])):
+        assert_allclose(equations.step(0.0, fixed, 1.0)[0], expected, rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.slow
 def test_what_has_no_effect_is_said():
     of = problem(camera(0), fit=["mass", "stiffness", "e_N", "colour", "measurement.scale", "measurement.delay"])

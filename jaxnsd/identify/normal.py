@@ -6,6 +6,9 @@ step costs one small solve for each trajectory and one with ``A - sum B_k C_k^-1
 
 import numpy as np
 
+#: Unknowns whose columns are shorter than this part of the longest have no effect.
+NOTHING = 1e-9
+
 
 class NormalEquations:
     """Sum of linearized items.
@@ -70,8 +73,9 @@ class NormalEquations:
         """
         S, s, back = self.reduced(damping)
         scale = np.diag(self.A)
-        # What has no effect is left where it is.
-        free = scale > 0 if fixed is None else (scale > 0) & ~fixed
+        # What has no effect is left where it is: a column of round-off would ask for an endless step, and shorten all others.
+        free = scale > NOTHING**2 * np.max(scale, initial=0.0)
+        free = free if fixed is None else free & ~fixed
         dz = np.zeros(self.p)
         if free.any():
             D = np.sqrt(scale[free])

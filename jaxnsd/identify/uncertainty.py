@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import betainc
 
+from .normal import NOTHING
+
 #: Eigenvalues of J^T J, its columns scaled to one, below this are zero: half of the digits of a number, since it is a square.
 RANK = 1e-10
 
@@ -79,7 +81,7 @@ def _inverse(problem, S):
     p, warnings = problem.size, []
     names = _coordinates(problem.unknowns)
     size = np.sqrt(np.maximum(np.diag(S), 0))
-    none = size <= 1e-9 * max(size.max(), 1e-300)
+    none = size <= NOTHING * max(size.max(), 1e-300)
     for name in dict.fromkeys(name for name, nothing in zip(names, none, strict=True) if nothing):
         warnings.append(f"{name} has no effect on what was measured: the data say nothing about it, and it stays near its first guess")
     covariance, undetermined, some = np.zeros((p, p)), none.copy(), ~none
