@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 
 import jaxnsd
 from jaxnsd import identify, progress
+from jaxnsd.identify import convergence
 
 pytest.importorskip("blackjax")
 
@@ -166,12 +167,12 @@ def normal(w):
     return -0.5 * jnp.sum((w / jnp.array([1.0, 10.0])) ** 2)
 
 
-def walked(lockstep, draws, bar):
+def walked(lockstep, draws, bar, fast=50):
     """Draws of `normal`, two chains."""
     first, step = sampler._sampler(normal, 0.8)
     starts = jnp.array([[3.0, 5.0], [-3.0, 5.0]])
     chains = jax.vmap(first)(starts, jax.vmap(normal)(starts), jax.vmap(jax.grad(normal))(starts))
-    phases = [sampler.FAST] * 50 + ([sampler.SLOW] * 99 + [sampler.LAST]) + [sampler.FAST] * 50 + [sampler.DRAW] * draws
+    phases = [sampler.FAST] * 50 + ([sampler.SLOW] * 99 + [sampler.LAST]) + [sampler.FAST] * fast + [sampler.DRAW] * draws
     with jax.numpy_rank_promotion("allow"):
         return sampler._walked(step, jax.random.split(jax.random.key(0), 2), chains, phases, lockstep, bar)
 
@@ -201,8 +202,25 @@ def test_an_interrupted_run_gives_the_draws_that_there_are():
     (w, *_), interrupted = walked(False, 1_000_000, Bar())
     assert interrupted and 100 <= w.shape[1] < 900_000 and np.all(np.isfinite(w))
     limit = -1
-    with pytest.raises(KeyboardInterrupt):  # in the warm-up
-        walked(False, 1_000_000, Bar())
+    with pytest.raises(KeyboardInterrupt):
+        walked(False, 100, Bar(), fast=1_000_000)  # in the warm-up
+
+
+@pytest.mark.slow
+def test_convergence_is_that_of_blackjax():
+    """Of chains with memory, one of which is off, or wider, or neither; and of steps, which have ties."""
+    from blackjax import ess_bulk, ess_tail, rhat
+
+    x = np.random.default_rng(0).normal(size=(4, 501, 4))
+    for k in range(1, 501):
+        x[:, k] += [0.0, 0.9, 0.5, -0.5] * x[:, k - 1]
+    x[1, :, 1] += 1
+    x[2, :, 2] *= 3
+    x[..., 3] = np.round(x[..., 3])
+    for ours, theirs in ((convergence.r_hat, rhat), (convergence.effective, ess_bulk), (convergence.effective_tail, ess_tail)):
+        with jax.numpy_rank_promotion("allow"):
+            assert_allclose(ours(x[:, :500, :3]), theirs(x[:, :500, :3]), rtol=0.02)
+        assert np.all(np.isfinite(ours(x)))
 
 
 @pytest.mark.parametrize(
@@ -221,6 +239,7 @@ def test_a_flat_prior_is_flat_over_the_parameter(transform, value, volume):
     assert_allclose(sampler.log_prior(unknowns, None, jnp.asarray(unknowns.first())), volume(value), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_flat_prior_of_a_symmetric_matrix_is_flat_over_its_independent_entries():
     J = np.array([[2.0, 0.1, -0.2], [0.1, 1.5, 0.3], [-0.2, 0.3, 1.0]])
     unknowns = identify.unknowns.Unknowns({"J": J}, {"J": identify.Inertia()})

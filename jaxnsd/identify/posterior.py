@@ -14,6 +14,7 @@ from jax import lax
 
 from .. import interrupts
 from .. import progress as bars
+from . import convergence
 from .evaluate import Evaluator, Point
 from .result import Result
 from .solvers import REVERSE
@@ -169,7 +170,6 @@ def posterior(
     scale; and for arguments that make no sense.
     """
     try:
-        import blackjax
         from blackjax.adaptation.window_adaptation import build_schedule
     except ImportError as error:
         raise ImportError("identify.posterior needs blackjax: pip install 'jaxnsd[posterior]'") from error
@@ -187,7 +187,7 @@ def posterior(
         flat = jax.jit(jax.vmap(result.problem.unknowns.flat))
         z, local = density.apart(mode + w @ factor.T)
         samples = np.asarray(flat(z.reshape(-1, z.shape[2]))).reshape(*z.shape[:2], -1)
-        diagnostics = [np.atleast_1d(f(samples)) for f in (blackjax.rhat, blackjax.ess_bulk, blackjax.ess_tail)]
+        diagnostics = [f(samples) for f in (convergence.r_hat, convergence.effective, convergence.effective_tail)]
     return Posterior(
         problem=result.problem,
         z=z,
