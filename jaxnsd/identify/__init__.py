@@ -7,6 +7,7 @@ print(result), result.report("report.png")
 
 from .data import FreeState, MultipleShooting, OneStep, Trajectory, Windows
 from .fit import fit
+from .posterior import Posterior, posterior
 from .problem import Problem
 from .profile import Profile, profile
 from .result import Result
@@ -24,6 +25,7 @@ __all__ = [
     "MultipleShooting",
     "OneStep",
     "Positive",
+    "Posterior",
     "Problem",
     "Profile",
     "PseudoInertia",
@@ -34,6 +36,7 @@ __all__ = [
     "Windows",
     "fit",
     "inertia_of",
+    "posterior",
     "profile",
     "pseudo_inertia",
 ]

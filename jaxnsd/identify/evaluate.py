@@ -78,20 +78,27 @@ class Evaluator:
         n = len(pieces)
         return [{name: np.concatenate([part[name] for part in out[i * n : (i + 1) * n]]) for name in out[0]} for i in range(len(points))]
 
-    def _chunk(self, kind, point, numbers):
-        # The last chunk is filled up, so that it is the same program: with its first item, of which nothing is looked at.
+    def filled(self, numbers):
+        """Numbers and items of a chunk, of which the last is filled up, so that it is the same program: with its first item, unseen."""
         filled = np.concatenate([numbers, np.repeat(numbers[:1], self.chunk - len(numbers))])
         items = {name: x[filled] for name, x in self.items.items()}
         items["mask"] = items["mask"] & (np.arange(self.chunk) < len(numbers))[:, None, None]
         if len(numbers) < self.chunk:
             items["length"] = np.where(np.arange(self.chunk) < len(numbers), items["length"], 0)
+        return filled, items
+
+    def _chunk(self, kind, point, numbers):
+        filled, items = self.filled(numbers)
         limit = (self.limit,) if kind == "linearized" else ()
-        out = self._program(kind)(point.z, point.local[filled], point.local[self.next[filled]], items, *limit)
+        out = self.program(kind)(point.z, point.local[filled], point.local[self.next[filled]], items, *limit)
         out = jax.device_get(out)
         return {name: x[: len(numbers)] for name, x in out.items()}
 
-    def _program(self, kind):
-        """The compiled function of a chunk, which all evaluators of a problem share."""
+    def program(self, kind):
+        """The compiled function ``(z, local, local of what follows, items, limit of "linearized")`` of a chunk.
+
+        All evaluators of a problem share it.
+        """
         key = kind, self.lockstep
         if key not in self.problem.programs:
             function, lockstep = getattr(self, f"_{kind}"), self.lockstep
