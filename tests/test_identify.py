@@ -1,5 +1,6 @@
 """Identification: known parameters come back from simulated data with the errors that it says, and what the data do not say it says."""
 
+import copy
 import dataclasses
 
 import jax
@@ -139,6 +140,8 @@ def test_parameters_delay_and_scale_come_back_within_their_errors(fitted):
     assert_allclose(fitted.intervals.mean(1), fitted.values, rtol=1e-2)
     assert_allclose(np.diag(fitted.correlation), 1)
     assert_allclose(fitted.rms(), 1, atol=0.4)
+    wide = dataclasses.replace(fitted, covariance_by_trajectory=25 * fitted.covariance)
+    assert "up to 5 times as large" in wide.warnings[0] and "covariance_by_trajectory" in str(wide)
 
 
 def test_report_and_words(fitted, tmp_path):
@@ -151,8 +154,16 @@ def test_report_and_words(fitted, tmp_path):
 def test_profile_agrees_with_the_interval_where_the_loss_is_a_parabola(fitted):
     profile = identify.profile(fitted, "e_N", 5)
     assert_allclose(profile.interval, fitted.intervals[1], atol=0.1 * fitted.standard_errors[1] * 4)
+    assert not profile.warnings
     with pytest.raises(ValueError, match="'colour' is not a number that was fitted"):
         identify.profile(fitted, "colour")
+    # From beside the best, a profile finds it, and says so; its interval is about it.
+    k = 1
+    z = fitted.z.copy()
+    z[k] += 2 * (fitted.problem.unknowns.list[k].transform.inverse(fitted.intervals[k, 1])[0] - z[k])
+    beside = identify.profile(dataclasses.replace(fitted, z=z), "e_N", np.linspace(*fitted.intervals[k], 5))
+    assert "the loss is lower than that of the result" in beside.warnings[0] and np.min(beside.increase) == 0
+    assert_allclose(beside.interval, fitted.intervals[k], atol=0.1 * fitted.standard_errors[k] * 4)
 
 
 def test_validation_checkpoint_and_resume(posed, tmp_path):
@@ -196,6 +207,10 @@ def test_words_for_what_the_data_do_not_say(posed):
     assert_allclose(found.standard_errors[:2], [12.0 / 100, 0.25 / 2], rtol=1e-6)
     assert "measurement.delay has no effect on what was measured" in found.warnings[0]
     assert np.isinf(found.standard_errors[2]) and np.isfinite(found.standard_errors[[0, 1, 3]]).all()
+    blind = copy.copy(posed)
+    blind.settings = dataclasses.replace(posed.settings, scheme=jaxnsd.Moreau(), sensitivity="discrete")
+    said = identify.uncertainty.of(blind, posed.unknowns.first(), S, 50.0, 104).warnings[0]
+    assert "does not see times of impacts" in said and "has no effect" not in said
     tied = 1e4 * np.array([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
     found = identify.uncertainty.of(posed, posed.unknowns.first(), tied, 50.0, 104)
     assert "do not determine one combination" in found.warnings[0]

@@ -11,6 +11,9 @@ from .solvers import LevenbergMarquardt, Request
 #: 95 % quantile of chi^2 with one degree of freedom.
 LEVEL = 3.841
 
+#: An increase below minus this is a better fit than the result: less is what a fit leaves.
+BETTER = 0.1
+
 
 @dataclass(frozen=True, eq=False)
 class Profile:
@@ -18,13 +21,15 @@ class Profile:
 
     values (n,) at which it was held; increase (n,): by how much twice the negative logarithm of the likelihood grows there, residuals
     scaled to the noise that they show; interval (2,): where that is 3.841, the 95 % interval, infinite where the values do not reach it.
-    An interval that differs from that of `Result.intervals` says that the loss is no parabola.
+    An interval that differs from that of `Result.intervals` says that the loss is no parabola. All of it is against the lowest cost there
+    is; where that is not the result's, but found on the way, ``warnings`` says at which value.
     """
 
     name: str
     values: np.ndarray
     increase: np.ndarray
     interval: np.ndarray
+    warnings: tuple[str, ...] = ()
 
 
 def profile(result: Result, name: str, values: np.ndarray | int = 9, *, solver: LevenbergMarquardt | None = None) -> Profile:
@@ -58,8 +63,15 @@ def profile(result: Result, name: str, values: np.ndarray | int = 9, *, solver: 
             z = point.z.copy()
             z[place] = held[k]
             point, costs[k] = _held(problem, evaluator, solver, items, train, Point(z, point.local), place)
-    increase = 2 * (costs - base) / scale
-    return Profile(name, values, increase, _crossings(values, increase, best))
+    increase, warnings = 2 * (costs - base) / scale, ()
+    lowest = np.nanmin(increase, initial=0.0)
+    if lowest < -BETTER:
+        best, increase = float(values[np.nanargmin(increase)]), increase - lowest
+        warnings = (
+            f"at {name} = {best:.6g} the loss is lower than that of the result, by {-lowest:.3g} in units of the increase: the fit has not "
+            "found the best point, or the loss is rough; fit again from there",
+        )
+    return Profile(name, values, increase, _crossings(values, increase, best), warnings)
 
 
 def _slope(unknown, z):

@@ -9,6 +9,9 @@ import numpy as np
 from . import uncertainty
 from .normal import NormalEquations
 
+#: Errors by the scatter of trajectories that are so many times those by the residuals are said in a warning.
+SCATTER = 2.0
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
@@ -96,7 +99,19 @@ class Result:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences on what the data do not determine."""
-        return self.uncertainty.warnings
+        return (*self.uncertainty.warnings, *self._of_the_scatter())
+
+    def _of_the_scatter(self):
+        """A sentence where trajectories scatter by far more than their residuals say."""
+        if self.covariance_by_trajectory is None:
+            return
+        errors = np.sqrt(np.diag(self.covariance_by_trajectory))
+        times = np.max(errors / np.where(self.standard_errors > 0, self.standard_errors, np.inf), initial=0.0)
+        if times > SCATTER:
+            yield (
+                f"by the scatter from trajectory to trajectory standard errors are up to {times:.2g} times as large, see "
+                "covariance_by_trajectory: residuals of one trajectory are not independent, or the model is wrong"
+            )
 
     @property
     def residuals(self) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import betainc
 
+from ..schemes import LocatedImpacts
 from .normal import NOTHING
 
 #: Eigenvalues of J^T J, its columns scaled to one, below this are zero: half of the digits of a number, since it is a square.
@@ -83,7 +84,10 @@ def _inverse(problem, S):
     size = np.sqrt(np.maximum(np.diag(S), 0))
     none = size <= NOTHING * max(size.max(), 1e-300)
     for name in dict.fromkeys(name for name, nothing in zip(names, none, strict=True) if nothing):
-        warnings.append(f"{name} has no effect on what was measured: the data say nothing about it, and it stays near its first guess")
+        said = "has no effect on what was measured: the data say nothing about it, and it stays near its first guess"
+        if problem.settings.sensitivity == "discrete" and not isinstance(problem.settings.scheme, LocatedImpacts):
+            said = "stays near its first guess: sensitivity='discrete' sees no effect, but does not see times of impacts; try 'saltation'"
+        warnings.append(f"{name} {said}")
     covariance, undetermined, some = np.zeros((p, p)), none.copy(), ~none
     if not some.any():
         return covariance, undetermined, warnings
