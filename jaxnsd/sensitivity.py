@@ -229,7 +229,7 @@ class _Event:
         inertia = self.scheme.inertia(self.prepared, t, q, u, kinematics(self.system, t, q, u))
         G = linalg.pack(inertia.G)[n * d :, n * d :]
         r = jnp.where(resting, 1 / jnp.where(resting, jnp.diagonal(G), 1), 0)
-        solve = linalg.lu(jnp.where(resting[:, None], r[:, None] * jnp.where(resting, G, 0), jnp.eye(n, dtype=G.dtype)), guard=True)
+        solve = linalg.pivoted(jnp.where(resting[:, None], r[:, None] * jnp.where(resting, G, 0), jnp.eye(n, dtype=G.dtype)))
 
         none = jnp.zeros_like(jnp.concatenate([dP.P_g, dP.P_gamma]))
 
