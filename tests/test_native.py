@@ -145,7 +145,7 @@ def test_what_cannot_be_native_is_no_kernel(monkeypatch):
     "system, start, save_every",
     [
         pytest.param(RotatingBall(e_N=0.4), ([0.0, 0.3, 0.0], [0.0, 0.0, 20.0]), 5, marks=pytest.mark.oldest, id="ball"),
-        pytest.param(CornerBlock(e_N=0.4), CornerBlock().initial_state(), 1, marks=pytest.mark.slow, id="block"),
+        pytest.param(CornerBlock(e_N=0.4), CornerBlock().initial_state(), 1, marks=pytest.mark.long, id="block"),
     ],
 )
 def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_every):
