@@ -75,6 +75,7 @@ def gaussian(y, prior=(), wanted=()):
     return covariance @ A.T @ np.concatenate([(y - HEIGHT) / NOISE, [0], wanted]), covariance
 
 
+@pytest.mark.slow
 def test_of_a_linear_problem_it_is_the_gaussian(flight):
     y, result = flight
     posterior = identify.posterior(result, noise_scale=1.0, draws=400, warmup=150)
