@@ -2,11 +2,11 @@
 
     python examples/benchmarks/ensemble.py [--balls 1000000] [--woodpeckers 100000]
 
-The overhead is that of a run over the time of its blocks alone, called one after the other by the same threads. Each measurement is a
-process of its own, so that its peak of memory is its own too; peaks are of resident memory, with Python, JAX and the compiler.
+The overhead is the time that the cores are not within the compiled program: waiting, in Python, or reducing. It is told within one run, as
+two runs differ by more on a machine that others use too. Each measurement is a process of its own, so that its peak of memory is its own
+too; peaks are of resident memory, with Python, JAX and the compiler.
 """
 
-import concurrent.futures
 import dataclasses
 import json
 import os
@@ -16,7 +16,6 @@ import sys
 import time
 
 import jax
-import numpy as np
 
 from jaxnsd import Moreau, cli, ensemble
 from jaxnsd.ensemble import engine
@@ -50,27 +49,34 @@ def measured(model, n, workers):
 
 
 def overhead(model, chunks):
-    """Seconds of a run of so many chunks, and of its blocks alone, the best of three in turns."""
+    """Of a run of so many chunks: seconds, those of them for which the cores were not within the program, or reduced, and the chunk."""
     first, options = arguments(model, 1)
     sample = ensemble.Independent(first[0], options["sample"])
     times = {name: options[name] for name in ("t1", "dt")}
     job = engine._job(first[1], 2**20, first[3], sample, observe, REDUCE, None, 1, None, times)
-    program, size = job.compiled(job.block), job.block
     chunk = engine._default_chunk(job)
-    whole, alone = [], []
-    for _ in range(3):
-        start = time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-            blocks = (np.arange(k, k + size, dtype=np.uint32) for k in range(0, chunks * chunk, size))
-            list(threads.map(lambda index: jax.device_get(program(index, job.key, None, None)), blocks))
-        alone.append(time.perf_counter() - start)
-        engine_of = engine.executors.Engine(None, None)
-        driver = engine._Driver(dataclasses.replace(job, n=chunks * chunk), chunk, None, engine_of, False)
-        driver.job.compiled(size)  # found, not compiled again
-        start = time.perf_counter()
-        driver.run()
-        whole.append(time.perf_counter() - start)
-    return {"chunk": chunk, "alone": min(alone), "whole": min(whole)}
+    job = dataclasses.replace(job, n=chunks * chunk)
+    program = job.compiled(job.block)
+    spent = {"program": [], "reduce": []}
+
+    def timed(name, call):
+        def result(*args, **options):
+            start = time.perf_counter()
+            result = jax.block_until_ready(call(*args, **options))
+            spent[name].append(time.perf_counter() - start)
+            return result
+
+        return result
+
+    job._programs[job.block] = timed("program", program)
+    job.__dict__["reduce"] = timed("reduce", job.reduce)
+    start = time.perf_counter()
+    engine._Driver(job, chunk, None, engine.executors.Engine(None, None), False).run()
+    whole = time.perf_counter() - start
+    cores = os.cpu_count()
+    # What is reduced beside the program takes its core; so it is not time of the program.
+    engine_alone = cores * whole - sum(spent["program"]) + sum(spent["reduce"])
+    return {"chunk": chunk, "whole": whole, "engine": engine_alone / cores}
 
 
 def in_a_process(*call):
@@ -92,9 +98,9 @@ def main(argv=None):
         print(json.dumps({"measured": measured, "overhead": overhead}[name](*rest)))
         return 0
     for model in MODELS:
-        cost = in_a_process("overhead", model, 4)
-        chunk = cost["whole"] / 4
-        print(f"{model}: 4 chunks of {cost['chunk']} members, {chunk:.2f} s each; engine {100 * (cost['whole'] / cost['alone'] - 1):.1f} %")
+        cost = in_a_process("overhead", model, 16)
+        share = cost["engine"] / (cost["whole"] - cost["engine"])
+        print(f"{model}: 16 chunks of {cost['chunk']} members, {cost['whole'] / 16:.2f} s each; engine {100 * share:.1f} %")
     for model in MODELS:
         n = getattr(args, model)
         for workers in (None, 1, 2):

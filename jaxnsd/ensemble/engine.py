@@ -85,12 +85,12 @@ def run(
     observe:    function ``observe(system, solution) -> arrays``, traced: any pytree of arrays, such as ``{"q": solution.q[-1]}``
     reduce:     a `Reduction`, or a dict of them by name; default ``{"moments": Moments()}``
     points:     `Sobol`, `Halton` or `LatinHypercube`: points in the unit cube for the samples
-    chunk:      members that are in memory at once, in every worker, rounded up to whole blocks of up to 256, in which members are computed;
+    chunk:      members that are computed at once, in every worker, rounded up to whole blocks of up to 256, in which members are computed;
                 the default makes chunks of about 2^24 steps
     store:      directory, Zarr, that holds what is observed of every member (extra ``[ensemble]``). The same call goes on where it stopped
     resume:     True: there must be a store; False: there must be none; None: as it is
-    workers:    number of processes, spawned, which share the cores; default: this process. In a script the call then stands under
-                ``if __name__ == "__main__":``
+    workers:    number of processes, spawned, of a core each; default: this process, with all cores. In a script the call then stands
+                under ``if __name__ == "__main__":``
     executor:   any executor of `concurrent.futures` instead: a spawned process pool, Dask's ``Client.get_executor()``, mpi4py's pool
     devices:    number of devices of this process that share a chunk, by `jax.sharding`
     lockstep:   whether members advance together, which a GPU needs, or one by one; default: by the backend. In lockstep the bits of a

@@ -25,7 +25,6 @@ import jax
 
 from .. import pytrees
 from ..system import System
-from . import job as jobs
 from .store import Store
 
 #: Settings of JAX that a worker takes over.
@@ -45,9 +44,10 @@ class WorkerLostError(RuntimeError):
 # ---------------------------------------------------------------------------------------------------------------------- workers
 @dataclasses.dataclass(frozen=True)
 class Direct:
-    """A job for workers in this process."""
+    """A job for this process, which has all cores."""
 
     job: Any
+    alone = True
 
     def open(self):
         """The job."""
@@ -56,11 +56,12 @@ class Direct:
 
 @dataclasses.dataclass(frozen=True)
 class Parcel:
-    """A job for workers in other processes: bytes, and the settings of JAX that they are unpacked with."""
+    """A job for workers in other processes, of which each has a core: bytes, and the settings of JAX that they are unpacked with."""
 
     content: bytes
     settings: tuple
     name: str
+    alone = False
 
     def open(self):
         """The job; the one that was opened before where it is the same."""
@@ -109,7 +110,7 @@ def parcel(job, by_value):
 def work(parcel, k, first, count, chunk, points):
     """Compute chunk k, write it where there is a store, and return its `Part`."""
     job = parcel.open()
-    outcome, seen = job.compute(first, count, chunk, points)
+    outcome, seen = job.compute(first, count, chunk, points, parcel.alone)
     part = job.reduce(first, outcome, seen, check=k == 0)
     if job.store is not None:
         _store_of(job).write(k, outcome, seen)
@@ -124,24 +125,20 @@ def _store_of(job):
 
 # ------------------------------------------------------------------------------------------------------------------- executors
 def in_process():
-    """One thread beside the main one, which is free to look at signals."""
-    return concurrent.futures.ThreadPoolExecutor(1, "jaxnsd-ensemble")
+    """Two threads beside the main one, which is free to look at signals: what one reduces, the other need not wait for."""
+    return concurrent.futures.ThreadPoolExecutor(2, "jaxnsd-ensemble")
 
 
 def pool(workers, cache):
-    """Spawned processes, each with its part of the cores. ``cache``: directory in which they share what one of them compiled."""
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    return concurrent.futures.ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(threads, cache)
-    )
+    """Spawned processes, of a core each. ``cache``: directory in which they share what one of them compiled."""
+    return concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(cache,))
 
 
-def _begin(threads, cache):
+def _begin(cache):
     """A spawned worker starts."""
     # Ctrl-C in a terminal goes to all processes; the first one says what becomes of the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["NPROC"] = str(threads)  # threads of XLA, which is not started yet
-    jobs.THREADS = threads
+    os.environ["NPROC"] = "1"  # threads of XLA, which is not started yet
     if cache:
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

@@ -7,6 +7,7 @@ compiler cannot make a member's bits depend on the size of a chunk, on the numbe
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -28,9 +29,6 @@ from .reductions import leaf_name
 #: Steps of a block on a CPU, some ten milliseconds, and its largest size.
 BLOCK_STEPS, LARGEST_BLOCK = 2**17, 256
 
-#: Threads that compute the blocks of a chunk.
-THREADS = os.cpu_count() or 1
-
 #: Compiled programs that a process keeps.
 KEPT = 4
 
@@ -39,6 +37,9 @@ LISTED = 1000
 
 
 _compiled, _lock = collections.OrderedDict(), threading.Lock()
+
+#: Held by the chunk whose turn it is in a process that has the machine for itself.
+_turn = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -158,8 +159,12 @@ class Job:
         """Points (count, d) of members, or None."""
         return None if self.points is None else self._points(first, count)
 
-    def compute(self, first, count, chunk, points):
-        """``(outcome, observation)`` of members, arrays (count, ...) on the host."""
+    def compute(self, first, count, chunk, points, alone):
+        """``(outcome, observation)`` of members, arrays (count, ...) on the host. ``alone``: nobody else has the cores of this machine.
+
+        Then all cores compute blocks, and chunks are computed one after the other: all blocks of one before those of the next, so that no
+        core waits while the one before is reduced and stored. Otherwise a chunk is computed on its caller's thread.
+        """
         size = (self.block or -(-chunk // self.devices)) * self.devices
         with self.context():
             program = self.compiled(size)
@@ -169,17 +174,22 @@ class Job:
             rows = np.minimum(np.arange(start, start + size), count - 1)
             of_points = None if points is None else points[rows]
             with self.context():
-                return jax.device_get(program((first + rows).astype(np.uint32), self.key, of_points, self.theta))
+                return jax.tree.map(np.asarray, program((first + rows).astype(np.uint32), self.key, of_points, self.theta))
 
         starts = range(0, count, size)
-        threads = min(THREADS, len(starts)) if self.block and self.devices == 1 else 1
-        if threads == 1:
-            blocks = [block(start) for start in starts]
+        if alone and self.block and self.devices == 1:
+            with _turn:
+                futures = [self._threads.submit(block, start) for start in starts]
+            blocks = [future.result() for future in futures]
         else:
-            with concurrent.futures.ThreadPoolExecutor(threads) as executor:
-                blocks = list(executor.map(block, starts))
+            with _turn if alone else contextlib.nullcontext():
+                blocks = [block(start) for start in starts]
         outcome, seen = jax.tree.map(lambda *x: np.concatenate(x)[:count], *blocks)
         return outcome, seen
+
+    @functools.cached_property
+    def _threads(self):
+        return concurrent.futures.ThreadPoolExecutor(os.cpu_count(), "jaxnsd-block")
 
     def context(self):
         """With the precision of the thread that made the job."""
