@@ -5,12 +5,18 @@ step is made one by `kernel`, and the loop around it is left to the runtime: wha
 the square of their number where one loop holds them all, and a call by the runtime is small beside a large step.
 
 A kernel has no libraries to call: what XLA would hand to one it does itself, and what it cannot do makes a step no kernel.
+
+In forward mode value and derivative of a kernel are one kernel again, and so is what `vmap` makes of it. In reverse mode nothing is left of
+it but ordinary operations: what the way back needs of the way forward would be computed again in every kernel.
 """
+
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import core, lax
-from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
@@ -24,17 +30,21 @@ LARGEST = 1 << 24
 #: step; of a hopper (6100 operations) it takes the compilation, tracing aside, from 39 to 10 CPU seconds, of a cube (3400) from 14 to 11.
 LARGE = 5700
 
+#: Operations from which on the derivative of a step, of three times as many, is one.
+DIFFERENTIATED = LARGE // 3
+
 #: Entries of all arrays that a `kernel` is given, which it gets as one vector.
 GIVEN = 1 << 14
 
 _NAMES = """
 abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type broadcast_in_dim cbrt ceil checkpoint clamp
 closed_call concatenate cond convert_element_type copy cos cosh cummax cummin cumprod cumsum custom_jvp_call custom_linear_solve
-custom_vjp_call custom_vmap_call div dot_general dynamic_slice dynamic_update_slice eq erf exp exp2 expand_dims expm1 floor gather ge gt
-integer_pow iota is_finite jaxnsd_largest jaxnsd_rule jaxnsd_undefined jit le log log1p logistic lt lu_pivots_to_permutation max min mul
-name ne neg nextafter not optimization_barrier or pad pjit platform_index pow reduce_and reduce_max reduce_min reduce_or reduce_prod
-reduce_sum rem remat2 reshape rev round rsqrt scan select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice
-split sqrt square squeeze stack stop_gradient sub tan tanh tile transpose unstack while xor
+custom_vjp_call custom_vmap_call div dot_general dynamic_slice dynamic_update_slice empty empty2 eq erf exp exp2 expand_dims expm1 floor
+gather ge gt integer_pow iota is_finite jaxnsd_largest jaxnsd_rule jaxnsd_undefined jit le le_to log log1p logistic lt lt_to
+lu_pivots_to_permutation max min mul name ne neg nextafter not optimization_barrier or pad pjit platform_index pow reduce_and reduce_max
+reduce_min reduce_or reduce_precision reduce_prod reduce_sum rem remat2 reshape rev round rsqrt scan select_n shift_left
+shift_right_arithmetic shift_right_logical sign sin sinh slice split sqrt square squeeze stack stop_gradient sub tan tanh tile transpose
+unstack while xor
 """
 
 #: Operations that XLA compiles into a native function.
@@ -122,27 +132,53 @@ FACTORS, ROWS = {lax.linalg.lu_p: _lu, lax.linalg.triangular_solve_p: _triangula
 
 
 def kernel(function, *args):
-    """``function``, compiled on a CPU into one native function of its own where that is possible and pays; None where not.
+    """``function``, compiled on a CPU into one native function of its own where that pays, and so is its derivative in forward mode.
 
-    ``args`` are examples of its arguments, arrays. Of transformations of a kernel nothing is left of it: its derivative, and what `vmap`
-    makes of it, are ordinary operations.
+    None where it is not possible, or pays for neither. ``args`` are examples of its arguments, arrays.
     """
     jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     given = [isinstance(x, core.Tracer) for x in jaxpr.consts]
     leaves = chosen(jaxpr.consts, given)
     size = _loops(jaxpr.jaxpr)
-    if size is None or size < LARGE or sum(x.size for x in leaves) > GIVEN:
+    if size is None or size < DIFFERENTIATED or sum(x.size for x in leaves) > GIVEN:
         return None
-    outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
 
     def flat(*args):
         consts = replaced(jaxpr.consts, given, args[: len(leaves)])
         return jaxpr_as_fun(jaxpr.replace(consts=consts))(*args[len(leaves) :])
 
+    of = Kernel(flat, tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes)))
+
     def bound(*args):
-        return jax.tree.unflatten(jax.tree.structure(shapes), _kernel.bind(*leaves, *args, function=flat, outs=outs))
+        return jax.tree.unflatten(jax.tree.structure(shapes), _kernel.bind(*leaves, *args, of=of))
 
     return bound
+
+
+def at_once(jaxpr):
+    """``jaxpr``, closed, with kernels whose derivatives are kernels: they cannot be transposed."""
+
+    def changed(x):
+        if isinstance(x, ClosedJaxpr):
+            inner = changed(x.jaxpr)
+            return x if inner is x.jaxpr else ClosedJaxpr(inner, x.consts)
+        if isinstance(x, Jaxpr):
+            equations = [of_equation(equation) for equation in x.eqns]
+            same = all(a is b for a, b in zip(equations, x.eqns, strict=True))
+            return x if same else x.replace(eqns=equations)
+        if isinstance(x, (tuple, list)):
+            parts = [changed(part) for part in x]
+            return x if all(a is b for a, b in zip(parts, x, strict=True)) else type(x)(parts)
+        return x
+
+    def of_equation(equation):
+        params = equation.params
+        if equation.primitive is _kernel:
+            return equation.replace(params={"of": replace(params["of"], at_once=True)})
+        new = {name: changed(value) for name, value in params.items()}
+        return equation if all(new[name] is params[name] for name in params) else equation.replace(params=new)
+
+    return changed(jaxpr)
 
 
 def _loops(jaxpr):
@@ -156,7 +192,7 @@ def _loops(jaxpr):
             return None
         if name == "jaxnsd_rule":
             # A function of Python's, which says what it consists of unless it was made by `vmap`.
-            inner = [getattr(params["function"], "jaxpr", None)]
+            inner = [getattr(params["function"], "jaxpr", None) or jax.make_jaxpr(params["function"])(*avals).jaxpr]
         else:
             inside = params["jaxprs"].solve if name == "custom_linear_solve" else list(params.values())
             inner = [getattr(x, "jaxpr", x) for x in jax.tree.leaves(inside) if hasattr(x, "eqns")]
@@ -171,38 +207,73 @@ def _is_small_matrix(aval):
     return aval.ndim == 2 and max(aval.shape) <= ROWS and jnp.issubdtype(aval.dtype, jnp.floating)
 
 
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A function of arrays, and what is made of it."""
+
+    function: Any  # (*args) -> outs
+    outs: tuple  # their shapes
+    at_once: bool = False  # whether the derivative is a kernel, that of value and derivative
+    parts: tuple = ()  # pairs (a, o): the first o outs depend on the first a arguments alone
+
+
 _kernel = Primitive("jaxnsd_kernel")
 _kernel.multiple_results = True
 
 
-def _value(*args, function, outs):
-    del outs
-    return list(function(*args))
+def _value(*args, of):
+    return list(of.function(*args))
 
 
-def _jvp(primals, tangents, *, function, outs):
+def _jvp(primals, tangents, *, of):
     moves = [type(t) is not ad.Zero for t in tangents]
+    n = len(primals)
 
-    def of(*moving):
-        return list(function(*replaced(primals, moves, moving)))
+    def pushed(*args):
+        def function(*moving):
+            return list(of.function(*replaced(args[:n], moves, moving)))
+
+        return jax.jvp(function, tuple(chosen(args[:n], moves)), tuple(args[n:]))
 
     if not any(moves):
-        return _kernel.bind(*primals, function=function, outs=outs), [ad.Zero(x.to_tangent_aval()) for x in outs]
-    return jax.jvp(of, chosen(primals, moves), chosen(tangents, moves))
+        return _kernel.bind(*primals, of=of), [ad.Zero(x.to_tangent_aval()) for x in of.outs]
+    args = *primals, *chosen(tangents, moves)
+    if not of.at_once:
+        return pushed(*args)
+    floats = [jnp.issubdtype(x.dtype, jnp.floating) for x in of.outs]
+
+    def both(*args):
+        out, d_out = pushed(*args)
+        return [*out, *chosen(d_out, floats)]
+
+    outs, parts = (*of.outs, *chosen(of.outs, floats)), (*of.parts, (n, len(of.outs)))
+    out = _kernel.bind(*args, of=replace(of, function=both, outs=outs, parts=parts))
+    d_out = [ad.Zero(x.to_tangent_aval()) for x in of.outs]
+    return out[: len(of.outs)], replaced(d_out, floats, out[len(of.outs) :])
 
 
-def _batch(args, axes, *, function, outs):
-    del outs
-    out = jax.vmap(function, tuple(axes))(*args)
-    return out, [0] * len(out)
+def _batch(args, axes, *, of):
+    args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
+    size = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None)
+    axes = [None if axis is None else 0 for axis in axes]
+    # Of many directions at one point the value is that of the point.
+    alike = max((o for a, o in of.parts if axes[:a] == [None] * a), default=0)
+    out_axes = [None if i < alike else 0 for i in range(len(of.outs))]
+    many = jax.vmap(lambda *args: list(of.function(*args)), axes, out_axes, axis_size=size)
+    outs = tuple(x if axis is None else core.ShapedArray((size, *x.shape), x.dtype) for x, axis in zip(of.outs, out_axes, strict=True))
+    return _kernel.bind(*args, of=replace(of, function=many, outs=outs)), out_axes
 
 
-def _lower(ctx, *args, function, outs):
-    """A call of a native function.
+def _lower(ctx, *args, of):
+    """A call of a native function, or, where that does not pay, what it consists of.
 
     Its arguments come as one vector of a kind, and it returns a part of each: XLA cannot do with an argument that is not used.
     """
     if tuple(ctx.module_context.platforms) != ("cpu",):
+        return mlir.lower_fun(of.function, multiple_results=True)(ctx, *args)
+    jaxpr = jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in)
+    size, function, outs = _loops(jaxpr.jaxpr), jaxpr_as_fun(jaxpr), of.outs
+    if size is None or size < LARGE:
         return mlir.lower_fun(function, multiple_results=True)(ctx, *args)
     kinds = sorted({x.dtype for x in ctx.avals_in if x.size}, key=str)
 
@@ -265,7 +336,7 @@ def _lower_call(ctx, *args, function):
 
 mlir.register_lowering(_call, _lower_call)
 _kernel.def_impl(_value)
-_kernel.def_abstract_eval(lambda *args, function, outs: list(outs))
+_kernel.def_abstract_eval(lambda *args, of: list(of.outs))
 mlir.register_lowering(_kernel, _lower)
 ad.primitive_jvps[_kernel] = _jvp
 batching.primitive_batchers[_kernel] = _batch

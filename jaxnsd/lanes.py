@@ -28,11 +28,12 @@ from . import native
 STRANDS = min(os.cpu_count() or 1, 4)
 
 
-def run(function, args, *, lockstep=False, begin=None, strands=None):
+def run(function, args, *, lockstep=False, begin=None, strands=None, ahead=None):
     """``function(args)``, whose `vmap` maps the members of a batch one by one; derivatives in both modes do as well.
 
     What is differentiated returns arrays of floats. With ``lockstep`` a batch is one run with wider arrays. ``begin(members)``, or None,
-    is called on the host when a run of so many members begins. ``strands``, in place of `STRANDS`.
+    is called on the host when a run of so many members begins. ``strands``, in place of `STRANDS`. ``ahead(jaxpr)`` makes of what is
+    traced what derivatives in forward mode are made of.
     """
     leaves, tree = jax.tree.flatten(args)
     leaves = _alike([jnp.asarray(x) for x in leaves])
@@ -41,6 +42,8 @@ def run(function, args, *, lockstep=False, begin=None, strands=None):
     jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*plain)
     outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
     of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, strands=strands)
+    if ahead and (other := ahead(jaxpr)) is not jaxpr:
+        of = replace(of, ahead=jaxpr_as_fun(other))
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
 
 
@@ -66,6 +69,7 @@ class Run:
     begin: Any = None
     quick: Any = None  # (stored, arguments that are linear) -> outs, in place of the function
     strands: Any = None
+    ahead: Any = None  # the function where it is not transposed any more
 
     def split(self, args):
         """Arguments of the function, and what was stored."""
@@ -90,7 +94,7 @@ def _value(*args, run):
     if run.quick:
         return list(run.quick(stored, chosen(args, run.linear)))
     if not run.levels:
-        return list(run.function(*args))
+        return list((run.ahead or run.function)(*args))
     (size, mapped), *inner = run.levels
     moving = chosen(args, mapped)
     strands = run.strands or STRANDS
@@ -118,18 +122,21 @@ def _jvp(primals, tangents, *, run):
     moves = [type(t) is not ad.Zero for t in tangents[:n]]
     directions = chosen(tangents[:n], moves)
 
-    def push(*xs):
-        of = lambda *moving: whole.function(*replaced(xs[:n], moves, moving))  # noqa: E731
-        return jax.jvp(of, tuple(chosen(xs[:n], moves)), tuple(xs[n:]))[1]
+    def pushed(function):
+        def push(*xs):
+            of = lambda *moving: function(*replaced(xs[:n], moves, moving))  # noqa: E731
+            return jax.jvp(of, tuple(chosen(xs[:n], moves)), tuple(xs[n:]))[1]
+
+        # Jitted, so that the many transformations of it share what they trace.
+        return jax.jit(push)
 
     levels = tuple(Level(size, mapped + tuple(chosen(mapped, moves))) for size, mapped in run.levels)
     if not directions:
         out = _run.bind(*primals, run=run)
         return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
-    # Jitted, so that the many transformations of it share what they trace.
-    derivative = Run(
-        jax.jit(push), whole.outs, run.lockstep, (False,) * n + (True,) * len(directions), levels, begin=run.begin, strands=run.strands
-    )
+    linear = (False,) * n + (True,) * len(directions)
+    ahead = whole.ahead and pushed(whole.ahead)
+    derivative = Run(pushed(whole.function), whole.outs, run.lockstep, linear, levels, begin=run.begin, strands=run.strands, ahead=ahead)
     if run.levels or any(run.linear) or run.stores:
         out = _run.bind(*primals, run=run)
         d_out = _run.bind(*args, *directions, run=derivative)
@@ -149,7 +156,7 @@ def _jvp(primals, tangents, *, run):
     plain = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in args]
     outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *plain))
     k = len(outs) - len(run.outs)
-    out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k))
+    out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k, ahead=None))
     value, residuals = out[: len(run.outs)], out[len(run.outs) :]
     return value, _run.bind(*args, *directions, *residuals, run=replace(derivative, stored=k, back=jax.jit(back)))
 
@@ -213,6 +220,7 @@ def _wider(args, stored, mapped, moved, size, run):
     wide = replace(
         run,
         function=jax.vmap(run.function, tuple(axes), axis_size=size),
+        ahead=run.ahead and jax.vmap(run.ahead, tuple(axes), axis_size=size),
         outs=tuple(core.ShapedArray((size, *s.shape), s.dtype) for s in run.outs),
         back=run.back and back,
         quick=run.quick and jax.vmap(run.quick, (of_stored, chosen(axes, run.linear)), axis_size=size),

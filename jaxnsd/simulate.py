@@ -299,7 +299,7 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     lockstep = jax.default_backend() != "cpu" or max(q0.size, u0.size, *(P.size for P in first.P)) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     run = functools.partial(history.run, report=bar and bar.report)
-    rows, final, *first = lanes.run(run, args, lockstep=lockstep, begin=bar and bar.begin)
+    rows, final, *first = lanes.run(run, args, lockstep=lockstep, begin=bar and bar.begin, ahead=kernels.at_once)
     sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
     return dataclasses.replace(sol, residual=undefined(sol.residual, args))
@@ -357,6 +357,7 @@ class Loop(NamedTuple):
     row: Any  # of a carry
     final: Any  # the state of a carry, packed
     first: Any  # (percussions at the first node, outcome there)
+    large: bool = False  # whether a second copy of the body would be long to compile
 
     def body(self, carry, k):
         """Body of `_loop`."""
@@ -409,7 +410,7 @@ class _History:
         loop = self.start(args)
         n_stored = self.n_steps // self.save_every
         recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
-        last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report)
+        last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report, large=loop.large)
         return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first
 
     def start(self, args):
@@ -482,17 +483,18 @@ class _History:
         kernel = kernels.kernel(lambda vector, k: packed(step(unpacked(vector), k)), packed(carry), jnp.zeros((), int))
         if kernel is None:
             return loop
-        interval = self.interval(kernel, lambda vector: packed(emptied(unpacked(vector))))
-        return Loop(packed(carry), interval, lambda vector: vector[:width], lambda vector: final(unpacked(vector)), first)
+        interval = self.interval(kernel, lambda vector: packed(emptied(unpacked(vector))), large=True)
+        return Loop(packed(carry), interval, lambda vector: vector[:width], lambda vector: final(unpacked(vector)), first, large=True)
 
-    def interval(self, step, emptied):
+    def interval(self, step, emptied, large=False):
         """``step(carry, k)`` made into one from stored node k to the next, which starts from ``emptied(carry)``, without a record."""
         every = self.save_every
         if every == 1:
             return step
 
         def interval(carry, k):
-            return _loop(lambda carry, j: (step(carry, k * every + j), None), emptied(carry), every, recompute=self.checkpoint)[0]
+            body = lambda carry, j: (step(carry, k * every + j), None)  # noqa: E731
+            return _loop(body, emptied(carry), every, recompute=self.checkpoint, large=large)[0]
 
         return interval
 
@@ -535,10 +537,22 @@ def _unpack_rows(rows, shapes):
     return jax.tree.unflatten(tree, pieces)
 
 
-def _loop(body, carry, length, *, first=0, recompute=None, report=None):
+def _loop(body, carry, length, *, first=0, recompute=None, report=None, large=False):
     """`lax.scan` from ``first`` on: in groups of ``recompute`` whose insides reverse mode recomputes, with a report on the way."""
     # A group that divides the length spares the compilation of a second, smaller one.
     size = next((k for k in range(GROUP, GROUP // 2, -1) if (recompute or length) % k == 0), GROUP)
+    if large and length > size and length % size and not (recompute or report):
+        # So does a last group that is filled with steps which are not done.
+        row = jax.eval_shape(body, carry, jnp.asarray(first))[1]
+
+        def nothing(carry, k):
+            return carry, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), row)
+
+        def guarded(carry, k):
+            return lax.cond(k < first + length, body, nothing, carry, k)
+
+        carry, rows = _loop(guarded, carry, -(-length // size) * size, first=first)
+        return carry, jax.tree.map(lambda x: x[:length], rows)
     run = _in_groups(lambda carry, first, n: lax.scan(body, carry, first + jnp.arange(n)), size)
     if recompute:
         run = _in_groups(run, recompute, each=jax.checkpoint)

@@ -98,6 +98,7 @@ def everything(x, k, n, empty):
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
 def test_a_kernel_is_one_native_call_with_the_same_values_and_derivatives(monkeypatch, dtype):
     monkeypatch.setattr(kernels, "LARGE", 0)
+    monkeypatch.setattr(kernels, "DIFFERENTIATED", 0)
     start, scale, empty = jnp.linspace(-1, 1, 70, dtype=dtype), jnp.asarray(0.9, dtype), jnp.zeros((0, 3), dtype)
 
     def run(made):
@@ -125,10 +126,23 @@ def test_a_kernel_is_one_native_call_with_the_same_values_and_derivatives(monkey
         np.testing.assert_allclose(*gradients, rtol=1e-9)
         batches = [jax.jit(jax.vmap(lambda scale, of=of: of(start, scale, empty)[0]))(jnp.array([0.8, 0.9])) for of in both]
         np.testing.assert_allclose(*batches, rtol=1e-9)
+        # Forward mode, by kernels of value and derivative; twice; and many directions.
+        ahead = kernels.at_once(jax.make_jaxpr(lambda scale: jnp.sum(both[0](start, scale, empty)[0]))(scale))
+        pair = [
+            lambda scale: jax.core.eval_jaxpr(ahead.jaxpr, ahead.consts, scale)[0],
+            lambda scale: jnp.sum(both[1](start, scale, empty)[0]),
+        ]
+        once = [jax.jit(lambda scale, along=1.0, of=of: jax.jvp(of, (scale,), (along * jnp.ones_like(scale),))[1]) for of in pair]
+        assert 'xla_cpu_small_call="true"' in once[0].lower(scale).compile().as_text()
+        np.testing.assert_allclose(*[of(scale) for of in once], rtol=1e-9)
+        np.testing.assert_allclose(*[jax.jit(jax.jacfwd(of))(scale) for of in once], rtol=1e-9)
+        np.testing.assert_allclose(*[jax.jit(jax.vmap(of))(jnp.array([0.8, 0.9])) for of in once], rtol=1e-9)
+        np.testing.assert_allclose(*[jax.jit(jax.vmap(of, (None, 0)))(scale, jnp.array([1.0, -2.0])) for of in once], rtol=1e-9)
 
 
 def test_what_cannot_be_native_is_no_kernel(monkeypatch):
     monkeypatch.setattr(kernels, "LARGE", 0)
+    monkeypatch.setattr(kernels, "DIFFERENTIATED", 0)
     x = jnp.ones(3)
     assert kernels.kernel(lambda x: x + 1, x) is not None
     assert kernels.kernel(lambda x: jnp.sort(x), x) is None
@@ -150,17 +164,19 @@ def test_what_cannot_be_native_is_no_kernel(monkeypatch):
 )
 def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_every):
     q0, u0 = (jnp.asarray(x) for x in start)
-    args = system, Moreau(), q0, u0, 0.3, 1e-3
+    # So many steps that the last group of them is not full.
+    args = system, Moreau(), q0, u0, 0.295, 1e-3
 
     def run(system, **options):
         return simulate(system, *args[1:], save_every=save_every, **options)
 
-    def slope(system, **options):
-        return jax.grad(lambda mu: jnp.sum(run(dataclasses.replace(system, mu=mu), **options).q[-1]))(jnp.asarray(0.3))
+    def slope(system, derivative=jax.grad, **options):
+        return derivative(lambda mu: jnp.sum(run(dataclasses.replace(system, mu=mu), **options).q[-1]))(jnp.asarray(0.3))
 
     wanted, wanted_slope = run(system), slope(system)
     assert abs(wanted_slope) > 1e-4
     monkeypatch.setattr(kernels, "LARGE", 0)
+    monkeypatch.setattr(kernels, "DIFFERENTIATED", 0)
     other = {"solver": SemismoothNewton(max_outer=21)}  # of no consequence here; a program that is not known yet
     solution = run(system, **other)
     for name in ("q", "u", "P_N", "P_F", "outcome", "events", "iterations"):
@@ -168,7 +184,8 @@ def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_ev
     assert solution.success and solution.count(jaxnsd.Event.IMPACT) > 0
     further = simulate(system, Moreau(), None, None, 0.4, 1e-3, start=solution, save_every=save_every, **other)
     assert further.success
-    np.testing.assert_allclose(slope(system, **other), wanted_slope, rtol=1e-8)
+    for derivative in (jax.grad, jax.jacfwd):
+        np.testing.assert_allclose(slope(system, derivative, **other), wanted_slope, rtol=1e-8)
     if save_every > 1:
         return
     stored = jax.grad(lambda mu: jnp.sum(run(dataclasses.replace(system, mu=mu), checkpoint=50, **other).q[-1]))(jnp.asarray(0.3))
