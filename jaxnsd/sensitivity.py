@@ -33,6 +33,7 @@ from .results import Event
 from .schemes import gathered
 from .schemes.condensed import kinematics
 from .schemes.flow import Flow, gained
+from .schemes.gathered import Place
 from .schemes.located import LocatedImpacts
 from .schemes.velocity import resolution
 
@@ -166,18 +167,28 @@ class _Event:
         self.flow = Flow(scheme, settings, after.P)
         self.t, self.dt, self.u = t + dt, dt, before.u
         self.q = before.q + dt * self.system.q_dot(t, before.q, before.u)
-        self.slow = self.flow.gained(prepared, self.t, dt, self.q, self.u)
-        rate = self.system.gap_velocity(self.t, self.q, self.u)
+        self.placed = scheme.placed(prepared, self.place(self.t, self.q))
+        at_end = scheme.system(self.placed)
+        self.slow = self.flow.gained(self.placed, self.t, dt, self.q, self.u)
+        rate = at_end.gap_velocity(self.t, self.q, self.u)
         self.pushed = after.P.P_N > 0
-        self.impacting = self.pushed & closed_fast(self.system.gap(self.t, self.q), rate, self.slow[0], dt)
+        self.impacting = self.pushed & closed_fast(at_end.gap(self.t, self.q), rate, self.slow[0], dt)
         self.persistent = (self.pushed | (before.P.P_N > 0)) & (jnp.abs(rate) <= self.slow[0])
         self.landing = self.landed(t, before, rate)
         self.along_a_line = self.flow.d == 1
         self.turning = self.turned(before, after) if self.along_a_line else jnp.zeros_like(self.pushed)
+        # Stored for the way back, so that it is not computed there again.
+        for name in ("q", "slow", "impacting", "persistent", "landing", "turning"):
+            setattr(self, name, solution(getattr(self, name)))
+
+    def place(self, t, q):
+        """`Place` of the system at (t, q)."""
+        return Place.of(self.system, t, q, self.u)
 
     def landed(self, t, before, rate):
         """Contacts (n,) that come to rest: they close too slowly to be told from rest, or with one of the last impacts of a sequence."""
-        opened = self.system.gap(t, before.q) > closed_gap(self.system.W_N(self.t, self.q, self.u), self.slow[0], self.dt, self.q)
+        W_N = self.scheme.system(self.placed).W_N(self.t, self.q)
+        opened = self.system.gap(t, before.q) > closed_gap(W_N, self.slow[0], self.dt, self.q)
         e_N, _, mu = self.system.contact_data(self.t, self.q, rate)
         last = self.impacting & (-e_N * rate < thresholds.LAST * self.slow[0])
         # With friction what is left of the normal velocity goes on into slip: it must not be taken out.
@@ -199,22 +210,22 @@ class _Event:
 
     def corrections(self, args, d_args, own):
         """What is added to the tangents of q, u and percussions, ``own``, of a step in which contacts have impacts or turn."""
-        f_minus = self.acceleration(self.persistent, self.u)
+        slip = on = d_slip = None
+        if self.along_a_line or self.scheme.position_level:
+            # A position-level scheme's own tangent has forgotten the state before an impact, any scheme's the slip before a reversal.
+            slip = self.slip(args[0], args[1], args[3], args[4]) if self.along_a_line else None
+            on, (*captured, d_slip) = jax.jvp(lambda *args: self.captured(*args, slip), args, d_args)
+            replaced = jax.tree.map(jnp.subtract, tuple(captured), own)
+        crossing, turned = self.crossing(args[4], slip, on) if self.along_a_line else (None, None)
+        jumps, f_plus = solution(self.jumps(crossing, turned))
         d_tau = jnp.where(self.impacting, jax.jvp(self.time_to_impact, args, d_args)[1], 0)
-        jumps = solution(lax.map(lambda i: self.jump(i, f_minus), jnp.arange(self.flow.n)))
         of_impacts = jax.tree.map(lambda jump: jnp.tensordot(d_tau, jump, 1), jumps)
-        if not (self.along_a_line or self.scheme.position_level):
-            return of_impacts
-        # A position-level scheme's own tangent has forgotten the state before an impact, any scheme's the slip before a reversal.
-        slip = self.slip(args[0], args[1], args[3], args[4]) if self.along_a_line else None
-        primal, (*captured, d_slip) = jax.jvp(lambda *args: self.captured(*args, slip), args, d_args)
-        replaced = jax.tree.map(jnp.subtract, tuple(captured), own)
         if self.scheme.position_level:
             of_impacts = jax.tree.map(jnp.add, of_impacts, replaced)
         if not self.along_a_line:
             return of_impacts
-        on, goes_on = self.reversal(args, slip, primal, d_slip)
-        of_reversal = replaced[0], *jax.tree.map(jnp.add, replaced[1:], on)
+        of_reversal, goes_on = self.reversal(args, slip, on, d_slip, crossing, turned, f_plus)
+        of_reversal = replaced[0], *jax.tree.map(jnp.add, replaced[1:], of_reversal)
         happens = jnp.any(self.impacting)
         return jax.tree.map(lambda a, b: jnp.where(happens, a, jnp.where(goes_on, b, 0)), of_impacts, of_reversal)
 
@@ -257,24 +268,50 @@ class _Event:
         rate = system.gap_velocity(t + dt, q, u)
         return -system.gap(t + dt, q) / jnp.where(rate < 0, rate, -1.0)
 
-    def jump(self, i, f_minus):
-        """``DR f_minus - f_plus`` of contact i, as parts of q, u and percussions; zero if it had no impact."""
+    def jumps(self, crossing, turned):
+        """``(DR f_minus - f_plus of every contact, f_plus of a reversal)``.
 
-        def of_impact(i):
-            t, q, u = self.t, self.q, self.u
-            mask = self.persistent | (jnp.arange(self.flow.n) == i)
-            q_dot = self.system.q_dot(t, q, u)
-            impact = lambda t, q, u: self.flow.impact(self.prepared, t, q, u, mask)[:2]  # noqa: E731
-            (after, _), turned = jax.jvp(impact, (t, q, u), (jnp.ones_like(t), q_dot, f_minus[0]))
-            turned = turned[0], jax.tree.map(jnp.add, turned[1], f_minus[1])
-            return q_dot - self.system.q_dot(t, q, after), *jax.tree.map(jnp.subtract, turned, self.acceleration(mask, after))
+        The first as parts of q, u and percussions, an axis of the contacts in front, zero where there was no impact; the second None, or
+        the acceleration and the forces with the velocity ``turned``, if there is one ``crossing``. All accelerations and all impact maps
+        are in one loop, so that they are compiled once: first the flow before the event, then those after each.
+        """
+        n, t, q = self.flow.n, self.t, self.q
+        q_dot = self.system.q_dot(t, q, self.u)
+        before, starts, happens = [self.persistent], [self.u], [jnp.any(self.impacting)]
+        if crossing is not None:
+            before, starts, happens = [*before, self.pushed], [*starts, turned], [*happens, jnp.any(crossing)]
+        rows = (
+            jnp.concatenate([jnp.stack(before), self.persistent[None] | jnp.eye(n, dtype=bool)]),
+            jnp.concatenate([jnp.stack(starts), jnp.broadcast_to(self.u, (n, *self.u.shape))]),
+            jnp.concatenate([jnp.stack(happens), self.impacting]),
+            jnp.arange(len(starts) + n),
+        )
+        nothing = jax.tree.map(jnp.zeros_like, (self.u, self.flow.P))
+        place, d_place = jax.jvp(self.place, (t, q), (jnp.ones_like(t), q_dot))
 
-        zeros = jax.tree.map(jnp.zeros_like, (self.q, *f_minus))
-        return lax.cond(self.impacting[i], of_impact, lambda i: zeros, i)
+        def row(f_minus, row):
+            mask, u, happens, k = row
+
+            def of_impact(u):
+                def impact(place, t, q, u):
+                    return self.flow.impact(self.scheme.placed(self.prepared, place), t, q, u, mask)[:2]
+
+                (u, _), turned = jax.jvp(impact, (place, t, q, u), (d_place, jnp.ones_like(t), q_dot, f_minus[0]))
+                return u, (turned[0], jax.tree.map(jnp.add, turned[1], f_minus[1]))
+
+            u, turned = lax.cond(happens & (k >= len(starts)), of_impact, lambda u: (u, nothing), u)
+            f_plus = lax.cond(happens, lambda u: self.acceleration(mask, u), lambda u: nothing, u)
+            f_minus = jax.tree.map(lambda a, b: jnp.where(k == 0, a, b), f_plus, f_minus)
+            jump = q_dot - self.system.q_dot(t, q, u), *jax.tree.map(jnp.subtract, turned, f_plus)
+            return f_minus, (jump, f_plus)
+
+        _, (jumps, f_plus) = lax.scan(row, nothing, rows)
+        jumps = jax.tree.map(lambda x: x[len(starts) :], jumps)
+        return jumps, None if crossing is None else jax.tree.map(lambda x: x[1], f_plus)
 
     def acceleration(self, mask, u):
         """du/dt (n_u,), and forces, of the motion in which the contacts of ``mask`` are closed."""
-        return self.flow.acceleration(self.prepared, self.t, self.dt, self.q, u, mask, self.slow)
+        return self.flow.acceleration(self.prepared, self.t, self.dt, self.q, u, mask, self.slow, self.placed)
 
     def captured(self, prepared, t, dt, q, u, slip=None):
         """``(q, u, percussions, slip)`` after a step that captures impacts on velocity level; contacts that turn go on sliding."""
@@ -286,7 +323,14 @@ class _Event:
         u, P, _ = self.flow.captured(prepared, t + dt, dt, q, u, kept, self.pushed)
         return q, u, P, self.slip(prepared, t + dt, q, u)
 
-    def reversal(self, args, slip, on, d_slip):
+    def crossing(self, u, slip, on):
+        """``(contacts (n,) whose slip passes through zero, the velocity there)``: from ``u`` with this slip to the step that slides on."""
+        _, u_on, _, slip_on = on
+        crossing = self.turning & (jnp.sign(slip) * slip_on < 0)
+        part = jnp.where(crossing, slip / jnp.where(crossing, slip - slip_on, 1), 0)[jnp.argmax(crossing)]
+        return crossing, u + part * (u_on - u)
+
+    def reversal(self, args, slip, on, d_slip, crossing, turned, f_plus):
         """``((f_minus - f_plus) d tau, whether there is one)`` where slip passes through zero without a rest, ``on`` sliding on.
 
         Parts of u and of the percussions.
@@ -297,15 +341,11 @@ class _Event:
         prepared, t, dt, q, u = args
         _, u_on, P_on, slip_on = on
         rate = (slip_on - slip) / dt
-        crossing = self.turning & (jnp.sign(slip) * slip_on < 0)
-        first = jnp.argmax(crossing)
-        part = jnp.where(crossing, slip / jnp.where(crossing, slip - slip_on, 1), 0)[first]
-        turned = u + part * (u_on - u)
-        f_plus = solution(self.acceleration(self.pushed, turned))
         along = (jnp.ones_like(t), self.system.q_dot(t, q, turned), f_plus[0])
         rate_after = jax.jvp(lambda t, q, u: self.slip(prepared, t, q, u), (t, q, turned), along)[1]
         # Where friction holds the contact, the own tangent has the rest in it.
-        goes_on = crossing & (jnp.sign(slip) * rate_after < -thresholds.touch(u.dtype) * jnp.abs(rate)) & (jnp.arange(self.flow.n) == first)
+        goes_on = crossing & (jnp.sign(slip) * rate_after < -thresholds.touch(u.dtype) * jnp.abs(rate))
+        goes_on = goes_on & (jnp.arange(self.flow.n) == jnp.argmax(crossing))
         d_tau = jnp.sum(jnp.where(goes_on, -d_slip / jnp.where(crossing, rate, 1), 0))
         f_minus = jax.tree.map(lambda x: x / dt, (u_on - u, P_on))
         return jax.tree.map(lambda a, b: (a - b) * d_tau, f_minus, f_plus), jnp.any(goes_on)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from . import parameters
 from .condensed import Condensed
+from .gathered import Placed
 
 
 class Percussions(NamedTuple):
@@ -131,6 +132,14 @@ class Scheme:
         """
         del t, q, u
         return prepared
+
+    def placed(self, prepared, place):
+        """``prepared``, at a `gathered.Place`."""
+        return Placed(prepared, place)
+
+    def mass_times(self, prepared, t, q, u, x):
+        """``M(t, q) x``; of ``u`` only the shape matters."""
+        return self.system(prepared).M(t, q, u) @ x
 
     def inertia(self, prepared, t, q, u, kin):
         """`Condensed` form of the mass matrix."""

@@ -46,18 +46,19 @@ class Flow:
 
     def impact(self, prepared, t, q, u, mask):
         """The impact map: velocity after the impact of the contacts in ``mask``, its percussions, and how it was solved."""
-        return self.captured(prepared, t, jnp.zeros_like(t), q, u, None, mask)
+        return self.captured(prepared, t, None, q, u, None, mask)
 
     def captured(self, prepared, t, dt, q, u, kept, mask):
         """Velocity after a step of the forces at (t, q) and the impact law there; ``kept`` (m,), or None, is added to its xi."""
-        return self.solve(prepared, t, dt, q, u, kept, mask, impact=True)
+        return self.solve(prepared, t, dt, q, u, kept, mask)
 
-    def acceleration(self, prepared, t, dt, q, u, mask, slow):
+    def acceleration(self, prepared, t, dt, q, u, mask, slow, placed=None):
         """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed, and the forces (N) of contacts and constraints in it.
 
-        Contact velocities below ``slow`` count as zero.
+        Contact velocities below ``slow`` count as zero. ``placed`` is ``prepared`` at (t, q), where it is known.
         """
-        kin = kinematics(self.scheme.system(prepared), t, q, u)
+        placed = prepared if placed is None else placed
+        kin = kinematics(self.scheme.system(placed), t, q, u)
         rate_N, rate_F = contact.split(linalg.matmul(kin.W.T, u) + kin.chi, self.n, self.d)
         slow_N, slow_F = slow
         # What is left of the normal velocity of a closed contact, or of the tangential one of a contact that sticks, is no acceleration.
@@ -69,15 +70,16 @@ class Flow:
             sticks = jnp.sum(rate * rate, axis=1) <= jnp.sum(slow * slow, axis=1)
             kept_F.append(jnp.where((closed & sticks)[:, None], -rate, 0))
         kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.concatenate(kept_F, axis=1))
-        after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, impact=False)
+        after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, placed)
         return (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
 
-    def solve(self, prepared, t, dt, q, u, kept, mask, impact):
+    def solve(self, prepared, t, dt, q, u, kept, mask, placed=None):
         """``(u, P, info)`` of ``M (u - u_minus) = dt h + W P`` from (t, q), with the contact law on those contacts that ``mask`` names.
 
-        It is the impact law at (t, q), or the law without restitution at the configuration dt ahead.
+        It is the impact law at (t, q), or, with ``prepared`` at (t, q) as ``placed``, the law without restitution at the configuration dt
+        ahead.
         """
-        step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), self.scheme, impact)
+        step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), placed, self.scheme)
         return velocity.solve(step, u, self.P, self.settings)
 
 
@@ -97,26 +99,37 @@ class FlowStep(Step):
 
     prepared: Any
     t: Any
-    dt: Any
+    dt: Any  # None: an impact, without forces
     q: Any
     u_minus: Any
     kept: Any  # (n (d + 1),) added to xi, or None
     mask: Any  # (n,) contacts that are closed: positive
+    placed: Any  # None: the impact law at (t, q); else ``prepared`` at (t, q), and the law is that dt ahead
     scheme: Any = static()
-    impact: bool = static()
 
     linear: ClassVar[bool] = True
+
+    @property
+    def impact(self):
+        """Whether it is the impact law."""
+        return self.placed is None
 
     @property
     def system(self):
         """The system."""
         return self.scheme.system(self.prepared)
 
+    @property
+    def here(self):
+        """``prepared`` at (t, q)."""
+        return self.prepared if self.impact else self.placed
+
     def balance(self, u, p=None):
         """``M (u - u_minus) - dt h``."""
         del p
-        momentum, t, q, u_minus = self.system.momentum, self.t, self.q, self.u_minus
-        return momentum(t, q, u) - momentum(t, q, u_minus) - self.dt * self.system.h(t, q, u_minus)
+        t, q, u_minus = self.t, self.q, self.u_minus
+        change = self.scheme.mass_times(self.here, t, q, u_minus, u - u_minus)
+        return change if self.dt is None else change - self.dt * self.system.h(t, q, u_minus)
 
     def place(self):
         """(t, q), or the configuration dt ahead."""
@@ -141,4 +154,4 @@ class FlowStep(Step):
 
     def condensed(self, u, kin):
         """With the scheme's factors of the mass matrix."""
-        return self.balance(u), self.scheme.inertia(self.prepared, self.t, self.q, u, kin)
+        return self.balance(u), self.scheme.inertia(self.here, self.t, self.q, u, kin)

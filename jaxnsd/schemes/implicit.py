@@ -13,7 +13,7 @@ from ..linear_system import LinearSystem, product, smallest_pivot
 from ..tridiagonal import Tridiagonal
 from .base import Scheme
 from .condensed import Condensed, Factored, impulse, kinematics
-from .gathered import Subsystem
+from .gathered import Placed, Subsystem
 from .velocity import Step, pytree, static
 
 
@@ -171,6 +171,14 @@ class ImplicitScheme(Scheme):
     def system(self, prepared):
         """The system of a `Prepared`."""
         return prepared.system
+
+    def placed(self, prepared, place):
+        """A `Prepared`, at a `gathered.Place`."""
+        return prepared._replace(system=Placed(prepared.system, place))
+
+    def mass_times(self, prepared, t, q, u, x):
+        """``M(t, q) x``; of ``u`` only the shape matters."""
+        return prepared.mass_times(t, q, u, x)
 
     def inertia(self, prepared, t, q, u, kin):
         """`Condensed` form of the mass matrix, by its factor where it is constant."""
