@@ -158,7 +158,9 @@ def test_what_cannot_be_native_is_no_kernel(monkeypatch):
 @pytest.mark.parametrize(
     "system, start, save_every",
     [
-        pytest.param(RotatingBall(e_N=0.4), ([0.0, 0.3, 0.0], [0.0, 0.0, 100.0]), 5, marks=pytest.mark.oldest, id="ball"),
+        pytest.param(
+            RotatingBall(e_N=0.4), ([0.0, 0.3, 0.0], [0.0, 0.0, 100.0]), 5, marks=[pytest.mark.slow, pytest.mark.oldest], id="ball"
+        ),
         pytest.param(CornerBlock(e_N=0.4), CornerBlock().initial_state(), 1, marks=pytest.mark.long, id="block"),
     ],
 )

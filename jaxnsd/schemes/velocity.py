@@ -51,6 +51,10 @@ class Step:
         """The step with what its contacts share evaluated: what the branches of `gathered` need, once for all of them."""
         return self
 
+    def at_its_place(self):
+        """The step with all contacts and constraints evaluated at `place`."""
+        return dataclasses.replace(self, system=gathered.Placed(self.system, gathered.Place.of(self.system, *self.place(), self.u_minus)))
+
     def restricted(self, choice):
         """The step of the chosen contacts alone."""
         return dataclasses.replace(self, system=Subsystem(self.system, choice))
@@ -371,19 +375,36 @@ class Response:
         sizes = gathered.sizes(n, self.d) if step.gathers else ()
         if not sizes:
             return self.whole(x, step, dstep)
+        active = step.active()
+        if step.system.gathers or len(sizes) == 1:
+            return self.of_active(x, step, dstep, active, (*sizes, n))
+
+        # What differentiates all contacts anyway does so once, not in every branch.
+        @storing_solutions
+        def in_contact():
+            placed = jax.jvp(lambda step: step.at_its_place(), (step,), (dstep,))
+            return self.of_active(x, *placed, active, (*sizes[1:], n))
+
+        def in_flight():
+            return self.of_active(x, step, dstep, active, sizes[:1])
+
+        return lax.cond(gathered.largest(jnp.any(active)), in_contact, in_flight)
+
+    def of_active(self, x, step, dstep, active, sizes):
+        """The same with as many contacts, of a few numbers, as it takes for the active ones."""
 
         def branch(choice):
             if choice is None:
                 return storing_solutions(lambda: self.whole(x, step, dstep))
 
-            def of_active():
+            def chosen():
                 du, dz, dP_b = self.whole((x[0], choice.rows(x[1], self.d), x[2]), step, dstep, lambda step: step.restricted(choice))
                 return du, choice.put_rows(dz, self.d), dP_b
 
             # What a branch stores for the way back, every other one would have to fill with zeros: it is computed again.
-            return storing_solutions(of_active)
+            return storing_solutions(chosen)
 
-        return gathered.switch(step.active(), (*sizes, n), branch)
+        return gathered.switch(active, sizes, branch)
 
     def whole(self, x, step, dstep, restricted=lambda step: step):
         """The same with all contacts of ``restricted(step)``, and percussions in ``x`` of these alone."""
