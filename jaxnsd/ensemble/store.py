@@ -35,24 +35,31 @@ class StoreError(OSError):
 def manifest(job, chunk, system):
     """What a store is made with, by the words that a refusal uses; the order is that of the refusals."""
     of_scheme = {name: repr(value) for name, value in job.options.items()}
-    leaves = [np.asarray(x) for x in jax.tree.leaves(system)]
-    digest = hashlib.blake2b(digest_size=8)
-    for x in leaves:
-        digest.update(str((x.dtype, x.shape)).encode() + x.tobytes())
+    # An argument of the program, so that the program does not tell its value.
+    of_gradient = {} if job.theta is None else {"theta": _value(job.theta)}
     return {
         "format": FORMAT,
         "jaxnsd version": __version__,
         "JAX version": jax.__version__,
         "device": jax.default_backend(),
-        "system": f"{type(system).__name__} ({digest.hexdigest()})",
+        "system": f"{type(system).__name__} ({_value(system)})",
         "scheme": repr(job.scheme),
         "key": f"{job.key_kind} {job.key.tolist()}",
         "number of members": job.n,
         "points": repr(job.points),
         **of_scheme,
+        **of_gradient,
         "chunk": chunk,
         "program (sample, observe, or a method of the system)": job.fingerprint(),
     }
+
+
+def _value(tree):
+    """Digest of all numbers of a tree."""
+    digest = hashlib.blake2b(digest_size=8)
+    for x in map(np.asarray, jax.tree.leaves(tree)):
+        digest.update(str((x.dtype, x.shape)).encode() + x.tobytes())
+    return digest.hexdigest()
 
 
 def open_or_create(path, made_with, shapes):
