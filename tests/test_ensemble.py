@@ -34,6 +34,7 @@ def height(e):
     return e * G * FALL * (T1 - FALL) - 0.5 * G * (T1 - FALL) ** 2
 
 
+FEW = functools.partial(ensemble.run, BouncingBall(), jaxnsd.Moreau(), t1=0.04, dt=2e-2)
 RUN = functools.partial(ensemble.run, BouncingBall(), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), t1=T1, dt=2e-2, observe=observe)
 E_N = {"e_N": Uniform(0.4, 0.9)}
 KEEP = ensemble.Associative(lambda x: x, lambda a, b: jax.tree.map(lambda *x: np.concatenate(x), a, b))
@@ -66,13 +67,44 @@ def test_statistics_are_those_of_the_closed_form(whole):
     assert np.all((low <= truth) & (truth <= high))
     assert result["up"].count == seen["up"].sum()
     # A member is what its key says, alone as well.
-    system, _q0, _u0 = result.sample(7)
-    assert float(system.e_N) == seen["e_N"][7]
     own = Independent(BouncingBall(), E_N)(random.fold_in(KEY, 7))[0]
     assert float(own.e_N) == seen["e_N"][7]
     sol = result.solution(7, save_every=4)
     assert_allclose(sol.q[-1, 0], seen["height"][7], rtol=1e-12)
     assert len(sol.t) == 11
+
+
+def test_a_member_alone_is_that_of_the_ensemble_to_the_bit():
+    """By one program for all members, with points as well."""
+    drawn = {"mass": LogNormal(0.1, 0.2), "gravity": Normal(G, 0.3)}
+    traced = []
+
+    def seen(system, sol):
+        return {"mass": system.mass, "gravity": system.gravity}
+
+    class Traced(Independent):
+        def __call__(self, *args):
+            traced.append(args)
+            return super().__call__(*args)
+
+    for points in (None, ensemble.LatinHypercube(2)):
+        result = FEW(64, KEY, sample=Traced(BouncingBall(), drawn), observe=seen, reduce=KEEP, points=points)
+        traced.clear()
+        for i in range(20):
+            system = result.sample(i)[0]
+            assert all(float(getattr(system, name)) == x[i] for name, x in result["associative"].items())
+        assert len(traced) == 1
+
+
+def test_functions_that_a_program_calls_back_are_not_mixed_up():
+    """In the text of a program they are numbers."""
+
+    def seen(factor):
+        shape = jax.ShapeDtypeStruct((), jnp.float64)
+        return lambda system, sol: jax.pure_callback(lambda x: np.asarray(factor * x), shape, system.e_N)
+
+    few = [FEW(3, KEY, sample=E_N, observe=seen(factor))["moments"].mean for factor in (1.0, 2.0)]
+    assert few[1] == pytest.approx(2 * few[0], rel=1e-14)
 
 
 @pytest.mark.parametrize(("n", "chunk"), [(1, 1), (100, 256), (1000, 512)])
@@ -230,20 +262,26 @@ def test_points_of_low_discrepancy(kind):
 
 @pytest.mark.slow
 def test_two_and_eight_devices_have_the_same_bits():
+    """As without devices: of a step with three contacts, and of a chunk that no number of blocks fills."""
     program = """
-        import jax, numpy as np, warnings
+        import jax, numpy as np
         jax.config.update("jax_enable_x64", True)
         import jaxnsd
         from jaxnsd import ensemble
-        from jaxnsd.models import BouncingBall
-        keep = ensemble.Associative(lambda x: x, lambda a, b: np.concatenate([a, b]))
-        seen = [
-            ensemble.run(BouncingBall(), jaxnsd.Moreau(), 50, jax.random.key(5), sample={"e_N": ensemble.Normal(0.6, 0.1)},
-                observe=lambda s, sol: sol.q[-1], reduce=keep, t1=0.8, dt=2e-2, chunk=20, devices=devices)["associative"]
-            for devices in (1, 2, 8)
-        ]
-        assert len(jax.devices()) == 8 and np.ptp(seen[0]) > 0.01 and len(seen[0]) == 50
-        assert np.array_equal(seen[0], seen[1]) and np.array_equal(seen[0], seen[2])
+        from jaxnsd.models import Woodpecker
+        keep = ensemble.Associative(lambda x: x, lambda a, b: jax.tree.map(lambda *x: np.concatenate(x), a, b))
+
+        def run(**options):
+            return ensemble.run(
+                Woodpecker(), jaxnsd.Moreau(), 600, jax.random.key(0), sample={"mu": ensemble.Uniform(0.2, 0.3)}, t1=0.1, dt=5e-4,
+                observe=lambda s, sol: {"q": sol.q[-1], "b": sol.u[-1] > 0}, reduce=keep, **options)["associative"]
+
+        whole = run()
+        assert len(jax.devices()) == 8 and np.ptp(whole["q"][:, 0]) > 0 and len(whole["q"]) == 600
+        for options in ({"devices": 1}, {"devices": 2}, {"devices": 8}, {"devices": 2, "chunk": 600}):
+            for name, x in run(**options).items():
+                assert np.array_equal(x, whole[name]), (options, name)
+        assert np.allclose(run(devices=2, lockstep=True)["q"], whole["q"], rtol=1e-9)
     """
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     environment = dict(os.environ, XLA_FLAGS=flags, PYTHONPATH=os.pathsep.join(sys.path))
@@ -281,6 +319,7 @@ def simple(key):
         ({"steps": 3}, "unknown argument 'steps'"),
         ({"resume": True}, "needs store"),
         ({"points": 3}, "points must be"),
+        ({"key": random.key(5, impl="rbg"), "lockstep": True}, "kind rbg draws other numbers in lockstep"),
         ({"points": ensemble.Sobol(2), "sample": E_N}, "1 parameters are drawn"),
     ],
 )

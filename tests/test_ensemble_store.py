@@ -136,6 +136,21 @@ def test_a_store_of_another_run_is_refused_in_a_sentence(made, change, words):
     assert "\n" not in str(caught.value)
 
 
+def test_a_store_of_a_gradient_at_another_point_is_refused(tmp_path):
+    """theta is an argument of the program, which is the same."""
+
+    def gradient(theta):
+        sample = lambda key, theta: (BouncingBall(), theta + jnp.ones(1), jnp.zeros(1))  # noqa: E731
+        options = {"sample": sample, "observe": lambda system, sol: sol.q[-1, 0], "t1": 0.04, "dt": 2e-2, "store": tmp_path / "g.zarr"}
+        return ensemble.gradient(BouncingBall(), jaxnsd.SymmetricMoreau(), 4, KEY, theta, sensitivity="discrete", **options)
+
+    value = gradient(2.0)["moments"].mean["value"]
+    with pytest.raises(ensemble.StoreError, match="another theta"):
+        gradient(3.0)
+    again = gradient(2.0)
+    assert again.computed == 0 and again["moments"].mean["value"] == value
+
+
 def test_other_refusals(made, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxnsd.ensemble.store.__version__", "99.0")
     with pytest.raises(ensemble.StoreError, match=r"another jaxnsd version: 0\.\d+\.\d+, and this run has 99\.0"):
@@ -149,6 +164,8 @@ def test_other_refusals(made, tmp_path, monkeypatch):
         run(tmp_path / "a.zarr", resume=True)
     with pytest.raises(ValueError, match="names of its own"):
         run(tmp_path / "b.zarr", observe=lambda system, sol: {"outcome": sol.q[-1]})
+    with pytest.raises(ValueError, match="calls back into Python"):
+        run(tmp_path / "b.zarr", observe=lambda system, sol: (jax.debug.print("{}", sol.t[-1]), sol.q[-1])[1])
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

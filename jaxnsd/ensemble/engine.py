@@ -92,7 +92,7 @@ def run(
     workers:    number of processes, spawned, of a core each; default: this process, with all cores. In a script the call then stands
                 under ``if __name__ == "__main__":``
     executor:   any executor of `concurrent.futures` instead: a spawned process pool, Dask's ``Client.get_executor()``, mpi4py's pool
-    devices:    number of devices of this process that share a chunk, by `jax.sharding`
+    devices:    number of devices of this process that share the blocks of a chunk, by `jax.sharding`; each has the program compiled
     lockstep:   whether members advance together, which a GPU needs, or one by one; default: by the backend. In lockstep the bits of a
                 member may depend on the size of the chunk
     progress:   show a bar with rate, failures and remaining time (needs tqdm)
@@ -221,6 +221,8 @@ def _check_first(system, job):
             refused = refused or error
     else:
         raise refused
+    if job.block is None and "rbg" in job.key_kind:
+        raise ValueError(f"ensemble: a key of kind {job.key_kind} draws other numbers in lockstep than alone: use jax.random.key(seed)")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said once, by the check
         seen = job.shapes[1]
