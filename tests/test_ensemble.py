@@ -260,6 +260,62 @@ def test_points_of_low_discrepancy(kind):
     assert abs(moments.mean["height"] - exact) < 0.2 * moments.standard_error["height"]
 
 
+def test_points_of_halton_cost_what_their_number_costs():
+    """Not what those before them cost."""
+    pytest.importorskip("scipy")
+    halton = ensemble.Halton(2, seed=3)
+    assert_array_equal(halton.points(200, 50, 256), halton.points(0, 256, 256)[200:250])
+    assert np.all(np.isfinite(halton.points(2**31, 5, 2**32)))
+
+
+def test_reductions_are_looked_at_before_anything_is_computed(monkeypatch):
+    """And their merging where there are members enough."""
+
+    def compute(*args):
+        raise AssertionError("computed")
+
+    def seen(system, sol):
+        return {"e_N": system.e_N, "z": 1j * system.e_N} if complex_too else {"e_N": system.e_N}
+
+    class Halves(ensemble.Reduction):
+        def chunk(self, values, index):
+            return values["e_N"].mean()
+
+        def merge(self, a, b):
+            return (a + b) / 2
+
+    def few(key):
+        """Of the first chunk too few succeed."""
+        x = random.uniform(key)
+        return BouncingBall(e_N=jnp.where(x < 0.99, 2.0, x - 0.5)), jnp.ones(1), jnp.zeros(1)
+
+    complex_too = False
+    key = random.key(372)
+    good = np.flatnonzero(jax.vmap(lambda i: random.uniform(random.fold_in(key, i)))(jnp.arange(1000)) >= 0.99)
+    assert_array_equal(np.bincount(good // 256), [2, 3, 3, 3])
+    with pytest.raises(ValueError, match="Halves: merge is not associative, on 3 members"):
+        FEW(1000, key, sample=few, observe=seen, reduce=Halves(), chunk=256)
+    monkeypatch.setattr(ensemble.job.Job, "compute", compute)
+    for reduction, words in (
+        (Moments(of="typo"), "called 'typo'"),
+        (Proportion(), "takes booleans"),
+        (ensemble.Associative(lambda x: x["typo"], np.add), "typo"),
+    ):
+        with pytest.raises((ValueError, TypeError, KeyError), match=words):
+            FEW(1000, KEY, sample=E_N, observe=seen, reduce=reduction)
+    with pytest.raises(AssertionError, match="computed"):
+        FEW(
+            1000,
+            KEY,
+            sample=E_N,
+            observe=seen,
+            reduce=ensemble.Associative(lambda x: np.linalg.inv(np.atleast_2d(np.sum(x["e_N"]))), np.add),
+        )
+    complex_too = True
+    with pytest.raises(TypeError, match="booleans and real numbers, got complex128"):
+        FEW(1000, KEY, sample=E_N, observe=seen)
+
+
 @pytest.mark.slow
 def test_two_and_eight_devices_have_the_same_bits():
     """As without devices: of a step with three contacts, and of a chunk that no number of blocks fills."""

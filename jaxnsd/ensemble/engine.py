@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import inspect
 import time
@@ -229,6 +230,15 @@ def _check_first(system, job):
     leaves = jax.tree.leaves(seen)
     if not leaves:
         raise ValueError("ensemble: observe returns no array")
+    for x in leaves:
+        if not (x.dtype == bool or jnp.issubdtype(x.dtype, jnp.integer) or jnp.issubdtype(x.dtype, jnp.floating)):
+            raise TypeError(f"ensemble: observe must return booleans and real numbers, got {x.dtype}: observe real and imaginary part")
+    zeros = jax.tree.map(lambda x: np.zeros((2, *x.shape), x.dtype), seen)
+    for reduction in job.reductions.values():
+        # What it takes is refused now; that zeros have no logarithm, or no inverse, says nothing.
+        with contextlib.suppress(ArithmeticError, np.linalg.LinAlgError), warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            reduction.chunk(zeros, np.arange(2))
 
 
 def _default_chunk(job):
@@ -301,6 +311,9 @@ class _Driver:
             error.result = self.result()
             raise
         finally:
+            if not finished:
+                for future in self.out:
+                    future.cancel()
             self.engine.close(wait=finished)
         if not finished:
             raise self.interrupted()
@@ -332,7 +345,7 @@ class _Driver:
         stored = self.store and self.store.read(k, self.job.shapes)
         if not stored:
             return False
-        self.take(k, self.job.reduce(k * self.chunk, *stored, check=k == 0))
+        self.take(k, self.job.reduce(k * self.chunk, *stored))
         return True
 
     def collect(self, timeout):

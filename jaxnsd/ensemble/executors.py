@@ -111,10 +111,10 @@ def work(parcel, k, first, count, chunk, points):
     """Compute chunk k, write it where there is a store, and return its `Part`."""
     job = parcel.open()
     outcome, seen = job.compute(first, count, chunk, points, parcel.alone)
-    part = job.reduce(first, outcome, seen, check=k == 0)
+    # Stored first: a reduction that raises does not lose what was computed.
     if job.store is not None:
         _store_of(job).write(k, outcome, seen)
-    return part
+    return job.reduce(first, outcome, seen)
 
 
 def _store_of(job):
@@ -211,7 +211,8 @@ class Engine:
 
 def lost(error):
     """Whether this says that a worker is gone, not that the work is wrong."""
-    broken = (concurrent.futures.BrokenExecutor, concurrent.futures.CancelledError)
+    # Ctrl-C in a terminal goes to the workers as well: those of a pool that was given send it back.
+    broken = (concurrent.futures.BrokenExecutor, concurrent.futures.CancelledError, KeyboardInterrupt)
     return isinstance(error, broken) or type(error).__name__ in ("KilledWorker", "CommClosedError")
 
 

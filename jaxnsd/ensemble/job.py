@@ -36,6 +36,9 @@ KEPT = 4
 #: Failed members that are listed one by one.
 LISTED = 1000
 
+#: Members that tell whether a reduction is associative.
+ENOUGH = 3
+
 
 #: A call back into Python in the text of a program, where the function is no more than a number.
 _CALLBACK = re.compile(r"custom_call @\w*python\w*callback")
@@ -238,11 +241,16 @@ class Job:
     def _threads(self):
         return concurrent.futures.ThreadPoolExecutor(max(os.cpu_count(), self.devices), "jaxnsd-block")
 
+    @functools.cached_property
+    def _checked(self):
+        """First member of the chunk that reductions were checked on, in this process."""
+        return []
+
     def context(self):
         """With the precision of the thread that made the job."""
         return jax.enable_x64(self.x64) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(self.x64)
 
-    def reduce(self, first, outcome, seen, check):
+    def reduce(self, first, outcome, seen):
         """`Part` of a chunk."""
         index = np.arange(first, first + len(outcome))
         good = outcome == Outcome.SUCCESS
@@ -258,9 +266,11 @@ class Job:
         states = {}
         if index.size:
             with np.errstate(invalid="ignore"):
-                for name, reduction in self.reductions.items():
-                    if check:
+                if len(index) >= ENOUGH and not self._checked:
+                    for reduction in self.reductions.values():
                         reduction.check(seen, len(index))
+                    self._checked.append(first)
+                for name, reduction in self.reductions.items():
                     states[name] = reduction.chunk(seen, index)
         return Part(len(outcome), counts, (first + bad[:LISTED], outcome[bad[:LISTED]]), infinite, states)
 
