@@ -75,7 +75,8 @@ def test_statistics_are_those_of_the_closed_form(whole):
 
 
 def test_a_member_alone_is_that_of_the_ensemble_to_the_bit():
-    """By one program for all members, with points as well."""
+    """By one program for all members, of points too."""
+    pytest.importorskip("scipy")
     drawn = {"mass": LogNormal(0.1, 0.2), "gravity": Normal(G, 0.3)}
     traced = []
 
@@ -87,13 +88,12 @@ def test_a_member_alone_is_that_of_the_ensemble_to_the_bit():
             traced.append(args)
             return super().__call__(*args)
 
-    for points in (None, ensemble.LatinHypercube(2)):
-        result = FEW(64, KEY, sample=Traced(BouncingBall(), drawn), observe=seen, reduce=KEEP, points=points)
-        traced.clear()
-        for i in range(20):
-            system = result.sample(i)[0]
-            assert all(float(getattr(system, name)) == x[i] for name, x in result["associative"].items())
-        assert len(traced) == 1
+    result = FEW(64, KEY, sample=Traced(BouncingBall(), drawn), observe=seen, reduce=KEEP, points=ensemble.LatinHypercube(2))
+    traced.clear()
+    for i in range(20):
+        system = result.sample(i)[0]
+        assert all(float(getattr(system, name)) == x[i] for name, x in result["associative"].items())
+    assert len(traced) == 1
 
 
 def test_functions_that_a_program_calls_back_are_not_mixed_up():
@@ -187,6 +187,10 @@ def test_gradient_of_a_mean_in_flight():
     for theta, words in (((1, 2), "made of floats"), ((), "theta is empty")):
         with pytest.raises((TypeError, ValueError), match=words):
             ensemble.gradient(BouncingBall(), jaxnsd.SymmetricMoreau(), 600, KEY, theta, **options)
+    for seen in (lambda q: q, lambda q: q[0] > 0, lambda q: jnp.sum(q > 0), lambda q: {"q": q[0]}):
+        change = {"observe": lambda system, sol, seen=seen: seen(sol.q[-1])}
+        with pytest.raises(TypeError, match="observe must return one float, got "):
+            ensemble.gradient(BouncingBall(), jaxnsd.SymmetricMoreau(), 600, KEY, (G, 0.1), **options | change)
 
 
 @pytest.mark.slow
@@ -236,6 +240,7 @@ def test_distributions():
         assert abs(np.mean(x) - mean) < 4 * deviation / np.sqrt(20_000)
         assert_allclose(np.std(x), deviation, rtol=0.03)
     assert abs(np.corrcoef([systems.mass, systems.e_N, systems.gravity])[np.triu_indices(3, 1)]).max() < 0.03
+    assert Normal(np.array(0.3), jnp.float32(0.5)) == Normal(0.3, 0.5)
     # A start: arguments of initial_state, and entries of a given one.
     _, _, u0 = Independent(RotatingBall(), {"omega": Uniform(1.0, 2.0)}, initial={})(KEY)
     assert 1 < float(u0[2]) < 2
@@ -266,6 +271,18 @@ def test_points_of_halton_cost_what_their_number_costs():
     halton = ensemble.Halton(2, seed=3)
     assert_array_equal(halton.points(200, 50, 256), halton.points(0, 256, 256)[200:250])
     assert np.all(np.isfinite(halton.points(2**31, 5, 2**32)))
+
+
+def test_points_in_single_precision_stay_in_the_open_cube():
+    class Sides:
+        def points(self, first, count, n):
+            return np.array([[0.0], [1e-12], [0.5], [1 - 1e-12]])
+
+    job = ensemble.engine._job(jaxnsd.Moreau(), 4, KEY, simple, observe, None, Sides(), 1, None, {"t1": 1.0, "dt": 0.1})
+    with jax.enable_x64(False) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(False):
+        points = job.points_of(0, 4)
+        assert points.dtype == np.float32 and np.all(np.isfinite(Normal(0.0, 1.0).quantile(points)))
+    assert np.all((points > 0) & (points < 1)) and points[2] == 0.5
 
 
 def test_reductions_are_looked_at_before_anything_is_computed(monkeypatch):
@@ -370,6 +387,10 @@ def simple(key):
         ({"chunk": 0}, "chunk must be"),
         ({"workers": 0}, "workers must be"),
         ({"executor": 3}, "executor must be"),
+        ({"system": BouncingBall}, "system must be a system such as"),
+        ({"system": BouncingBall, "sample": E_N}, "system must be a system such as"),
+        ({"store": 5}, "store must be the path"),
+        ({"lockstep": "no"}, "lockstep must be"),
         ({"devices": 99}, "devices must be"),
         ({"dt": 0.7}, "dt"),
         ({"steps": 3}, "unknown argument 'steps'"),
@@ -382,7 +403,7 @@ def simple(key):
 def test_bad_arguments_get_one_sentence(change, words):
     arguments = {"n": 10, "key": KEY, "sample": simple, "observe": observe, "t1": 1.0, "dt": 1e-2} | change
     with pytest.raises((ValueError, TypeError), match=words) as caught:
-        ensemble.run(BouncingBall(), jaxnsd.Moreau(), arguments.pop("n"), arguments.pop("key"), **arguments)
+        ensemble.run(arguments.pop("system", BouncingBall()), jaxnsd.Moreau(), arguments.pop("n"), arguments.pop("key"), **arguments)
     assert len(str(caught.value)) < 400
 
 
@@ -397,6 +418,11 @@ def test_bad_arguments_get_one_sentence(change, words):
         (lambda: ensemble.Sobol(0), "dimensions"),
         (lambda: ensemble.Halton(1, seed=-1), "seed"),
         (lambda: Independent(BouncingBall(), {}), "needs a parameter"),
+        (lambda: Independent(BouncingBall(), 5), "parameters must be a dict"),
+        (lambda: Independent(5, E_N), "system must be a system"),
+        (lambda: Independent(BouncingBall(), E_N, start=(1.0, 0.0)), "start must be"),
+        (lambda: Independent(BouncingBall(), E_N, start=5), "start must be"),
+        (lambda: Independent(BouncingBall(), E_N, initial={"zz": 1}), "initial_state has no argument 'zz'"),
         (lambda: Independent(BouncingBall(), {"e_N": Beta(0.5, 0.1)})(KEY, jnp.ones(1)), "no quantile"),
     ],
 )

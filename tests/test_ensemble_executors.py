@@ -76,6 +76,7 @@ def test_a_chunk_whose_worker_dies_is_computed_again_once():
 
     with Dying(often) as executor:
         same(run(executor=executor), whole)
+    assert executors.Engine(None, np.int64(1)).workers == 1
     with Dying(lambda: True) as executor, pytest.raises(ensemble.WorkerLostError, match="6 times in a row") as caught:
         run(executor=executor)
     assert caught.value.result.done == 0
@@ -105,13 +106,13 @@ def test_what_is_with_an_executor_is_cancelled_after_an_error():
     class Stuck(concurrent.futures.ThreadPoolExecutor):
         def submit(self, function, *args):
             sent.append(concurrent.futures.Future())
+            if len(sent) == 4:
+                sent[1].set_exception(ZeroDivisionError("mine"))
             return sent[-1]
 
-    with Stuck(2) as executor, pytest.raises(ZeroDivisionError):
-        timer = threading.Timer(0.1, lambda: sent[1].set_exception(ZeroDivisionError()))
-        timer.start()
+    with Stuck(2) as executor, pytest.raises(ZeroDivisionError, match="mine"):
         run(executor=executor)
-    assert len(sent) == 4 and [future.cancelled() for future in sent] == [True, False, True, True]
+    assert [future.cancelled() for future in sent] == [True, False, True, True]
 
 
 def test_an_error_in_the_work_is_no_death():

@@ -178,6 +178,8 @@ def test_intervals_of_quantiles_hold_their_level_for_any_number_of_members(n):
     [
         (lambda: ensemble.Quantiles((0.5, 1.5)), "probabilities"),
         (lambda: ensemble.Quantiles(size=3), "size"),
+        (lambda: ensemble.Quantiles("a"), "probabilities"),
+        (lambda: ensemble.Histogram("a"), "grow"),
         (lambda: ensemble.Histogram([1.0, 0.0]), "grow"),
         (lambda: ensemble.Extremes(0), "count"),
         (lambda: ensemble.Moments(of=3), "of must be a name"),

@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import inspect
+import os
 import time
 import warnings
 from typing import Any
@@ -142,6 +143,7 @@ def gradient(
     count of impacts does, the derivative of every member leaves the jump out: that of a probability comes out as 0, with a standard
     error of 0. Then differentiate a smooth observation, or take the difference of two runs with the same key.
     """
+    _check_system(system)
     for leaf in jax.tree.leaves(theta):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise TypeError(f"ensemble.gradient: theta must be made of floats, got {leaf!r}")
@@ -162,7 +164,13 @@ def _whole(name, value, largest=None):
     return int(value)
 
 
+def _check_system(system):
+    if not isinstance(system, System):
+        raise TypeError(f"ensemble: system must be a system such as BouncingBall(), got {system!r}")
+
+
 def _sample(system, sample, points):
+    _check_system(system)
     if isinstance(sample, dict):
         sample = Independent(system, sample)
     if not callable(sample):
@@ -173,6 +181,8 @@ def _sample(system, sample, points):
 
 
 def _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, options, theta=None):
+    if lockstep not in (None, True, False):
+        raise TypeError(f"ensemble: lockstep must be True, False or None, got {lockstep!r}")
     n = _whole("n", n, 2**32)
     devices = _whole("devices", devices, len(jax.devices()))
     if not callable(observe):
@@ -256,6 +266,8 @@ def _drive(system, job, chunk, path, resume, workers, executor, show):
     if resume and path is None:
         raise ValueError('ensemble: resume=True needs store="name.zarr"')
     if path is not None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"ensemble: store must be the path of a directory, got {path!r}")
         opened = _open(system, job, chunk, path, resume)
         job = dataclasses.replace(job, store=str(opened.path))
         chunk = opened.chunk

@@ -22,6 +22,7 @@ import threading
 from typing import Any
 
 import jax
+import numpy as np
 
 from .. import pytrees
 from ..system import System
@@ -157,8 +158,10 @@ class Engine:
     def __init__(self, executor, workers):
         if executor is not None and workers is not None:
             raise ValueError("ensemble: give workers or an executor, not both")
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-            raise ValueError(f"ensemble: workers must be a positive whole number, got {workers!r}")
+        if workers is not None:
+            if isinstance(workers, bool) or not isinstance(workers, (int, np.integer)) or workers < 1:
+                raise ValueError(f"ensemble: workers must be a positive whole number, got {workers!r}")
+            workers = int(workers)
         if executor is not None and not (hasattr(executor, "submit") and hasattr(executor, "shutdown")):
             raise TypeError(f"ensemble: executor must be an executor of concurrent.futures, such as ProcessPoolExecutor, got {executor!r}")
         processes = isinstance(executor, concurrent.futures.ProcessPoolExecutor)

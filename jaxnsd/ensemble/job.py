@@ -88,11 +88,18 @@ class Job:
             outcome = jnp.maximum(jnp.max(sol.outcome, initial=0), sol.initial_outcome)
             return jax.tree.map(jnp.asarray, self.observe(system, sol)), outcome
 
+        def scalar(drawn):
+            value, outcome = motion(drawn)
+            if not (isinstance(value, jax.Array) and value.shape == () and jnp.issubdtype(value.dtype, jnp.floating)):
+                shapes = jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", value)
+                raise TypeError(f"ensemble.gradient: observe must return one float, got {shapes}")
+            return value, outcome
+
         drawn = self.draw(index, key, point)
         if theta is None:
             seen, outcome = motion(drawn)
             return outcome, seen
-        (value, outcome), gradient = jax.value_and_grad(lambda theta: motion(drawn(theta)), has_aux=True)(theta)
+        (value, outcome), gradient = jax.value_and_grad(lambda theta: scalar(drawn(theta)), has_aux=True)(theta)
         return outcome, {"value": value, "gradient": gradient}
 
     def arguments(self, index=0):
@@ -201,7 +208,10 @@ class Job:
     # --------------------------------------------------------------------------------------------------------------- a chunk
     def _points(self, first, count):
         points = np.asarray(self.points.points(first, count, self.n))
-        return points.astype(jnp.result_type(float))
+        dtype = jnp.result_type(float)
+        # Rounded, one in the open cube may lie on its side, where quantiles are infinite.
+        half = jnp.finfo(dtype).eps / 2
+        return np.clip(points.astype(dtype), half, 1 - half)
 
     def points_of(self, first, count):
         """Points (count, d) of members, or None."""

@@ -268,7 +268,7 @@ class Quantiles(Reduction):
 
     def __post_init__(self):
         super().__post_init__()
-        p = np.atleast_1d(np.asarray(self.p, float))
+        p = np.atleast_1d(_numbers(self.p))
         if p.ndim != 1 or not p.size or not np.all((p >= 0) & (p <= 1)):
             raise ValueError(f"Quantiles: p must be probabilities in [0, 1], got {self.p!r}")
         object.__setattr__(self, "p", tuple(p.tolist()))
@@ -352,7 +352,7 @@ class Histogram(Reduction):
 
     def __post_init__(self):
         super().__post_init__()
-        edges = np.asarray(self.edges, np.float64)
+        edges = _numbers(self.edges)
         if edges.ndim != 1 or edges.size < 2 or not np.all(np.diff(edges) > 0) or not np.all(np.isfinite(edges)):
             raise ValueError(f"Histogram: edges must be at least two finite numbers that grow, got {self.edges!r}")
         object.__setattr__(self, "edges", tuple(edges.tolist()))
@@ -517,6 +517,14 @@ def _short(state):
 
 
 # --------------------------------------------------------------------------------------------------------------------- helpers
+def _numbers(x):
+    """An array of floats, NaN for what is none."""
+    try:
+        return np.asarray(x, np.float64)
+    except (TypeError, ValueError):
+        return np.array([np.nan])
+
+
 def _mean(x):
     """Mean over members, of infinite values infinite or NaN, without a warning."""
     with np.errstate(invalid="ignore"):
