@@ -115,6 +115,28 @@ def test_what_is_with_an_executor_is_cancelled_after_an_error():
     assert [future.cancelled() for future in sent] == [True, False, True, True]
 
 
+def test_what_is_on_its_way_comes_back_after_errors():
+    """Chunk 0 after two others failed."""
+    sent = []
+
+    class Late(concurrent.futures.ThreadPoolExecutor):
+        def submit(self, function, *args):
+            sent.append(concurrent.futures.Future())
+            sent[-1].set_running_or_notify_cancel()
+            if len(sent) == 4:
+                for future in sent[1:]:
+                    future.set_exception(ensemble.StoreError("full"))
+                threading.Timer(0.3, lambda: sent[0].set_result(executors.work(*first))).start()
+            elif len(sent) == 1:
+                first.extend(args)
+            return sent[-1]
+
+    first = []
+    with Late(2) as executor, pytest.raises(ensemble.StoreError) as caught:
+        run(executor=executor)
+    assert caught.value.result.done == 256
+
+
 def test_an_error_in_the_work_is_no_death():
     class Wrong(ensemble.Moments):
         def chunk(self, values, index):

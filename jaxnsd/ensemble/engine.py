@@ -408,15 +408,13 @@ class _Driver:
     def wait_for_those_on_their_way(self):
         """Nothing more goes out; what is being computed comes back, if it does so soon. Another signal ends the process."""
         for future in list(self.out):
-            # An executor that is closed in a moment cancels what has not begun by itself.
-            if not (future.running() or future.done()) and (self.engine.own or future.cancel()):
+            # What has not begun would begin while the others are waited for.
+            if future.cancel():
                 del self.out[future]
         end = time.monotonic() + GRACE
         while self.out and time.monotonic() < end:
-            try:
+            with contextlib.suppress(Exception):  # what the others bring is not lost with it
                 self.collect(0.2)
-            except Exception:
-                return
 
     def interrupted(self):
         """The exception that says so."""
