@@ -62,7 +62,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def _complain(who, message, status):
-    print(f"{who}: {' '.join(str(message).split())}", file=sys.stderr)
+    message = " ".join(str(message).split()).removeprefix(f"{who.removeprefix('jaxnsd ')}: ")
+    print(f"{who}: {message}", file=sys.stderr)
     return status
 
 
@@ -136,7 +137,7 @@ def _parser():
         "--observe", action="append", default=[], metavar="WHAT", help=f"{observables.WORDS}; repeatable (default: all q at the end)"
     )
     monte_carlo.add_argument("--points", choices=sorted(POINTS), help="points of low discrepancy in place of random ones (needs SciPy)")
-    monte_carlo.add_argument("--seed", type=int, default=0, metavar="K", help="of the random numbers (default: %(default)s)")
+    monte_carlo.add_argument("--seed", type=seed, default=0, metavar="K", help="of the random numbers (default: %(default)s)")
     monte_carlo.add_argument("--scheme", default="Moreau", metavar="S", help="time-stepping scheme (default: %(default)s)")
     monte_carlo.add_argument("--dt", type=number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
     monte_carlo.add_argument("--t1", type=number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
@@ -205,6 +206,17 @@ def count(text):
         value = 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
+    return value
+
+
+def seed(text):
+    """Argument type: what keys are made of."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to 2^63 - 1, got {text!r}")
     return value
 
 
@@ -493,7 +505,14 @@ def _ensemble(args):
         # Of a start that is set, what is not random.
         settings = dict(setting.split("=", 1) for setting in args.set)
         initial = {name: _value(name, text, start[name]) for name, text in settings.items() if name in start}
-        sample = ensemble.Independent(system, dict(map(_distribution, args.sample)), initial=initial)
+        drawn = [_distribution(text) for text in args.sample]
+        names = [name for name, _ in drawn]
+        for name in names:
+            if names.count(name) > 1:
+                raise _ArgumentError(f"--sample {name} is given more than once")
+            if name in settings:
+                raise _ArgumentError(f"{name} is random by --sample and fixed by --set: leave out one of them")
+        sample = ensemble.Independent(system, dict(drawn), initial=initial)
         q0, u0 = system.initial_state()
         observe = observables.Observables(tuple(args.observe) or tuple(f"q[{i}]" for i in range(len(q0))))
         observe.check(system, len(q0), len(u0))

@@ -261,6 +261,9 @@ def test_ensemble_prints_statistics_and_goes_on_from_its_store(capsys, tmp_path)
         (["--sample", "mass=normal(1,-1)"], "deviation must be positive"),
         (["--sample", "mass"], "--sample takes NAME=DISTRIBUTION"),
         (["--sample", "mux=normal(1,0.1)"], "no parameter 'mux'"),
+        (["--sample", "e_N=normal(0.5,0.1)"], "--sample e_N is given more than once"),
+        (["--set", "e_N=0.5"], "e_N is random by --sample and fixed by --set"),
+        (["--seed", "99999999999999999999"], "expected a whole number from 0 to 2^63 - 1"),
         (["--observe", "z"], "cannot observe 'z'"),
         (["--observe", "q[3]"], "BouncingBall has q[0] to q[0]"),
         (["--resume"], "needs store"),
@@ -275,4 +278,4 @@ def test_ensemble_takes_bad_arguments_with_one_line(capsys, arguments, words):
         pytest.importorskip("zarr")
     status, out, err = call(capsys, *ENSEMBLE, *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert words in err
+    assert words in err and "ensemble: ensemble:" not in err

@@ -34,6 +34,7 @@ def height(e):
     return e * G * FALL * (T1 - FALL) - 0.5 * G * (T1 - FALL) ** 2
 
 
+FEW = functools.partial(ensemble.run, BouncingBall(), jaxnsd.Moreau(), t1=0.04, dt=2e-2)
 RUN = functools.partial(ensemble.run, BouncingBall(), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), t1=T1, dt=2e-2, observe=observe)
 E_N = {"e_N": Uniform(0.4, 0.9)}
 KEEP = ensemble.Associative(lambda x: x, lambda a, b: jax.tree.map(lambda *x: np.concatenate(x), a, b))
@@ -66,13 +67,44 @@ def test_statistics_are_those_of_the_closed_form(whole):
     assert np.all((low <= truth) & (truth <= high))
     assert result["up"].count == seen["up"].sum()
     # A member is what its key says, alone as well.
-    system, _q0, _u0 = result.sample(7)
-    assert float(system.e_N) == seen["e_N"][7]
     own = Independent(BouncingBall(), E_N)(random.fold_in(KEY, 7))[0]
     assert float(own.e_N) == seen["e_N"][7]
     sol = result.solution(7, save_every=4)
     assert_allclose(sol.q[-1, 0], seen["height"][7], rtol=1e-12)
     assert len(sol.t) == 11
+
+
+def test_a_member_alone_is_that_of_the_ensemble_to_the_bit():
+    """By one program for all members, of points too."""
+    pytest.importorskip("scipy")
+    drawn = {"mass": LogNormal(0.1, 0.2), "gravity": Normal(G, 0.3)}
+    traced = []
+
+    def seen(system, sol):
+        return {"mass": system.mass, "gravity": system.gravity}
+
+    class Traced(Independent):
+        def __call__(self, *args):
+            traced.append(args)
+            return super().__call__(*args)
+
+    result = FEW(64, KEY, sample=Traced(BouncingBall(), drawn), observe=seen, reduce=KEEP, points=ensemble.LatinHypercube(2))
+    traced.clear()
+    for i in range(20):
+        system = result.sample(i)[0]
+        assert all(float(getattr(system, name)) == x[i] for name, x in result["associative"].items())
+    assert len(traced) == 1
+
+
+def test_functions_that_a_program_calls_back_are_not_mixed_up():
+    """In the text of a program they are numbers."""
+
+    def seen(factor):
+        shape = jax.ShapeDtypeStruct((), jnp.float64)
+        return lambda system, sol: jax.pure_callback(lambda x: np.asarray(factor * x), shape, system.e_N)
+
+    few = [FEW(3, KEY, sample=E_N, observe=seen(factor))["moments"].mean for factor in (1.0, 2.0)]
+    assert few[1] == pytest.approx(2 * few[0], rel=1e-14)
 
 
 @pytest.mark.parametrize(("n", "chunk"), [(1, 1), (100, 256), (1000, 512)])
@@ -155,6 +187,10 @@ def test_gradient_of_a_mean_in_flight():
     for theta, words in (((1, 2), "made of floats"), ((), "theta is empty")):
         with pytest.raises((TypeError, ValueError), match=words):
             ensemble.gradient(BouncingBall(), jaxnsd.SymmetricMoreau(), 600, KEY, theta, **options)
+    for seen in (lambda q: q, lambda q: q[0] > 0, lambda q: jnp.sum(q > 0), lambda q: {"q": q[0]}):
+        change = {"observe": lambda system, sol, seen=seen: seen(sol.q[-1])}
+        with pytest.raises(TypeError, match="observe must return one float, got "):
+            ensemble.gradient(BouncingBall(), jaxnsd.SymmetricMoreau(), 600, KEY, (G, 0.1), **options | change)
 
 
 @pytest.mark.slow
@@ -204,6 +240,7 @@ def test_distributions():
         assert abs(np.mean(x) - mean) < 4 * deviation / np.sqrt(20_000)
         assert_allclose(np.std(x), deviation, rtol=0.03)
     assert abs(np.corrcoef([systems.mass, systems.e_N, systems.gravity])[np.triu_indices(3, 1)]).max() < 0.03
+    assert Normal(np.array(0.3), jnp.float32(0.5)) == Normal(0.3, 0.5)
     # A start: arguments of initial_state, and entries of a given one.
     _, _, u0 = Independent(RotatingBall(), {"omega": Uniform(1.0, 2.0)}, initial={})(KEY)
     assert 1 < float(u0[2]) < 2
@@ -228,22 +265,96 @@ def test_points_of_low_discrepancy(kind):
     assert abs(moments.mean["height"] - exact) < 0.2 * moments.standard_error["height"]
 
 
+def test_points_of_halton_cost_what_their_number_costs():
+    """Not what those before them cost."""
+    pytest.importorskip("scipy")
+    halton = ensemble.Halton(2, seed=3)
+    assert_array_equal(halton.points(200, 50, 256), halton.points(0, 256, 256)[200:250])
+    assert np.all(np.isfinite(halton.points(2**31, 5, 2**32)))
+
+
+def test_points_in_single_precision_stay_in_the_open_cube():
+    class Sides:
+        def points(self, first, count, n):
+            return np.array([[0.0], [1e-12], [0.5], [1 - 1e-12]])
+
+    job = ensemble.engine._job(jaxnsd.Moreau(), 4, KEY, simple, observe, None, Sides(), 1, None, {"t1": 1.0, "dt": 0.1})
+    with jax.enable_x64(False) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(False):
+        points = job.points_of(0, 4)
+        assert points.dtype == np.float32 and np.all(np.isfinite(Normal(0.0, 1.0).quantile(points)))
+    assert np.all((points > 0) & (points < 1)) and points[2] == 0.5
+
+
+def test_reductions_are_looked_at_before_anything_is_computed(monkeypatch):
+    """And their merging where there are members enough."""
+
+    def compute(*args):
+        raise AssertionError("computed")
+
+    def seen(system, sol):
+        return {"e_N": system.e_N, "z": 1j * system.e_N} if complex_too else {"e_N": system.e_N}
+
+    class Halves(ensemble.Reduction):
+        def chunk(self, values, index):
+            return values["e_N"].mean()
+
+        def merge(self, a, b):
+            return (a + b) / 2
+
+    def few(key):
+        """Of the first chunk too few succeed."""
+        x = random.uniform(key)
+        return BouncingBall(e_N=jnp.where(x < 0.99, 2.0, x - 0.5)), jnp.ones(1), jnp.zeros(1)
+
+    complex_too = False
+    key = random.key(372)
+    good = np.flatnonzero(jax.vmap(lambda i: random.uniform(random.fold_in(key, i)))(jnp.arange(1000)) >= 0.99)
+    assert_array_equal(np.bincount(good // 256), [2, 3, 3, 3])
+    with pytest.raises(ValueError, match="Halves: merge is not associative, on 3 members"):
+        FEW(1000, key, sample=few, observe=seen, reduce=Halves(), chunk=256)
+    monkeypatch.setattr(ensemble.job.Job, "compute", compute)
+    for reduction, words in (
+        (Moments(of="typo"), "called 'typo'"),
+        (Proportion(), "takes booleans"),
+        (ensemble.Associative(lambda x: x["typo"], np.add), "typo"),
+    ):
+        with pytest.raises((ValueError, TypeError, KeyError), match=words):
+            FEW(1000, KEY, sample=E_N, observe=seen, reduce=reduction)
+    with pytest.raises(AssertionError, match="computed"):
+        FEW(
+            1000,
+            KEY,
+            sample=E_N,
+            observe=seen,
+            reduce=ensemble.Associative(lambda x: np.linalg.inv(np.atleast_2d(np.sum(x["e_N"]))), np.add),
+        )
+    complex_too = True
+    with pytest.raises(TypeError, match="booleans and real numbers, got complex128"):
+        FEW(1000, KEY, sample=E_N, observe=seen)
+
+
 @pytest.mark.slow
 def test_two_and_eight_devices_have_the_same_bits():
+    """As without devices: of a step with three contacts, and of a chunk that no number of blocks fills."""
     program = """
-        import jax, numpy as np, warnings
+        import jax, numpy as np
         jax.config.update("jax_enable_x64", True)
         import jaxnsd
         from jaxnsd import ensemble
-        from jaxnsd.models import BouncingBall
-        keep = ensemble.Associative(lambda x: x, lambda a, b: np.concatenate([a, b]))
-        seen = [
-            ensemble.run(BouncingBall(), jaxnsd.Moreau(), 50, jax.random.key(5), sample={"e_N": ensemble.Normal(0.6, 0.1)},
-                observe=lambda s, sol: sol.q[-1], reduce=keep, t1=0.8, dt=2e-2, chunk=20, devices=devices)["associative"]
-            for devices in (1, 2, 8)
-        ]
-        assert len(jax.devices()) == 8 and np.ptp(seen[0]) > 0.01 and len(seen[0]) == 50
-        assert np.array_equal(seen[0], seen[1]) and np.array_equal(seen[0], seen[2])
+        from jaxnsd.models import Woodpecker
+        keep = ensemble.Associative(lambda x: x, lambda a, b: jax.tree.map(lambda *x: np.concatenate(x), a, b))
+
+        def run(**options):
+            return ensemble.run(
+                Woodpecker(), jaxnsd.Moreau(), 600, jax.random.key(0), sample={"mu": ensemble.Uniform(0.2, 0.3)}, t1=0.1, dt=5e-4,
+                observe=lambda s, sol: {"q": sol.q[-1], "b": sol.u[-1] > 0}, reduce=keep, **options)["associative"]
+
+        whole = run()
+        assert len(jax.devices()) == 8 and np.ptp(whole["q"][:, 0]) > 0 and len(whole["q"]) == 600
+        for options in ({"devices": 1}, {"devices": 2}, {"devices": 8}, {"devices": 2, "chunk": 600}):
+            for name, x in run(**options).items():
+                assert np.array_equal(x, whole[name]), (options, name)
+        assert np.allclose(run(devices=2, lockstep=True)["q"], whole["q"], rtol=1e-9)
     """
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     environment = dict(os.environ, XLA_FLAGS=flags, PYTHONPATH=os.pathsep.join(sys.path))
@@ -276,18 +387,23 @@ def simple(key):
         ({"chunk": 0}, "chunk must be"),
         ({"workers": 0}, "workers must be"),
         ({"executor": 3}, "executor must be"),
+        ({"system": BouncingBall}, "system must be a system such as"),
+        ({"system": BouncingBall, "sample": E_N}, "system must be a system such as"),
+        ({"store": 5}, "store must be the path"),
+        ({"lockstep": "no"}, "lockstep must be"),
         ({"devices": 99}, "devices must be"),
         ({"dt": 0.7}, "dt"),
         ({"steps": 3}, "unknown argument 'steps'"),
         ({"resume": True}, "needs store"),
         ({"points": 3}, "points must be"),
+        ({"key": random.key(5, impl="rbg"), "lockstep": True}, "kind rbg draws other numbers in lockstep"),
         ({"points": ensemble.Sobol(2), "sample": E_N}, "1 parameters are drawn"),
     ],
 )
 def test_bad_arguments_get_one_sentence(change, words):
     arguments = {"n": 10, "key": KEY, "sample": simple, "observe": observe, "t1": 1.0, "dt": 1e-2} | change
     with pytest.raises((ValueError, TypeError), match=words) as caught:
-        ensemble.run(BouncingBall(), jaxnsd.Moreau(), arguments.pop("n"), arguments.pop("key"), **arguments)
+        ensemble.run(arguments.pop("system", BouncingBall()), jaxnsd.Moreau(), arguments.pop("n"), arguments.pop("key"), **arguments)
     assert len(str(caught.value)) < 400
 
 
@@ -302,6 +418,11 @@ def test_bad_arguments_get_one_sentence(change, words):
         (lambda: ensemble.Sobol(0), "dimensions"),
         (lambda: ensemble.Halton(1, seed=-1), "seed"),
         (lambda: Independent(BouncingBall(), {}), "needs a parameter"),
+        (lambda: Independent(BouncingBall(), 5), "parameters must be a dict"),
+        (lambda: Independent(5, E_N), "system must be a system"),
+        (lambda: Independent(BouncingBall(), E_N, start=(1.0, 0.0)), "start must be"),
+        (lambda: Independent(BouncingBall(), E_N, start=5), "start must be"),
+        (lambda: Independent(BouncingBall(), E_N, initial={"zz": 1}), "initial_state has no argument 'zz'"),
         (lambda: Independent(BouncingBall(), {"e_N": Beta(0.5, 0.1)})(KEY, jnp.ones(1)), "no quantile"),
     ],
 )

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -54,14 +55,14 @@ def same(a, b):
 class Dying(concurrent.futures.ThreadPoolExecutor):
     """Breaks, as a process pool does whose worker died, whenever its function says so."""
 
-    def __init__(self, breaks):
+    def __init__(self, breaks, error=None):
         super().__init__(1)
-        self.breaks = breaks
+        self.breaks, self.error = breaks, error or concurrent.futures.BrokenExecutor("a worker died")
 
     def submit(self, function, *args):
         if self.breaks():
             future = concurrent.futures.Future()
-            future.set_exception(concurrent.futures.BrokenExecutor("a worker died"))
+            future.set_exception(self.error)
             return future
         return super().submit(function, *args)
 
@@ -75,9 +76,65 @@ def test_a_chunk_whose_worker_dies_is_computed_again_once():
 
     with Dying(often) as executor:
         same(run(executor=executor), whole)
+    assert executors.Engine(None, np.int64(1)).workers == 1
     with Dying(lambda: True) as executor, pytest.raises(ensemble.WorkerLostError, match="6 times in a row") as caught:
         run(executor=executor)
     assert caught.value.result.done == 0
+
+
+def test_workers_that_send_back_an_interrupt_lose_nothing():
+    """Ctrl-C in a terminal reaches those of a pool that was given, too."""
+    whole, calls = run(), []
+
+    def third(signaled):
+        calls.append(0)
+        if len(calls) == 3 and signaled:
+            os.kill(os.getpid(), signal.SIGINT)
+        return len(calls) == 3
+
+    with Dying(lambda: third(True), KeyboardInterrupt()) as executor, pytest.raises(ensemble.Interrupted) as caught:
+        run(executor=executor)
+    assert caught.value.result.done == 512
+    calls.clear()
+    with Dying(lambda: third(False), KeyboardInterrupt()) as executor:
+        same(run(executor=executor), whole)
+
+
+def test_what_is_with_an_executor_is_cancelled_after_an_error():
+    sent = []
+
+    class Stuck(concurrent.futures.ThreadPoolExecutor):
+        def submit(self, function, *args):
+            sent.append(concurrent.futures.Future())
+            if len(sent) == 4:
+                sent[1].set_exception(ZeroDivisionError("mine"))
+            return sent[-1]
+
+    with Stuck(2) as executor, pytest.raises(ZeroDivisionError, match="mine"):
+        run(executor=executor)
+    assert [future.cancelled() for future in sent] == [True, False, True, True]
+
+
+def test_what_is_on_its_way_comes_back_after_errors():
+    """Chunk 0 after two others failed."""
+    sent = []
+
+    class Late(concurrent.futures.ThreadPoolExecutor):
+        def submit(self, function, *args):
+            sent.append(concurrent.futures.Future())
+            sent[-1].set_running_or_notify_cancel()
+            if len(sent) == 4:
+                for future in sent[1:]:
+                    future.set_exception(ensemble.StoreError("full"))
+                threading.Timer(0.3, lambda: sent[0].set_result(executors.work(*first))).start()
+            elif len(sent) == 1:
+                first.extend(args)
+            return sent[-1]
+
+    first = []
+    with Late(2) as executor, pytest.raises(ensemble.StoreError) as caught:
+        run(executor=executor)
+    assert caught.value.result.done == 256
 
 
 def test_an_error_in_the_work_is_no_death():
@@ -123,11 +180,9 @@ def test_a_forked_pool_is_refused():
 
 
 def test_what_cannot_be_sent_is_said():
-    import threading
-
     lock = threading.Lock()
     with pytest.raises(TypeError, match="sent to the workers"):
-        run(workers=1, observe=lambda system, sol: (lock, sol.q[-1])[1:])
+        run(workers=1, observe=lambda system, sol: (lock, sol.q[-1])[1:], reduce=ensemble.Moments())
 
 
 def test_classes_that_come_by_value_are_known_to_jax():

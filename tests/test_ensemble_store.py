@@ -136,6 +136,19 @@ def test_a_store_of_another_run_is_refused_in_a_sentence(made, change, words):
     assert "\n" not in str(caught.value)
 
 
+def test_a_store_of_a_gradient_at_another_point_is_refused(tmp_path):
+    """theta is an argument of the program, which is the same."""
+
+    def gradient(theta):
+        sample = lambda key, theta: (BouncingBall(), theta + jnp.ones(1), jnp.zeros(1))  # noqa: E731
+        options = {"sample": sample, "observe": lambda system, sol: sol.q[-1, 0], "t1": 0.04, "dt": 2e-2, "store": tmp_path / "g.zarr"}
+        return ensemble.gradient(BouncingBall(), jaxnsd.SymmetricMoreau(), 4, KEY, theta, sensitivity="discrete", **options)
+
+    gradient(2.0)
+    with pytest.raises(ensemble.StoreError, match="another theta"):
+        gradient(3.0)
+
+
 def test_other_refusals(made, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxnsd.ensemble.store.__version__", "99.0")
     with pytest.raises(ensemble.StoreError, match=r"another jaxnsd version: 0\.\d+\.\d+, and this run has 99\.0"):
@@ -149,7 +162,24 @@ def test_other_refusals(made, tmp_path, monkeypatch):
         run(tmp_path / "a.zarr", resume=True)
     with pytest.raises(ValueError, match="names of its own"):
         run(tmp_path / "b.zarr", observe=lambda system, sol: {"outcome": sol.q[-1]})
+    with pytest.raises(ValueError, match="calls back into Python"):
+        run(tmp_path / "b.zarr", observe=lambda system, sol: (jax.debug.print("{}", sol.t[-1]), sol.q[-1])[1])
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_cannot_be_stored_and_a_store_that_is_damaged(made, tmp_path):
+    for name in ("..", "a/b", "__x"):
+        with pytest.raises(ValueError, match="cannot be the name of an array"):
+            run(tmp_path / "b.zarr", observe=lambda system, sol, name=name: {name: sol.q[-1]})
+    for name in ("member", "chunk", "zarr.json"):
+        with pytest.raises(ValueError, match=f"names of its own for what is observed; {name}"):
+            run(tmp_path / "b.zarr", observe=lambda system, sol, name=name: {name: sol.q[-1]})
+    with pytest.raises(ValueError, match="takes no arrays of bfloat16"):
+        run(tmp_path / "b.zarr", observe=lambda system, sol: sol.q[-1].astype(jnp.bfloat16))
+    path = copy(made, tmp_path)
+    (path / "q" / "zarr.json").write_text("{")
+    with pytest.raises(ensemble.StoreError, match="is damaged, its array 'q' cannot be opened"):
+        run(path)
 
 
 def test_a_disk_that_is_full_keeps_what_is_there(made, tmp_path, monkeypatch):
@@ -180,6 +210,17 @@ def test_a_disk_that_is_full_keeps_what_is_there(made, tmp_path, monkeypatch):
     monkeypatch.setattr(store.Store, "write", write)
     result = run(path)
     assert result.computed == 1000 - 256 and same(result, made)
+
+
+def test_a_reduction_that_raises_loses_no_chunk(made, tmp_path):
+    class Wrong(ensemble.Moments):
+        def chunk(self, values, index):
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        run(tmp_path / "a.zarr", reduce=Wrong())
+    result = run(tmp_path / "a.zarr")
+    assert result.computed < 1000 and same(result, made)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ killed
@@ -278,7 +319,7 @@ def test_a_signal_keeps_what_is_done(tmp_path):
 
     class Kill(ensemble.Moments):
         def merge(self, a, b):
-            if not timer:
+            if not timer and a[0] + b[0] > 256:  # two chunks
                 timer.append(os.kill(os.getpid(), signal.SIGINT))
             return super().merge(a, b)
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 
 import jax
 import numpy as np
@@ -54,6 +55,21 @@ def test_histogram_and_extremes():
     assert_array_equal(ends.largest, DATA["a"][order[::-1][:3]])
     ends = reduced(ensemble.Extremes(2), np.array([np.nan, 1.0, 3.0, 3.0]), (0, 2, 4))
     assert_array_equal((ends.largest_index, ends.smallest_index), ([2, 3], [1, 2]))
+    # Infinite values are values, NaN is none.
+    ends = reduced(ensemble.Extremes(2), np.array([np.nan, np.inf, np.nan, -np.inf, np.inf]), (0, 2, 5))
+    assert_array_equal((ends.smallest_index, ends.largest_index), ([3, 1], [1, 4]))
+    ends = reduced(ensemble.Extremes(2), np.array([np.nan, np.inf, np.nan]), (0, 2, 3))
+    assert_array_equal((ends.smallest_index, ends.largest_index), ([1, 0], [1, 0]))
+
+
+def test_arrays_without_a_number():
+    """An observation may be empty."""
+    data = {"a": DATA["a"], "none": np.zeros((1000, 0))}
+    for reduction in (ensemble.Moments(), ensemble.Covariance(), ensemble.Quantiles((0.5,)), ensemble.Extremes(2)):
+        reduced(reduction, data)
+    quantiles = reduced(ensemble.Quantiles((0.5,)), data)
+    assert quantiles.values["none"].shape == quantiles.interval()[0]["none"].shape == (1, 0)
+    assert reduced(ensemble.Histogram([0.0, 1.0], of="none"), data).counts.shape == (0, 1)
 
 
 def test_own_reductions_are_checked():
@@ -67,6 +83,26 @@ def test_own_reductions_are_checked():
         ensemble.Associative(np.sum, np.subtract, of="a").check(DATA, 1000)
     with pytest.raises(ValueError, match="do not combine to the state of the whole"):
         ensemble.Associative(np.mean, np.maximum, of="a").check(DATA, 1000)
+
+    class Halves(ensemble.Reduction):
+        def chunk(self, values, index):
+            return values["a"].mean()
+
+        def merge(self, a, b):
+            return (a + b) / 2
+
+    class Same(ensemble.Moments):
+        """The variance of a constant is round-off; merged in place."""
+
+        def merge(self, a, b):
+            n, mean, square = super().merge(a, b)
+            a[1]["a"] += 1
+            return n, mean, square
+
+    with pytest.raises(ValueError, match="Halves: merge is not associative"):
+        Halves().check(DATA, 1000)
+    Same().check({"a": np.full(1000, 0.1)}, 1000)
+    Same().check(DATA, 1000)
 
 
 @pytest.mark.parametrize("order", ["random", "grows", "falls", "ties"])
@@ -120,11 +156,30 @@ def test_intervals_cover_what_they_should():
     assert low == 0 and 0.02 < high < 0.05
 
 
+@pytest.mark.parametrize("n", [1, 5, 20, 1000])
+def test_intervals_of_quantiles_hold_their_level_for_any_number_of_members(n):
+    """By the binomial distribution, exactly: the ranks of the bounds are those of members that are their own numbers."""
+    p = np.array([0.0, 0.01, 0.05, 0.25, 0.5, 0.9, 0.999, 1.0])
+    for level in (0.5, 0.95, 0.9999):
+        low, high = reduced(ensemble.Quantiles(p), np.arange(n), (0, n)).interval(level)
+        for each, a, b in zip(p.tolist(), low, high, strict=True):
+            below = np.array([math.comb(n, k) * each**k * (1 - each) ** (n - k) for k in range(n + 1)])  # so many lie below the quantile
+            assert np.sum(below[: max(int(max(a, -1)) + 1, 0)]) <= (1 - level) / 2 + 1e-9
+            assert np.sum(below[int(min(b, n)) + 1 :]) <= (1 - level) / 2 + 1e-9
+            # The next members would not do.
+            assert a == n - 1 or np.sum(below[: int(max(a, -1)) + 2]) > (1 - level) / 2 - 1e-9
+            assert b == 0 or np.sum(below[int(min(b, n)) :]) > (1 - level) / 2 - 1e-9
+    low, high = reduced(ensemble.Quantiles((0.05,)), np.arange(20), (0, 20)).interval()
+    assert low == -np.inf and high == 3
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: ensemble.Quantiles((0.5, 1.5)), "probabilities"),
         (lambda: ensemble.Quantiles(size=3), "size"),
+        (lambda: ensemble.Quantiles("a"), "probabilities"),
+        (lambda: ensemble.Histogram("a"), "grow"),
         (lambda: ensemble.Histogram([1.0, 0.0]), "grow"),
         (lambda: ensemble.Extremes(0), "count"),
         (lambda: ensemble.Moments(of=3), "of must be a name"),

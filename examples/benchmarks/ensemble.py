@@ -56,7 +56,7 @@ def overhead(model, chunks):
     job = engine._job(first[1], 2**20, first[3], sample, observe, REDUCE, None, 1, None, times)
     chunk = engine._default_chunk(job)
     job = dataclasses.replace(job, n=chunks * chunk)
-    program = job.compiled(job.block)
+    (program,) = job.compiled(job.block)
     spent = {"program": [], "reduce": []}
 
     def timed(name, call):
@@ -68,7 +68,7 @@ def overhead(model, chunks):
 
         return result
 
-    job._programs[job.block] = timed("program", program)
+    job._programs[job.block] = [timed("program", program)]
     job.__dict__["reduce"] = timed("reduce", job.reduce)
     start = time.perf_counter()
     engine._Driver(job, chunk, None, engine.executors.Engine(None, None), False).run()

@@ -2,8 +2,10 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import inspect
+import os
 import time
 import warnings
 from typing import Any
@@ -92,7 +94,7 @@ def run(
     workers:    number of processes, spawned, of a core each; default: this process, with all cores. In a script the call then stands
                 under ``if __name__ == "__main__":``
     executor:   any executor of `concurrent.futures` instead: a spawned process pool, Dask's ``Client.get_executor()``, mpi4py's pool
-    devices:    number of devices of this process that share a chunk, by `jax.sharding`
+    devices:    number of devices of this process that share the blocks of a chunk, by `jax.sharding`; each has the program compiled
     lockstep:   whether members advance together, which a GPU needs, or one by one; default: by the backend. In lockstep the bits of a
                 member may depend on the size of the chunk
     progress:   show a bar with rate, failures and remaining time (needs tqdm)
@@ -141,6 +143,7 @@ def gradient(
     count of impacts does, the derivative of every member leaves the jump out: that of a probability comes out as 0, with a standard
     error of 0. Then differentiate a smooth observation, or take the difference of two runs with the same key.
     """
+    _check_system(system)
     for leaf in jax.tree.leaves(theta):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise TypeError(f"ensemble.gradient: theta must be made of floats, got {leaf!r}")
@@ -161,7 +164,13 @@ def _whole(name, value, largest=None):
     return int(value)
 
 
+def _check_system(system):
+    if not isinstance(system, System):
+        raise TypeError(f"ensemble: system must be a system such as BouncingBall(), got {system!r}")
+
+
 def _sample(system, sample, points):
+    _check_system(system)
     if isinstance(sample, dict):
         sample = Independent(system, sample)
     if not callable(sample):
@@ -172,6 +181,8 @@ def _sample(system, sample, points):
 
 
 def _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, options, theta=None):
+    if lockstep not in (None, True, False):
+        raise TypeError(f"ensemble: lockstep must be True, False or None, got {lockstep!r}")
     n = _whole("n", n, 2**32)
     devices = _whole("devices", devices, len(jax.devices()))
     if not callable(observe):
@@ -221,12 +232,23 @@ def _check_first(system, job):
             refused = refused or error
     else:
         raise refused
+    if job.block is None and "rbg" in job.key_kind:
+        raise ValueError(f"ensemble: a key of kind {job.key_kind} draws other numbers in lockstep than alone: use jax.random.key(seed)")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said once, by the check
         seen = job.shapes[1]
     leaves = jax.tree.leaves(seen)
     if not leaves:
         raise ValueError("ensemble: observe returns no array")
+    for x in leaves:
+        if not (x.dtype == bool or jnp.issubdtype(x.dtype, jnp.integer) or jnp.issubdtype(x.dtype, jnp.floating)):
+            raise TypeError(f"ensemble: observe must return booleans and real numbers, got {x.dtype}: observe real and imaginary part")
+    zeros = jax.tree.map(lambda x: np.zeros((2, *x.shape), x.dtype), seen)
+    for reduction in job.reductions.values():
+        # What it takes is refused now; that zeros have no logarithm, or no inverse, says nothing.
+        with contextlib.suppress(ArithmeticError, np.linalg.LinAlgError), warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            reduction.chunk(zeros, np.arange(2))
 
 
 def _default_chunk(job):
@@ -244,6 +266,8 @@ def _drive(system, job, chunk, path, resume, workers, executor, show):
     if resume and path is None:
         raise ValueError('ensemble: resume=True needs store="name.zarr"')
     if path is not None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"ensemble: store must be the path of a directory, got {path!r}")
         opened = _open(system, job, chunk, path, resume)
         job = dataclasses.replace(job, store=str(opened.path))
         chunk = opened.chunk
@@ -299,6 +323,9 @@ class _Driver:
             error.result = self.result()
             raise
         finally:
+            if not finished:
+                for future in self.out:
+                    future.cancel()
             self.engine.close(wait=finished)
         if not finished:
             raise self.interrupted()
@@ -330,7 +357,7 @@ class _Driver:
         stored = self.store and self.store.read(k, self.job.shapes)
         if not stored:
             return False
-        self.take(k, self.job.reduce(k * self.chunk, *stored, check=k == 0))
+        self.take(k, self.job.reduce(k * self.chunk, *stored))
         return True
 
     def collect(self, timeout):
@@ -381,15 +408,13 @@ class _Driver:
     def wait_for_those_on_their_way(self):
         """Nothing more goes out; what is being computed comes back, if it does so soon. Another signal ends the process."""
         for future in list(self.out):
-            # An executor that is closed in a moment cancels what has not begun by itself.
-            if not (future.running() or future.done()) and (self.engine.own or future.cancel()):
+            # What has not begun would begin while the others are waited for.
+            if future.cancel():
                 del self.out[future]
         end = time.monotonic() + GRACE
         while self.out and time.monotonic() < end:
-            try:
+            with contextlib.suppress(Exception):  # what the others bring is not lost with it
                 self.collect(0.2)
-            except Exception:
-                return
 
     def interrupted(self):
         """The exception that says so."""

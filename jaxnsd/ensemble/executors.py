@@ -22,6 +22,7 @@ import threading
 from typing import Any
 
 import jax
+import numpy as np
 
 from .. import pytrees
 from ..system import System
@@ -111,10 +112,10 @@ def work(parcel, k, first, count, chunk, points):
     """Compute chunk k, write it where there is a store, and return its `Part`."""
     job = parcel.open()
     outcome, seen = job.compute(first, count, chunk, points, parcel.alone)
-    part = job.reduce(first, outcome, seen, check=k == 0)
+    # Stored first: a reduction that raises does not lose what was computed.
     if job.store is not None:
         _store_of(job).write(k, outcome, seen)
-    return part
+    return job.reduce(first, outcome, seen)
 
 
 def _store_of(job):
@@ -157,8 +158,10 @@ class Engine:
     def __init__(self, executor, workers):
         if executor is not None and workers is not None:
             raise ValueError("ensemble: give workers or an executor, not both")
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-            raise ValueError(f"ensemble: workers must be a positive whole number, got {workers!r}")
+        if workers is not None:
+            if isinstance(workers, bool) or not isinstance(workers, (int, np.integer)) or workers < 1:
+                raise ValueError(f"ensemble: workers must be a positive whole number, got {workers!r}")
+            workers = int(workers)
         if executor is not None and not (hasattr(executor, "submit") and hasattr(executor, "shutdown")):
             raise TypeError(f"ensemble: executor must be an executor of concurrent.futures, such as ProcessPoolExecutor, got {executor!r}")
         processes = isinstance(executor, concurrent.futures.ProcessPoolExecutor)
@@ -211,7 +214,8 @@ class Engine:
 
 def lost(error):
     """Whether this says that a worker is gone, not that the work is wrong."""
-    broken = (concurrent.futures.BrokenExecutor, concurrent.futures.CancelledError)
+    # Ctrl-C in a terminal goes to the workers as well: those of a pool that was given send it back.
+    broken = (concurrent.futures.BrokenExecutor, concurrent.futures.CancelledError, KeyboardInterrupt)
     return isinstance(error, broken) or type(error).__name__ in ("KilledWorker", "CommClosedError")
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
 import threading
 from typing import Any
 
@@ -19,7 +20,7 @@ import jax
 import jax.experimental
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import SingleDeviceSharding
 
 from .. import lanes
 from ..results import Outcome
@@ -35,6 +36,12 @@ KEPT = 4
 #: Failed members that are listed one by one.
 LISTED = 1000
 
+#: Members that tell whether a reduction is associative.
+ENOUGH = 3
+
+
+#: A call back into Python in the text of a program, where the function is no more than a number.
+_CALLBACK = re.compile(r"custom_call @\w*python\w*callback")
 
 _compiled, _lock = collections.OrderedDict(), threading.Lock()
 
@@ -81,16 +88,42 @@ class Job:
             outcome = jnp.maximum(jnp.max(sol.outcome, initial=0), sol.initial_outcome)
             return jax.tree.map(jnp.asarray, self.observe(system, sol)), outcome
 
+        def scalar(drawn):
+            value, outcome = motion(drawn)
+            if not (isinstance(value, jax.Array) and value.shape == () and jnp.issubdtype(value.dtype, jnp.floating)):
+                shapes = jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", value)
+                raise TypeError(f"ensemble.gradient: observe must return one float, got {shapes}")
+            return value, outcome
+
         drawn = self.draw(index, key, point)
         if theta is None:
             seen, outcome = motion(drawn)
             return outcome, seen
-        (value, outcome), gradient = jax.value_and_grad(lambda theta: motion(drawn(theta)), has_aux=True)(theta)
+        (value, outcome), gradient = jax.value_and_grad(lambda theta: scalar(drawn(theta)), has_aux=True)(theta)
         return outcome, {"value": value, "gradient": gradient}
 
-    def arguments(self):
-        """Key, point and theta of the first member."""
-        return self.key, None if self.points is None else self._points(0, 1)[0], self.theta
+    def arguments(self, index=0):
+        """Key, point and theta of a member."""
+        return self.key, None if self.points is None else self._points(index, 1)[0], self.theta
+
+    def again(self, index, options=None):
+        """``(system, q0, u0)`` of a member, or with options of `simulate` its `Solution`, by a program that is kept."""
+        name = options and repr(sorted((name, x.item() if hasattr(x, "item") else x) for name, x in options.items()))
+        if name not in self._again:
+
+            def one(index, key, point, theta):
+                drawn = self.draw(index, key, point)
+                system, q0, u0 = drawn if theta is None else drawn(theta)
+                return (system, q0, u0) if options is None else simulate(system, self.scheme, q0, u0, **options)
+
+            self._again[name] = jax.jit(one)
+        # What is an argument of the program of a chunk is one here as well: as constants they would be computed with in another way.
+        with self.context():
+            return self._again[name](np.uint32(index), *self.arguments(index))
+
+    @functools.cached_property
+    def _again(self):
+        return {}
 
     @functools.cached_property
     def block(self):
@@ -105,8 +138,9 @@ class Job:
             return int(self.options["n_steps"])
         return max(1, round((float(self.options["t1"]) - float(self.options.get("t0") or 0.0)) / float(self.options["dt"])))
 
-    def lowered(self, size):
-        """Program of the numbers (size,) of members, the key, their points (size, d) or None, and theta; not compiled yet."""
+    @functools.cached_property
+    def _members(self):
+        """Program of the numbers (size,) of members, the key, their points (size, d) or None, and theta; traced once for all devices."""
 
         def members(index, key, points, theta):
             def one(index, point):
@@ -116,24 +150,37 @@ class Job:
 
             return jax.vmap(one, (0, None if points is None else 0))(index, points)
 
-        if self.devices > 1:
-            mesh = Mesh(np.asarray(jax.devices()[: self.devices]), ("members",))
-            split, whole = PartitionSpec("members"), PartitionSpec()
-            members = jax.shard_map(members, mesh=mesh, in_specs=(split, whole, split, whole), out_specs=split)
+        return jax.jit(members)
+
+    def lowered(self, size, device=None):
+        """Program of so many members, for a device or the default one; not compiled yet."""
         points = None if self.points is None else np.repeat(self._points(0, 1), size, axis=0)
-        return jax.jit(members).lower(np.zeros(size, np.uint32), self.key, points, self.theta)
+        args = (np.zeros(size, np.uint32), self.key, points, self.theta)
+        if device is not None:
+            # Each device has a program of its own: one that is partitioned over several is optimized otherwise, and has other bits.
+            of = functools.partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
+            args = jax.tree.map(lambda x: of(x.shape, x.dtype), args)
+        return self._members.lower(*args)
 
     def compiled(self, size):
-        """`lowered`, compiled once; a later job with the same program gets it as well."""
+        """`lowered` for every device, compiled once; a later job with the same program gets it as well."""
+        devices = jax.devices()[: self.devices] if self.devices > 1 else [None]
+
+        def shared(lowered, device):
+            text = lowered.as_text()
+            name = hashlib.sha256(f"{text}{lowered.out_tree}{device}".encode()).digest()
+            # A program that calls back into Python stays with its job.
+            programs = {} if _CALLBACK.search(text) else _compiled
+            if name not in programs:
+                programs[name] = lowered.compile()
+            return programs[name]
+
         with _lock:
             if size not in self._programs:
-                lowered = self.lowered(size)
-                name = hashlib.sha256(f"{lowered.as_text()}{lowered.out_tree}{self.devices}".encode()).digest()
-                if name not in _compiled:
-                    _compiled[name] = lowered.compile()
-                    while len(_compiled) > KEPT:
-                        _compiled.popitem(last=False)
-                self._programs[size] = _compiled[name]
+                lowered = [self.lowered(size, device) for device in devices]
+                self._programs[size] = list((self._threads.map if self.devices > 1 else map)(shared, lowered, devices))
+                while len(_compiled) > KEPT * self.devices:
+                    _compiled.popitem(last=False)
             return self._programs[size]
 
     @functools.cached_property
@@ -146,14 +193,25 @@ class Job:
         return jax.eval_shape(self.member, jax.ShapeDtypeStruct((), jnp.uint32), *self.arguments())
 
     def fingerprint(self):
-        """Digest of the program of one member with all its constants: two programs with the same compute the same."""
-        lowered = jax.jit(self.member).lower(jnp.uint32(0), *self.arguments())
-        return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
+        """Digest of the program of one member with all its constants: two programs with the same compute the same.
+
+        Raises ValueError for a program that calls back into Python.
+        """
+        text = jax.jit(self.member).lower(jnp.uint32(0), *self.arguments()).as_text()
+        if _CALLBACK.search(text):
+            raise ValueError(
+                "ensemble: sample, observe or the system calls back into Python (jax.pure_callback, jax.debug.print, ...), and no store "
+                "can tell whether another run calls the same function: leave out the callback, or the store"
+            )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     # --------------------------------------------------------------------------------------------------------------- a chunk
     def _points(self, first, count):
         points = np.asarray(self.points.points(first, count, self.n))
-        return points.astype(jnp.result_type(float))
+        dtype = jnp.result_type(float)
+        # Rounded, one in the open cube may lie on its side, where quantiles are infinite.
+        half = jnp.finfo(dtype).eps / 2
+        return np.clip(points.astype(dtype), half, 1 - half)
 
     def points_of(self, first, count):
         """Points (count, d) of members, or None."""
@@ -165,37 +223,44 @@ class Job:
         Then all cores compute blocks, and chunks are computed one after the other: all blocks of one before those of the next, so that no
         core waits while the one before is reduced and stored. Otherwise a chunk is computed on its caller's thread.
         """
-        size = (self.block or -(-chunk // self.devices)) * self.devices
+        size = self.block or -(-chunk // self.devices)
         with self.context():
-            program = self.compiled(size)
+            programs = self.compiled(size)
 
-        def block(start):
+        def block(j):
             # What does not fill a block is filled with the last member, so that all have one shape and one compilation.
-            rows = np.minimum(np.arange(start, start + size), count - 1)
+            rows = np.minimum(np.arange(j * size, (j + 1) * size), count - 1)
             of_points = None if points is None else points[rows]
             with self.context():
+                program = programs[j % len(programs)]
                 return jax.tree.map(np.asarray, program((first + rows).astype(np.uint32), self.key, of_points, self.theta))
 
-        starts = range(0, count, size)
-        if alone and self.block and self.devices == 1:
-            with _turn:
-                futures = [self._threads.submit(block, start) for start in starts]
-            blocks = [future.result() for future in futures]
-        else:
-            with _turn if alone else contextlib.nullcontext():
-                blocks = [block(start) for start in starts]
+        numbers = range(-(-count // size))
+        with _turn if alone else contextlib.nullcontext():
+            if self.devices > 1 or (alone and self.block):
+                futures = [self._threads.submit(block, j) for j in numbers]
+                blocks = (future.result() for future in futures)
+            else:
+                blocks = map(block, numbers)
+            if self.block is None:
+                blocks = list(blocks)  # one chunk at a time fills the memory of a GPU
         outcome, seen = jax.tree.map(lambda *x: np.concatenate(x)[:count], *blocks)
         return outcome, seen
 
     @functools.cached_property
     def _threads(self):
-        return concurrent.futures.ThreadPoolExecutor(os.cpu_count(), "jaxnsd-block")
+        return concurrent.futures.ThreadPoolExecutor(max(os.cpu_count(), self.devices), "jaxnsd-block")
+
+    @functools.cached_property
+    def _checked(self):
+        """First member of the chunk that reductions were checked on, in this process."""
+        return []
 
     def context(self):
         """With the precision of the thread that made the job."""
         return jax.enable_x64(self.x64) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(self.x64)
 
-    def reduce(self, first, outcome, seen, check):
+    def reduce(self, first, outcome, seen):
         """`Part` of a chunk."""
         index = np.arange(first, first + len(outcome))
         good = outcome == Outcome.SUCCESS
@@ -211,9 +276,11 @@ class Job:
         states = {}
         if index.size:
             with np.errstate(invalid="ignore"):
-                for name, reduction in self.reductions.items():
-                    if check:
+                if len(index) >= ENOUGH and not self._checked:
+                    for reduction in self.reductions.values():
                         reduction.check(seen, len(index))
+                    self._checked.append(first)
+                for name, reduction in self.reductions.items():
                     states[name] = reduction.chunk(seen, index)
         return Part(len(outcome), counts, (first + bad[:LISTED], outcome[bad[:LISTED]]), infinite, states)
 

@@ -45,8 +45,8 @@ class Halton:
     def points(self, first: int, count: int, n: int) -> np.ndarray:
         """Points first, first + 1, ... of n: (count, dimensions)."""
         engine = _qmc().Halton(self.dimensions, scramble=True, rng=np.random.default_rng(self.seed))
-        if first:
-            engine.fast_forward(first)
+        # A point follows from its number alone; fast_forward would draw all that come before.
+        engine.num_generated = first
         return engine.random(count)
 
 

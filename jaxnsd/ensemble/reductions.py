@@ -20,7 +20,11 @@ from . import sketch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reduction:
-    """Base class. ``of``: what is reduced: None all that is observed, a name in it, or a function of the arrays (m, ...) of m members."""
+    """Base class. ``of``: what is reduced: None all that is observed, a name in it, or a function of the arrays (m, ...) of m members.
+
+    A class of one's own has `chunk`, `merge` and `finish`. States that are arrays, or trees of arrays, are checked by `check`; `chunk` is
+    called before a run with two members whose numbers are zeros.
+    """
 
     of: str | Callable[[Any], Any] | None = None
 
@@ -48,7 +52,30 @@ class Reduction:
         raise NotImplementedError
 
     def check(self, values: Any, m: int) -> None:
-        """Raise ValueError if this is no reduction, as the m members of the first chunk show."""
+        """Raise ValueError if the state of m > 2 members depends on how they are cut: three pieces, merged in either order, and the whole.
+
+        One that is associative up to an error that it states has a check of its own, or none.
+        """
+        if type(self) in KNOWN:
+            return
+
+        def piece(i, j):
+            return self.chunk(jax.tree.map(lambda x: x[i:j], values), np.arange(i, j))
+
+        whole = piece(0, m)
+        if not all(np.asarray(x).dtype.kind in "biufc" for x in jax.tree.leaves(whole)):
+            return
+        bounds = list(itertools.pairwise([0, m // 3, (2 * m) // 3, m]))
+        a, b, c = (piece(*x) for x in bounds)
+        left = self.merge(self.merge(a, b), c)
+        a, b, c = (piece(*x) for x in bounds)  # those before may have been merged in place
+        right = self.merge(a, self.merge(b, c))
+        name, merge = type(self).__name__, "combine" if isinstance(self, Associative) else "merge"
+        for other, what in ((right, f"{merge} is not associative"), (whole, f"states of pieces do not {merge} to the state of the whole")):
+            if not _agree(left, other):
+                raise ValueError(
+                    f"{name}: {what}, on {m} members: {_short(left)} and {_short(other)}; the result would depend on the chunks"
+                )
 
     def merge(self, a: Any, b: Any) -> Any:
         """State of the members of both."""
@@ -213,12 +240,19 @@ class QuantilesOf:
     sketches: Any = dataclasses.field(repr=False)
 
     def interval(self, level: float = 0.95) -> tuple[Any, Any]:
-        """``(low, high)``, as ``values``, that hold the true quantiles with this probability: order statistics, normal approximation of
-        the binomial distribution, widened by the rank error.
+        """``(low, high)``, as ``values``, that hold the true quantiles with this probability or a higher one: order statistics, by the
+        binomial distribution, widened by the rank error. Where no member bounds a quantile with this probability, as of few members the
+        0.05-quantile from below, the bound is infinite.
         """
-        reach = _z(level) * np.sqrt(self.n * self.p * (1 - self.p)) + self.rank_error * self.n
-        low, high = np.floor(self.n * self.p - reach) - 1, np.ceil(self.n * self.p + reach)
-        return tuple(_at(self.sketches, ranks) for ranks in (low, high))
+        _z(level)
+        low, high = (np.array(x) for x in zip(*(_order_statistics(self.n, p, (1 - level) / 2) for p in self.p.tolist()), strict=True))
+        error = self.rank_error * self.n
+        return self._bound(low - error, -np.inf), self._bound(high + error, np.inf)
+
+    def _bound(self, ranks, without):
+        """Values with these ranks, and another one where there is no such rank."""
+        none = (ranks < 0) | (ranks > self.n - 1)
+        return jax.tree.map(lambda x: np.where(none.reshape(-1, *(1,) * (x.ndim - 1)), without, x), _at(self.sketches, ranks))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +268,7 @@ class Quantiles(Reduction):
 
     def __post_init__(self):
         super().__post_init__()
-        p = np.atleast_1d(np.asarray(self.p, float))
+        p = np.atleast_1d(_numbers(self.p))
         if p.ndim != 1 or not p.size or not np.all((p >= 0) & (p <= 1)):
             raise ValueError(f"Quantiles: p must be probabilities in [0, 1], got {self.p!r}")
         object.__setattr__(self, "p", tuple(p.tolist()))
@@ -264,6 +298,25 @@ class _Shaped:
 
     sketch: Any
     shape: tuple
+
+
+def _order_statistics(n, p, tail):
+    """Ranks, from 0 on, of the members that the p-quantile lies below, or above, with no more than this probability: from -1 to n.
+
+    How many members lie below it is binomial. H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., Wiley, 2003, section 7.1.
+    """
+    reach = 40 + 10 * math.sqrt(n * p * (1 - p))  # what lies beyond has no weight
+    k = np.arange(max(0, math.floor(n * p - reach)), min(n, math.ceil(n * p + reach)) + 1)
+    if 0 < p < 1:
+        logs = np.append(0.0, np.cumsum(np.log((n - k[:-1]) / k[1:] * (p / (1 - p)))))
+        weights = np.exp(logs - logs.max())
+    else:
+        weights = (k == n * p).astype(float)
+    weights /= weights.sum()
+    # The member of rank r lies above the quantile where r of them or fewer lie below, and below where more than r do.
+    low = k[0] + np.count_nonzero(np.cumsum(weights) <= tail) - 1
+    high = k[-1] - np.count_nonzero(np.cumsum(weights[::-1]) <= tail)
+    return low, high
 
 
 def _at(sketches, ranks):
@@ -299,7 +352,7 @@ class Histogram(Reduction):
 
     def __post_init__(self):
         super().__post_init__()
-        edges = np.asarray(self.edges, np.float64)
+        edges = _numbers(self.edges)
         if edges.ndim != 1 or edges.size < 2 or not np.all(np.diff(edges) > 0) or not np.all(np.isfinite(edges)):
             raise ValueError(f"Histogram: edges must be at least two finite numbers that grow, got {self.edges!r}")
         object.__setattr__(self, "edges", tuple(edges.tolist()))
@@ -363,18 +416,18 @@ class Extremes(Reduction):
 
     def _ends(self, low, low_index, high, high_index):
         high_index = low_index if high_index is None else high_index
-        first, last = self._first(np.where(np.isnan(low), np.inf, low)), self._first(-np.where(np.isnan(high), -np.inf, high))
+        first, last = self._first(low), self._first(-high)
         take = np.take_along_axis
         return _Ends(take(low, first, 0), take(low_index, first, 0), take(high, last, 0), take(high_index, last, 0))
 
     def _first(self, x):
-        """Rows (count, ...) of the smallest in x (m, ...), of equal ones the first; without sorting what is not among them."""
+        """Rows (count, ...) of the smallest in x (m, ...), of equal ones the first, NaN last; without sorting what is not among them."""
         m, count = len(x), min(self.count, len(x))
         columns = x.reshape(m, -1)
         bounds = np.partition(columns, count - 1, axis=0)[count - 1]
         rows = np.empty((count, columns.shape[1]), int)
         for j, bound in enumerate(bounds):
-            among = np.flatnonzero(columns[:, j] <= bound)
+            among = np.arange(m) if np.isnan(bound) else np.flatnonzero(columns[:, j] <= bound)
             rows[:, j] = among[np.argsort(columns[among, j], kind="stable")[:count]]
         return rows.reshape(count, *x.shape[1:])
 
@@ -407,7 +460,7 @@ class Associative(Reduction):
     """A reduction of one's own: ``state(values)`` of the arrays (m, ...) of a few members, ``combine(a, b)`` of two states.
 
     The state of all members must not depend on how they are cut into pieces: ``combine`` is associative, and combining the states of
-    pieces gives the state of the whole. That is checked on the first chunk, and ValueError raised where it does not hold to round-off.
+    pieces gives the state of the whole. That is checked on a first chunk, and ValueError raised where it does not hold to round-off.
     States are arrays, or trees of arrays. ``result(state)`` is what is returned.
     """
 
@@ -425,21 +478,6 @@ class Associative(Reduction):
         """The state of the chunk."""
         return self.state(self.select(values))
 
-    def check(self, values: Any, m: int) -> None:
-        """Three pieces, combined in both orders, against the whole."""
-        if m < 3:
-            return
-        values = self.select(values)
-        whole = self.state(values)
-        bounds = [0, m // 3, (2 * m) // 3, m]
-        a, b, c = (self.state(jax.tree.map(lambda x, i=i, j=j: x[i:j], values)) for i, j in itertools.pairwise(bounds))
-        left, right = self.combine(self.combine(a, b), c), self.combine(a, self.combine(b, c))
-        for other, what in ((right, "combine is not associative"), (whole, "states of pieces do not combine to the state of the whole")):
-            if not _agree(left, other):
-                raise ValueError(
-                    f"Associative: {what}, on {m} members: {_short(left)} and {_short(other)}; the result would depend on the chunks"
-                )
-
     def merge(self, a: Any, b: Any) -> Any:
         """``combine(a, b)``."""
         return self.combine(a, b)
@@ -449,9 +487,15 @@ class Associative(Reduction):
         return self.result(state)
 
 
+#: Reductions that need no check.
+KNOWN = (Moments, Covariance, Proportion, Quantiles, Histogram, Extremes)
+
+
 def _agree(a, b):
     if jax.tree.structure(a) != jax.tree.structure(b):
         return False
+    size = lambda x: np.max(np.abs(x), initial=0.0, where=np.isfinite(x))  # noqa: E731
+    largest = max((size(x) for x in map(np.asarray, jax.tree.leaves(a)) if np.issubdtype(x.dtype, np.inexact)), default=0.0)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         x, y = np.asarray(x), np.asarray(y)
         if x.shape != y.shape:
@@ -461,8 +505,9 @@ def _agree(a, b):
                 return False
             continue
         # Sums of many members in another order: the root of the precision is far from round-off, and from a mistake.
-        scale = np.nanmax(np.abs(x), initial=0.0, where=np.isfinite(x))
-        if not np.allclose(x, y, rtol=0, atol=math.sqrt(np.finfo(x.dtype).eps) * scale, equal_nan=True):
+        # The variance of a constant is the round-off of its mean.
+        eps = np.finfo(x.dtype).eps
+        if not np.allclose(x, y, rtol=0, atol=math.sqrt(eps) * size(x) + 100 * eps * largest, equal_nan=True):
             return False
     return True
 
@@ -472,6 +517,14 @@ def _short(state):
 
 
 # --------------------------------------------------------------------------------------------------------------------- helpers
+def _numbers(x):
+    """An array of floats, NaN for what is none."""
+    try:
+        return np.asarray(x, np.float64)
+    except (TypeError, ValueError):
+        return np.array([np.nan])
+
+
 def _mean(x):
     """Mean over members, of infinite values infinite or NaN, without a warning."""
     with np.errstate(invalid="ignore"):

@@ -3,11 +3,10 @@
 import dataclasses
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..results import Outcome
-from ..simulate import Solution, simulate
+from ..simulate import Solution
 from . import store
 
 
@@ -72,21 +71,14 @@ class Result:
 
     def sample(self, index: int) -> Any:
         """``(system, q0, u0)`` of a member."""
-        index = self._member(index)
-        job = self._job
-        point = None if job.points is None else job.points_of(index, 1)[0]
-
-        @jax.jit
-        def draw(index):
-            drawn = job.draw(index, job.key, point)
-            return drawn if job.theta is None else drawn(job.theta)
-
-        return draw(np.uint32(index))
+        return self._job.again(self._member(index))
 
     def solution(self, index: int, **options: Any) -> Solution:
-        """The whole motion of a member, simulated again; ``options`` replace those of the ensemble, such as save_every."""
-        system, q0, u0 = self.sample(index)
-        return simulate(system, self._job.scheme, q0, u0, **self._job.options | options)
+        """The whole motion of a member, simulated again; ``options`` replace those of the ensemble, such as save_every.
+
+        It is computed as in the ensemble, by another program, since it returns more: its last bits are the same as a rule, not by promise.
+        """
+        return self._job.again(self._member(index), self._job.options | options)
 
     def dataset(self) -> Any:
         """What is in the store, an `xarray.Dataset` along "member" that is read when it is used; ``outcome`` -1: not done."""

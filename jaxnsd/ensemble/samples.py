@@ -113,11 +113,20 @@ class Independent:
 
     def __post_init__(self):
         of = type(self.system).__name__
+        if not isinstance(self.system, System):
+            raise TypeError(f"Independent: system must be a system such as BouncingBall(), got {self.system!r}")
+        if not isinstance(self.parameters, dict):
+            raise TypeError(f'Independent: parameters must be a dict such as {{"mu": Normal(0.3, 0.02)}}, got {self.parameters!r}')
         if not self.parameters:
             raise ValueError(f'Independent needs a parameter that is random, such as {{"mu": Normal(0.3, 0.02)}} for {of}')
         if self.start is None and not hasattr(self.system, "initial_state"):
             raise ValueError(f"{of} has no method initial_state(): give start=(q0, u0)")
+        if self.start is not None and not (isinstance(self.start, (tuple, list)) and [np.ndim(x) for x in self.start] == [1, 1]):
+            raise ValueError(f"Independent: start must be (q0, u0), two arrays of numbers, got {self.start!r}")
         known = self._names()
+        for name in self.initial:
+            if name not in known:
+                raise ValueError(f"{of}.initial_state has no argument {name!r}")
         for name, distribution in self.parameters.items():
             if name not in known:
                 raise ValueError(f"{of} has no parameter {name!r}; it has {', '.join(known)}")
@@ -170,6 +179,9 @@ def _code(name):
 
 def _finite(distribution):
     for name, value in vars(distribution).items():
+        if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer) and np.ndim(value) == 0:
+            value = value.item()
+            object.__setattr__(distribution, name, value)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
             raise ValueError(f"{type(distribution).__name__}: {name} must be a finite number, got {value!r}")
 

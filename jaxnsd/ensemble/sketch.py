@@ -32,7 +32,9 @@ class Sketch:
         order = np.argsort(values, axis=0, kind="stable")
         ends = np.cumsum(weights[order], axis=0)
         wanted = np.clip(np.floor(ranks), 0, self.n - 1)
-        rows = np.stack([np.searchsorted(ends[:, j], wanted, side="right") for j in range(values.shape[1])], axis=1)
+        rows = np.empty((len(wanted), values.shape[1]), int)
+        for j in range(values.shape[1]):
+            rows[:, j] = np.searchsorted(ends[:, j], wanted, side="right")
         return np.take_along_axis(values, np.take_along_axis(order, rows, axis=0), axis=0)
 
 

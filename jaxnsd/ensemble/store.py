@@ -7,6 +7,7 @@ behind its marker, is seen and computed again. The store itself appears under it
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -22,6 +23,9 @@ from .reductions import leaf_name
 FORMAT = 1
 MANIFEST, MARKERS, OUTCOME = "jaxnsd_ensemble", "marker", "outcome"
 
+#: Names of what a store holds beside what is observed.
+TAKEN = {MARKERS, OUTCOME, "member", "chunk", "zarr.json"}
+
 
 class StoreError(OSError):
     """A store cannot be read or written, or is one of another run; the message says why, and what to do.
@@ -33,26 +37,37 @@ class StoreError(OSError):
 
 
 def manifest(job, chunk, system):
-    """What a store is made with, by the words that a refusal uses; the order is that of the refusals."""
+    """What a store is made with, by the words that a refusal uses; the order is that of the refusals.
+
+    Raises ValueError for what cannot be stored.
+    """
+    _named(job.shapes[1])
     of_scheme = {name: repr(value) for name, value in job.options.items()}
-    leaves = [np.asarray(x) for x in jax.tree.leaves(system)]
-    digest = hashlib.blake2b(digest_size=8)
-    for x in leaves:
-        digest.update(str((x.dtype, x.shape)).encode() + x.tobytes())
+    # An argument of the program, so that the program does not tell its value.
+    of_gradient = {} if job.theta is None else {"theta": _value(job.theta)}
     return {
         "format": FORMAT,
         "jaxnsd version": __version__,
         "JAX version": jax.__version__,
         "device": jax.default_backend(),
-        "system": f"{type(system).__name__} ({digest.hexdigest()})",
+        "system": f"{type(system).__name__} ({_value(system)})",
         "scheme": repr(job.scheme),
         "key": f"{job.key_kind} {job.key.tolist()}",
         "number of members": job.n,
         "points": repr(job.points),
         **of_scheme,
+        **of_gradient,
         "chunk": chunk,
         "program (sample, observe, or a method of the system)": job.fingerprint(),
     }
+
+
+def _value(tree):
+    """Digest of all numbers of a tree."""
+    digest = hashlib.blake2b(digest_size=8)
+    for x in map(np.asarray, jax.tree.leaves(tree)):
+        digest.update(str((x.dtype, x.shape)).encode() + x.tobytes())
+    return digest.hexdigest()
 
 
 def open_or_create(path, made_with, shapes):
@@ -68,7 +83,7 @@ def open_or_create(path, made_with, shapes):
                     f"{path} was made with another {name}: {found.get(name)}, and this run has {value}; give the store another name, "
                     "or make the call that it was made with"
                 )
-        return Store(path)
+        return _whole(Store(path), shapes)
     if not path.parent.is_dir():
         raise StoreError(f"{path}: the directory {str(path.parent)!r} does not exist")
     making = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.making")
@@ -80,6 +95,16 @@ def open_or_create(path, made_with, shapes):
     finally:
         shutil.rmtree(making, ignore_errors=True)
     return Store(path)
+
+
+def _whole(store, shapes):
+    """The store, if it has all arrays. Raises `StoreError`."""
+    for name in (*_named(shapes[1]), OUTCOME, MARKERS):
+        try:
+            store._group[name].shape  # noqa: B018
+        except Exception as error:
+            raise StoreError(f"{store.path} is damaged, its array {name!r} cannot be opened: give the store another name") from error
+    return store
 
 
 def read_manifest(path):
@@ -156,9 +181,14 @@ def _named(seen):
     """Arrays of what is observed, by their names in the store."""
     paths, _ = jax.tree_util.tree_flatten_with_path(seen)
     named = {leaf_name(path): x for path, x in paths}
-    taken = sorted({MARKERS, OUTCOME} & set(named))
+    taken = sorted(TAKEN & set(named))
     if taken or len(named) < len(paths):
         raise ValueError(f"observe: the store needs names of its own for what is observed; {', '.join(taken) or 'two'} are not")
+    for name, x in named.items():
+        if re.search(r"^\.+$|^__|[/\\]", name):
+            raise ValueError(f"observe: {name!r} cannot be the name of an array in a store")
+        if np.dtype(x.dtype).kind not in "biuf":
+            raise ValueError(f"observe: a store takes no arrays of {x.dtype}, which {name!r} is")
     return named
 
 
