@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from . import base, velocity
 from .base import Scheme, State
-from .gathered import Evaluated
+from .gathered import Evaluated, Place, Placed
 from .positions import moved
 from .velocity import Step, pytree
 
@@ -27,6 +27,7 @@ class NodeStep(Step):
 
     #: Whether the forces h are those of the arriving velocity.
     explicit: ClassVar[bool] = False
+    at_one_place: ClassVar[bool] = True
 
     system: Any
     t: Any
@@ -41,6 +42,10 @@ class NodeStep(Step):
     def evaluated(self):
         """All is evaluated at the node, with the arriving velocity."""
         return dataclasses.replace(self, system=Evaluated.at(self.system, self.t, self.q, self.u_minus, h=self.explicit))
+
+    def placed(self):
+        """With all contacts and constraints evaluated at the node."""
+        return dataclasses.replace(self, system=Placed(self.system, Place.of(self.system, self.t, self.q, self.u_minus)))
 
     def active(self):
         """Contacts that are closed at the node."""

@@ -46,14 +46,12 @@ class Step:
     linear: ClassVar[bool] = False
     #: Whether the step is solved with its active contacts alone, see `gathered`. It pays where steps are many, not for events.
     gathers = False
+    #: Whether contacts and inertia are asked for at `place` alone; then there is a method `placed`, with all of that evaluated.
+    at_one_place: ClassVar[bool] = False
 
     def evaluated(self):
         """The step with what its contacts share evaluated: what the branches of `gathered` need, once for all of them."""
         return self
-
-    def at_its_place(self):
-        """The step with all contacts and constraints evaluated at `place`."""
-        return dataclasses.replace(self, system=gathered.Placed(self.system, gathered.Place.of(self.system, *self.place(), self.u_minus)))
 
     def restricted(self, choice):
         """The step of the chosen contacts alone."""
@@ -376,13 +374,13 @@ class Response:
         if not sizes:
             return self.whole(x, step, dstep)
         active = step.active()
-        if step.system.gathers or len(sizes) == 1:
+        if step.system.gathers or not step.at_one_place or len(sizes) == 1:
             return self.of_active(x, step, dstep, active, (*sizes, n))
 
         # What differentiates all contacts anyway does so once, not in every branch.
         @storing_solutions
         def in_contact():
-            placed = jax.jvp(lambda step: step.at_its_place(), (step,), (dstep,))
+            placed = jax.jvp(lambda step: step.placed(), (step,), (dstep,))
             return self.of_active(x, *placed, active, (*sizes[1:], n))
 
         def in_flight():
