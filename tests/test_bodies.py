@@ -332,6 +332,16 @@ def test_four_bar_linkage():
         velocity = np.linalg.svd(np.asarray(W(jnp.array([theta, coupler, psi]))).T)[2][-1]
         slope = (d / c * np.sin(theta) + np.sin(theta - psi)) / (d / a * np.sin(psi) + np.sin(theta - psi))
         assert_allclose(velocity[2] / velocity[0], slope, rtol=1e-9)
+    # A scheme asks a system that has its places at one configuration: of that the loop is closed as well.
+    q, u = jnp.array([theta, coupler, psi]), jnp.asarray(velocity / velocity[0])
+    seen = system.seen_at(0.0, q)
+    assert_allclose(seen.W_g(0.0, q), W(q), rtol=0, atol=1e-15)
+    assert_allclose(seen.constraint_velocity(0.0, q, 0 * u + 1), system.constraint_velocity(0.0, q, 0 * u + 1), atol=1e-15)
+    sol = jaxnsd.simulate(system, jaxnsd.Moreau(), q, u, 0.1, 1e-3)
+    assert sol.success and abs(sol.q[-1, 0] - theta) > 0.05
+    # Held on velocity level, with the drift of a step of first order.
+    assert np.max(np.abs(closed(sol.q[-1]))) < 1e-3
+    assert np.max(np.abs(W(sol.q[-1]).T @ sol.u[-1])) < 1e-12
 
 
 def test_motors_and_controls():

@@ -260,6 +260,21 @@ def test_motion_in_a_plane_has_one_tangent():
     assert bodies.from_mjcf(flat, plane=None).tangential_velocity(0.0, *system.initial_state()).shape == (8, 2)
 
 
+@pytest.mark.parametrize(("turned", "corners"), [("90 0 0", 4), ("0 0 90", 4), ("20 0 0", 8)])
+def test_corners_of_a_box_that_is_turned_in_a_plane(turned, corners):
+    """Its own axis across the plane is dropped, whichever it is; where there is none all corners count."""
+    text = f"""<mujoco><worldbody><geom type="plane" size="1 1 1"/><body pos="0 0 .8">
+      <joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/><joint axis="0 1 0"/>
+      <geom type="box" size="0.1 0.2 0.4" euler="{turned}"/></body></worldbody></mujoco>"""
+    system, model = bodies.from_mjcf(text), mujoco.MjModel.from_xml_string(text)
+    data, q = mujoco.MjData(model), np.array([0.1, 0.3, 0.4])
+    data.qpos[:] = q
+    mujoco.mj_forward(model, data)
+    gap = system.gap(0.0, jnp.asarray(q))
+    assert gap.shape == (corners,)
+    assert_allclose(gap.min(), mujoco.mj_geomDistance(model, data, 0, 1, 10.0, None), rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("argument", "options", "text"),
     [

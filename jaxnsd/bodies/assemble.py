@@ -11,11 +11,15 @@ import numpy as np
 
 from ..laws import ImpactLaw, NewtonImpact
 from . import forces, pairs, parts
+from .lists import pick
 from .loops import Loops
 from .multibody import Multibody
 from .parts import Body, Connect, Couple, Motor, Pair, Shape, Spring, Weld, several
-from .rotations import IDENTITY, turn_back
+from .rotations import IDENTITY, compose, matrix, turn_back
 from .structure import SIZES, JointOf, ShapeOf, Structure, find
+
+#: Cosine below which directions count as perpendicular.
+FLAT = 1e-5
 
 #: A moment of inertia may exceed the sum of the two others by this part: what was typed, or computed in single precision.
 TRIANGLE = 1e-6
@@ -55,8 +59,8 @@ def assemble(
     control:   of the motors: (n_m,) or None for zeros, `Rows`, or a function of (t, q, u) that returns (n_m,); with parameters to be
                differentiated a `jax.tree_util.Partial`
     medium:    `forces.Medium`; None: there is none
-    plane:     "xy", "xz" or "yz": all motion is parallel to it, so that friction has one direction and a box four corners; None: in space
-
+    plane:     "xy", "xz" or "yz": all motion is parallel to it, so that friction has one direction, and a box that is parallel to it four
+               corners; None: in space
     law:       of impact and friction, see `jaxnsd.laws`; one that names a friction, or a restitution, says it for all contacts, so that the
                pairs must not
 
@@ -177,7 +181,7 @@ def assemble(
         law=law,
     )
     _check(made)
-    return _closed(made, connects, welds)
+    return _closed(_flattened(made), connects, welds)
 
 
 # --------------------------------------------------------------------------------------------------------------- numbers
@@ -428,6 +432,29 @@ def _loops(connects, welds, couples):
 
 def _padded(polynomial):
     return [*polynomial, *[0.0] * (5 - len(polynomial))]
+
+
+def _flattened(system):
+    """The system with what boxes have across a plane of motion: an axis of their own, of which the corners are in pairs, or all eight."""
+    structure = system.structure
+    boxes = [s for s, shape in enumerate(structure.shapes) if shape.kind == "box"]
+    if structure.plane is None or not boxes:
+        return system
+    # Where things are does not matter, only how they are turned: lengths may be traced, and turns in a plane keep what lies across it.
+    nowhere = {name: jnp.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
+    with jax.ensure_compile_time_eval():
+        still = dataclasses.replace(system, **nowhere)
+        R = compose(
+            pick(still.places(0.0, still.initial_state()[0]).R, [structure.shapes[s].body for s in boxes]),
+            matrix(pick(system.shape_orientation, boxes)),
+        )
+    if isinstance(R, jax.core.Tracer):
+        return system
+    shapes = list(structure.shapes)
+    for s, row in zip(boxes, np.abs(np.asarray(R))[:, structure.plane], strict=True):
+        if np.sort(row)[1] < FLAT:
+            shapes[s] = shapes[s]._replace(across=int(np.argmax(row)))
+    return dataclasses.replace(system, structure=dataclasses.replace(structure, shapes=tuple(shapes)))
 
 
 def _closed(system, connects, welds):

@@ -378,7 +378,8 @@ class Multibody(System):
     # --------------------------------------------------------------------------------------------------------------- loops
     def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Opening of the loops (n_g,), in m and rad."""
-        return loops.opening(self, t, q)
+        # It is differentiated by q, also of a system that has its places at one configuration.
+        return loops.opening(dataclasses.replace(self, seen=None), t, q)
 
 
 def _quaternions(layout, q, u):

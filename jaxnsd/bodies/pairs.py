@@ -46,16 +46,16 @@ def of_plane(plane, points, radius):
     return Touch(gap, points - height[:, None] * normal, points - radius[:, None] * normal, normal)
 
 
-def local_points(structure, shape, size, given, plane):
+def local_points(structure, shape, size, given):
     """``(points (k, 3) in the shape's frame, radius)`` of what of a shape touches a plane."""
-    kind, zero = structure.shapes[shape].kind, jnp.zeros((), size.dtype)
+    kind, across, zero = structure.shapes[shape].kind, structure.shapes[shape].across, jnp.zeros((), size.dtype)
     if kind == "sphere":
         return jnp.zeros((1, 3), size.dtype), size[0]
     if kind == "capsule":
         ends = jnp.asarray([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]], size.dtype)
         return ends * size[1], size[0]
     if kind == "box":
-        corners = np.unique(CORNERS * (np.arange(3) != plane), axis=0) if plane is not None else CORNERS
+        corners = CORNERS if across is None else np.unique(CORNERS * (np.arange(3) != across), axis=0)
         return jnp.asarray(corners, size.dtype) * size[None], zero
     return given, zero
 
@@ -217,7 +217,7 @@ def kernel(structure, pair):
     if found is None or found[1] is not None:
         return found
     shape = structure.shapes[ordered(structure, pair)[1]]
-    return found[0], shape.points or (8 if structure.plane is None else 4)
+    return found[0], shape.points or (8 if shape.across is None else 4)
 
 
 @functools.lru_cache(maxsize=64)
@@ -257,7 +257,7 @@ def _points_on_planes(system, frames, group):
     known = {}
     for s in shapes:
         if s not in known:
-            known[s] = local_points(system.structure, s, frames.size[s], points.get(s), system.structure.plane)
+            known[s] = local_points(system.structure, s, frames.size[s], points.get(s))
         where, r = known[s]
         local.append(where)
         radius += [r] * where.shape[0]

@@ -26,12 +26,16 @@ class JointOf(NamedTuple):
 
 
 class ShapeOf(NamedTuple):
-    """A shape: its name, kind, body (number, 0 the world), and how many points it has."""
+    """A shape: its name, kind, body (number, 0 the world), and how many points it has.
+
+    ``across``: the axis of its own (0, 1, 2) that lies across the plane of the motion, so that a box has four corners; None: there is none.
+    """
 
     name: str
     kind: str
     body: int
     points: int = 0
+    across: int | None = None
 
 
 class Contact(NamedTuple):
