@@ -14,6 +14,8 @@ from little_systems import UNOPTIMIZED
 from numpy.testing import assert_allclose
 
 from jaxnsd import bodies
+from jaxnsd.bodies.assemble import quaternion_of
+from jaxnsd.bodies.rotations import of_numbers
 
 mujoco = pytest.importorskip("mujoco")
 
@@ -248,6 +250,137 @@ def test_what_is_left_out_is_named():
     assert all(part in text for part in system.left_out)
     with pytest.raises(ValueError, match="strict"):
         bodies.from_mjcf(LEFT_OUT, strict=True)
+
+
+def arm(option="", actuators="", joint="", geom="", rest=""):
+    """A spring, a damper and a floor; with more attributes."""
+    return f"""<mujoco><option density="5" {option}</option><worldbody><geom name="floor" type="plane" size="1 1 1" pos="0 0 -0.2"/>
+      <body name="mast"><joint name="slide" type="slide" axis="1 0 0" range="-1 1" limited="true" frictionloss="0.1"/>
+      <joint name="hinge" axis="0 1 0" stiffness="3" springref="0.3" damping="0.5" {joint}/><geom name="bob" size="0.1" pos="0.3 0 0"
+      {geom}/></body></worldbody><actuator>{actuators}</actuator>{rest}</mujoco>"""
+
+
+MOTORS = """<motor name="first" joint="hinge" gear="3" ctrlrange="-0.1 0.1" ctrllimited="true" group="1"/>
+  <position name="second" joint="slide" kp="20" group="2"/>"""
+PAIR = '<contact><pair geom1="floor" geom2="bob"'
+
+
+@pytest.mark.parametrize("flags", ["spring", "damper", "spring damper", "clampctrl", "actuation", "group"])
+def test_what_is_disabled_has_no_force(flags):
+    """Springs, dampers, with both of them the medium too; limits of control; actuators, all or a group of them."""
+    disabled = " ".join(f'{flag}="disable"' for flag in flags.split())
+    text = arm('actuatorgroupdisable="1">' if flags == "group" else f"><flag {disabled}/>", MOTORS)
+    control = np.array([1.0, 2.0])
+    system, model = quiet(bodies.from_mjcf, text, control=control), mujoco.MjModel.from_xml_string(text)
+    q, u = np.array([0.1, 0.4]), np.array([0.3, -0.7])
+    data = mujoco.MjData(model)
+    data.qpos, data.qvel, data.ctrl = q, u, control
+    mujoco.mj_forward(model, data)
+    own = jax.jit(system.h, compiler_options=UNOPTIMIZED)(0.0, q, u)
+    assert_allclose(own, data.qfrc_passive + data.qfrc_actuator - data.qfrc_bias, rtol=1e-10, atol=1e-12)
+    assert system.left_out == ("dry friction of the joint 'slide'",)
+
+
+def test_without_constraints_there_are_neither_contacts_nor_limits_nor_loops():
+    equality = '<equality><joint joint1="slide" joint2="hinge"/></equality>'
+    assert {c.kind for c in quiet(bodies.from_mjcf, arm(">", rest=equality)).contacts} == {"plane-sphere", "limit"}
+    system = bodies.from_mjcf(arm('><flag constraint="disable"/>', rest=equality), strict=True)
+    assert not system.contacts and not system.structure.couples and not system.left_out
+
+
+def test_friction_overrides():
+    """That of geoms and of pairs; a contact of one dimension stays without."""
+    option = 'o_friction="0.2 0.2 0.005 0.0001 0.0001"><flag override="enable" frictionloss="disable"/>'
+    mu = [np.asarray(bodies.from_mjcf(arm(option, geom=geom), strict=True).mu())[0] for geom in ("", 'condim="1" priority="1"')]
+    assert mu == [0.2, 0.0]
+    pair = f'{PAIR} friction="0.5 0.5 0 0 0"/></contact>'
+    assert bodies.from_mjcf(arm(option, rest=pair), strict=True).mu()[0] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("field", "parts", "name"),
+    [
+        ("actuator_armature", {"actuators": '<motor name="m" joint="hinge" armature="0.2"/>'}, "armature of the actuator 'm'"),
+        ("actuator_damping", {"actuators": '<motor name="m" joint="hinge" damping="0.2"/>'}, "damping of the actuator 'm'"),
+        ("actuator_dampingpoly", {"actuators": '<motor name="m" joint="hinge" damping="0 0.2"/>'}, "damping of the actuator 'm'"),
+        ("actuator_delay", {"actuators": '<motor name="m" joint="hinge" delay="0.1" nsample="60"/>'}, "delay of the actuator 'm'"),
+        ("jnt_springyield", {"joint": 'springyield="0.5"'}, "yield of the spring of the joint 'hinge'"),
+        ("geom_surfacevel", {"geom": 'surfacevel="1 0 0 0 0 0"'}, "velocity of the surface of the geom 'bob'"),
+        ("geom_adhesion", {"geom": 'adhesion="2"'}, "adhesion of the geom 'bob'"),
+        (
+            "pair_adhesion",
+            {"rest": '<contact><pair geom1="floor" geom2="bob" adhesion="2"/></contact>'},
+            "adhesion between 'floor' and 'bob'",
+        ),
+    ],
+)
+def test_what_newer_versions_know_is_left_out_by_name(field, parts, name):
+    if not hasattr(mujoco.MjModel, field):
+        pytest.skip(f"this version of MuJoCo has no {field}")
+    system = quiet(bodies.from_mjcf, arm('><flag frictionloss="disable"/>', **parts))
+    assert system.left_out == (name,)
+
+
+def first_force(control, actuators):
+    """On the hinge, of motors alone."""
+    text = arm('gravity="0 0 0"><flag spring="disable" damper="disable" contact="disable"/>', actuators)
+    system = quiet(bodies.from_mjcf, text, control=control)
+    return float(system.h(0.0, np.zeros(2), np.zeros(2))[1])
+
+
+SLOW = """<general name="slow" joint="hinge" dyntype="filter" dynprm="0.1"/><motor name="m" joint="hinge"/>
+  <muscle joint="hinge" lengthrange="0 1"/>"""
+
+
+def test_controls_of_the_motors_are_chosen_of_all():
+    """Of numbers, rows, and what functions return, with parameters too; other numbers of them are refused, not broadcast."""
+    three = jnp.array([10.0, 20.0, 30.0])
+    for control in (
+        three,
+        jnp.array([20.0]),
+        bodies.Rows(three[None], 0.1),
+        bodies.Rows(jnp.array([[20.0]]), 0.1),
+        lambda t, q, u: three,
+        lambda t, q, u: three[1:2],
+        jax.tree_util.Partial(lambda a, t, q, u: a, three),
+    ):
+        assert first_force(control, SLOW) == 20.0
+    for wrong in (three[:2], three[0]):
+        with pytest.raises(ValueError, match=r"one number for each motor \(m\)"):
+            first_force(jax.tree_util.Partial(lambda a, *_: a, wrong), SLOW)
+
+
+@pytest.mark.skipif(not hasattr(mujoco.MjModel, "nactuator"), reason="actuators have one control each in this version of MuJoCo")
+def test_actuators_with_several_controls_are_left_out():
+    """The controls after theirs are found all the same."""
+    actuators = '<pid name="p" joint="slide" kp="5" kv="0.2"/><motor name="m" joint="hinge" ctrlrange="-5 5" ctrllimited="true"/>'
+    model = mujoco.MjModel.from_xml_string(arm(">", actuators))
+    assert model.nu > model.nactuator == 2
+    controls = np.zeros(model.nu)
+    controls[-1] = 4.0
+    assert first_force(controls, actuators) == 4.0
+    assert "the actuator 'p', which" in " ".join(quiet(bodies.from_mjcf, arm(">", actuators)).left_out)
+
+
+def test_what_does_not_move_does_not_touch():
+    """A body of motion capture in the floor; what moves touches both."""
+    text = """<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1"/>
+      <body mocap="true" name="m" pos="0 0 0.05"><geom size="0.1" name="hand"/></body>
+      <body pos="1 0 1"><freejoint/><geom name="ball" size="0.1"/></body></worldbody></mujoco>"""
+    for contacts in ("all", "world"):
+        system = quiet(bodies.from_mjcf, text, contacts=contacts)
+        assert {frozenset((c.first, c.second)) for c in system.contacts} == {frozenset(("floor", "ball")), frozenset(("hand", "ball"))}
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.3, 3.1, np.pi, 4.0])
+@pytest.mark.parametrize("axis", [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.6, 0.0, -0.8), (0.48, 0.6, 0.64)])
+def test_weld_keeps_the_turn_of_the_reference(axis, angle):
+    """Also half a turn."""
+    turned = np.append(np.cos(angle / 2), np.sin(angle / 2) * np.array(axis))
+    p = np.asarray(quaternion_of(jnp.asarray(of_numbers(turned))))
+    assert p[0] >= 0
+    assert_allclose(abs(p @ turned), 1.0, atol=1e-14)
+    assert_allclose(of_numbers(p), of_numbers(turned), atol=1e-12)
 
 
 def test_motion_in_a_plane_has_one_tangent():

@@ -480,10 +480,14 @@ def _closed(system, connects, welds):
 
 
 def quaternion_of(R):
-    """Unit quaternion of a rotation matrix that may be traced, of an angle below pi."""
-    w = 0.5 * jnp.sqrt(jnp.maximum(1 + jnp.trace(R), 1e-6))
-    v = jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]]) / (4 * w)
-    return jnp.concatenate([w[None], v])
+    """Unit quaternion, with w >= 0, of a rotation matrix that may be traced."""
+    trace = jnp.trace(R)
+    w = jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]])
+    rest = R + R.T + jnp.diag(jnp.broadcast_to(1 - trace, (3,)))
+    # Four multiples p_k p of the quaternion: the one of the largest of w, x, y, z is of no small length, also at half a turn.
+    multiples = jnp.concatenate([jnp.concatenate([1 + trace[None], w])[None], jnp.concatenate([w[:, None], rest], axis=1)])
+    p = multiples[jnp.argmax(jnp.diagonal(multiples))]
+    return jnp.where(p[0] < 0, -p, p) / jnp.sqrt(jnp.sum(p * p))
 
 
 # ---------------------------------------------------------------------------------------------------------------- checks

@@ -132,10 +132,16 @@ def without_potential(system, t, q, u, places):
 
 def controls(system, t, q, u):
     """Controls (n_m,) at (t, q, u)."""
-    control = system.control
+    control, motors = system.control, system.structure.motors
     if isinstance(control, Rows):
-        return control.at(t)
-    return jnp.asarray(control(t, q, u), q.dtype) if callable(control) else control
+        control = control.at(t)
+    elif callable(control):
+        control = jnp.asarray(control(t, q, u), q.dtype)
+    # Others would be broadcast over the motors.
+    if jnp.shape(control) != (len(motors),):
+        names = ", ".join(name for name, _ in motors)
+        raise ValueError(f"control must give ({len(motors)},), one number for each motor ({names or 'none'}), got {jnp.shape(control)}")
+    return control
 
 
 def of_motors(system, t, q, u):

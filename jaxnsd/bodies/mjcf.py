@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -37,7 +38,8 @@ def from_mjcf(
                or that of the geom with the higher priority; none where condim is 1)
     limit_restitution: of the limits of joints, which are unilateral contacts without friction
     contacts:  "all" the pairs that MuJoCo would test; "world": those with a shape that does not move; "none"
-    control:   of the motors, in MuJoCo's order of actuators, see `assemble`; default: zeros
+    control:   of the motors, see `assemble`, or of all that MuJoCo has a control for, in its order, of which those of the motors are taken;
+               default: zeros
     plane:     "auto": where all joints move parallel to one of the planes of the world, and all normals are in it, friction has one
                direction; else see `assemble`
     strict:    raise ValueError for what cannot be taken, instead of leaving it out with a warning
@@ -45,8 +47,9 @@ def from_mjcf(
     Taken are bodies, joints with springs, dampers, armature and limits, all geoms that are planes, spheres, capsules, boxes, cylinders or
     ellipsoids, convex hulls of meshes on planes, pairs and exclusions, the equalities connect, weld and joint, actuators without state on
     joints with one axis and with a fixed gain and an affine bias (motors, position and velocity servos), gravity, and a medium with drag
-    on the boxes of inertia. What softens contact in MuJoCo (solref, solimp, margin, impratio) has no meaning here. What cannot be taken is
-    named in one warning, and in `Multibody.left_out`.
+    on the boxes of inertia; the flags and groups that disable some of these, and the friction that overrides that of all contacts. What
+    softens contact in MuJoCo (solref, solimp, margin, impratio, also as overrides) has no meaning here. What cannot be taken is named in
+    one warning, and in `Multibody.left_out`.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
@@ -158,16 +161,25 @@ class _Importer:
         """Note what is not taken."""
         self.left_out.append(what)
 
+    def off(self, *flags):
+        """Whether one of these flags is disabled; no version of MuJoCo has them all."""
+        bits = self.mujoco.mjtDisableBit
+        return any(bool(self.m.opt.disableflags & int(getattr(bits, f"mjDSBL_{flag.upper()}", 0))) for flag in flags)
+
+    @property
+    def impassive(self):
+        """Whether there are no passive forces at all, those of the medium included: so it is in MuJoCo without springs and dampers."""
+        return self.off("passive") or (self.off("spring") and self.off("damper"))
+
     def system(self, restitution, limit_restitution, contacts, control, plane, strict):
         """The `Multibody`."""
         if contacts not in ("all", "world", "none"):
             raise ValueError(f'{self.caller}: contacts must be "all", "world" or "none", got {contacts!r}')
-        m, disabled = self.m, self.m.opt.disableflags
-        bits = self.mujoco.mjtDisableBit
+        m = self.m
         if not m.nv:
             raise ValueError(f"{self.caller}: a model must have a joint that moves, got none")
         chosen, materials = [], []
-        if contacts != "none" and not disabled & bits.mjDSBL_CONTACT:
+        if contacts != "none" and not self.off("contact", "constraint"):
             chosen, materials = self.pairs(contacts)
         touching = sorted({geom for pair in chosen for geom in pair})
         shapes = {geom: self.shape(geom) for geom in touching}
@@ -175,8 +187,8 @@ class _Importer:
         motors, take = self.motors()
         loops = self.loops()
         self.rest()
-        gravity = np.zeros(3) if disabled & bits.mjDSBL_GRAVITY else m.opt.gravity
-        control = np.asarray(control)[take] if control is not None and not callable(control) and np.shape(control) == (m.nu,) else control
+        gravity = np.zeros(3) if self.off("gravity") else m.opt.gravity
+        chosen_controls = _Chosen(tuple(take), m.nu)
 
         system = assemble(
             bodies,
@@ -188,10 +200,12 @@ class _Importer:
             limit_restitution=limit_restitution,
             loops=loops,
             motors=motors,
-            control=control,
+            control=chosen_controls.of_numbers(control),
             medium=self.medium(),
             plane=self.plane(chosen) if plane == "auto" else plane,
         )
+        if callable(system.control) and len(take) < m.nu:
+            system = dataclasses.replace(system, control=jax.tree_util.Partial(chosen_controls, system.control))
         if self.left_out:
             text = f"{self.caller}: not taken: {'; '.join(self.left_out)}"
             if strict:
@@ -245,7 +259,7 @@ class _Importer:
         parent = m.body_parentid[b]
         if m.body_mocapid[b] >= 0:
             self.leave_out(f"motion of the mocap body {self.body_names[b]!r}, which stays where it is")
-        if m.body_gravcomp[b]:
+        if m.body_gravcomp[b] and not self.impassive:
             self.leave_out(f"gravity compensation of the body {self.body_names[b]!r}")
         return parts.Body(
             self.body_names[b],
@@ -264,21 +278,25 @@ class _Importer:
         m, name = self.m, self.joint_names[j]
         kind, q, u = m.jnt_type[j], m.jnt_qposadr[j], m.jnt_dofadr[j]
         n = (6, 3, 1, 1)[kind]
-        if np.any(m.dof_frictionloss[u : u + n] > 0):
+        springs, dampers = (not self.off(flag, "passive") for flag in ("spring", "damper"))
+        if np.any(m.dof_frictionloss[u : u + n] > 0) and not self.off("frictionloss", "constraint"):
             self.leave_out(f"dry friction of the joint {name!r}")
-        for polynomial in ("jnt_stiffnesspoly", "dof_dampingpoly"):
-            own = getattr(m, polynomial, None)
-            if own is not None and np.any(own[j if polynomial.startswith("jnt") else slice(u, u + n)]):
-                self.leave_out(f"nonlinear {'spring' if polynomial.startswith('jnt') else 'damper'} of the joint {name!r}")
+        if springs and np.any(_there(m, "jnt_stiffnesspoly")[j]):
+            self.leave_out(f"nonlinear spring of the joint {name!r}")
+        if springs and np.any(_there(m, "jnt_springyield")[j]):
+            self.leave_out(f"yield of the spring of the joint {name!r}")
+        if dampers and np.any(_there(m, "dof_dampingpoly")[u : u + n]):
+            self.leave_out(f"nonlinear damper of the joint {name!r}")
         if getattr(m, "jnt_actfrclimited", np.zeros(m.njnt))[j] and m.nu:
             self.leave_out(f"limit of the actuator forces on the joint {name!r}")
+        damping = m.dof_damping[u : u + n] * dampers
         common = {
             "name": name,
-            "stiffness": float(m.jnt_stiffness[j]),
-            "damping": tuple(m.dof_damping[u : u + n]) if n > 1 else float(m.dof_damping[u]),
+            "stiffness": float(m.jnt_stiffness[j]) * springs,
+            "damping": tuple(damping) if n > 1 else float(damping[0]),
             "armature": tuple(m.dof_armature[u : u + n]) if n > 1 else float(m.dof_armature[u]),
         }
-        limited = m.jnt_limited[j] and not m.opt.disableflags & self.mujoco.mjtDisableBit.mjDSBL_LIMIT
+        limited = m.jnt_limited[j] and not self.off("limit", "constraint")
         if kind == 0:
             return parts.Free(**common)
         if kind == 1:
@@ -323,10 +341,14 @@ class _Importer:
     def pairs(self, which):
         """``(pairs of geoms, friction coefficient of each)``: those that MuJoCo would test, by its rules."""
         m = self.m
-        filter_parents = not m.opt.disableflags & self.mujoco.mjtDisableBit.mjDSBL_FILTERPARENT
+        filter_parents = not self.off("filterparent")
         excluded = {(s >> 16, s & 0xFFFF) for s in map(int, m.exclude_signature)}
         weld = m.body_weldid
-        found = {}
+        # Bodies of motion capture are none of the world's for MuJoCo, but stay where they are all the same.
+        moves = np.zeros(m.nbody, bool)
+        for body in range(1, m.nbody):
+            moves[body] = moves[m.body_parentid[body]] or m.body_dofnum[body] > 0
+        found, sticky = {}, set()
         for a in range(m.ngeom):
             for b in range(a + 1, m.ngeom):
                 one, two = int(m.geom_bodyid[a]), int(m.geom_bodyid[b])
@@ -339,15 +361,18 @@ class _Importer:
                 if filter_parents and w and v and (w == above[1] or v == above[0]):
                     continue
                 found[a, b] = self.friction(a, b)
+        overrides = bool(m.opt.enableflags & int(self.mujoco.mjtEnableBit.mjENBL_OVERRIDE))
         for k in range(m.npair):
             a, b = sorted((int(m.pair_geom1[k]), int(m.pair_geom2[k])))
             found[a, b] = self.of_dim(int(m.pair_dim[k]), m.pair_friction[k, 0])
-            if m.pair_dim[k] > 1 and m.pair_friction[k, 0] != m.pair_friction[k, 1]:
+            if np.any(_there(m, "pair_adhesion")[k]):
+                sticky.add((a, b))
+            if m.pair_dim[k] > 1 and m.pair_friction[k, 0] != m.pair_friction[k, 1] and not overrides:
                 self.leave_out(f"anisotropic friction between {self.geom_names[a]!r} and {self.geom_names[b]!r}, taken as isotropic")
         chosen, materials, none = [], [], {}
         for (a, b), mu in found.items():
-            fixed = not weld[m.geom_bodyid[a]] or not weld[m.geom_bodyid[b]]
-            if which == "world" and not fixed:
+            moving = [bool(moves[m.geom_bodyid[g]]) for g in (a, b)]
+            if not any(moving) or (which == "world" and all(moving)):
                 continue
             kinds = [GEOMS[m.geom_type[g]] for g in (a, b)]
             named = tuple(sorted(("points" if kind == "mesh" else kind for kind in kinds), key=_order))
@@ -355,10 +380,18 @@ class _Importer:
                 none.setdefault(" and ".join(kinds), []).append(f"{self.geom_names[a]!r} and {self.geom_names[b]!r}")
                 continue
             chosen.append((a, b))
+            if (a, b) in sticky:
+                self.leave_out(f"adhesion between {self.geom_names[a]!r} and {self.geom_names[b]!r}")
             materials.append(float(mu))
         for kinds, names in none.items():
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             self.leave_out(f"contact of {kinds}: {', '.join(names[:3])}{more}")
+        for g in sorted({g for pair in chosen for g in pair}):
+            for attribute, what in (("geom_adhesion", "adhesion"), ("geom_surfacevel", "velocity of the surface")):
+                if np.any(_there(m, attribute)[g]):
+                    self.leave_out(f"{what} of the geom {self.geom_names[g]!r}")
+        if overrides and any(materials) and m.opt.o_friction[0] != m.opt.o_friction[1]:
+            self.leave_out("anisotropic friction that overrides that of all contacts, taken as isotropic")
         return chosen, materials
 
     def friction(self, a, b):
@@ -370,8 +403,10 @@ class _Importer:
         return self.of_dim(dim, value)
 
     def of_dim(self, dim, mu):
-        """Friction of a contact of this many dimensions."""
+        """Friction of a contact of this many dimensions; where one coefficient overrides all others, that one."""
         self.turning |= bool(dim > 3)
+        if self.m.opt.enableflags & int(self.mujoco.mjtEnableBit.mjENBL_OVERRIDE):
+            mu = self.m.opt.o_friction[0]
         return 0.0 if dim == 1 else mu
 
     # ------------------------------------------------------------------------------------------------------ what else there is
@@ -380,7 +415,7 @@ class _Importer:
         m, eq, out = self.m, self.mujoco.mjtEq, []
         # Whole numbers: a member of the enumeration does not equal a NumPy integer, only the other way round.
         connect, weld, joint = map(int, (eq.mjEQ_CONNECT, eq.mjEQ_WELD, eq.mjEQ_JOINT))
-        if m.opt.disableflags & self.mujoco.mjtDisableBit.mjDSBL_EQUALITY:
+        if self.off("equality", "constraint"):
             return out
         for k in range(m.neq):
             kind, data, name = int(m.eq_type[k]), m.eq_data[k], self._name("equality", k)
@@ -415,30 +450,42 @@ class _Importer:
         return out
 
     def motors(self):
-        """``(motors, their places in MuJoCo's order)``: actuators that are functions of control, coordinate and velocity of one joint."""
+        """``(motors, places of their controls in MuJoCo's)``: functions of control, coordinate and velocity of a joint."""
         m, out, take = self.m, [], []
-        if m.opt.disableflags & self.mujoco.mjtDisableBit.mjDSBL_ACTUATION:
-            return out, take
-        for i in range(m.nu):
-            name = self._name("actuator", i)
+        # Actuators of several controls or several forces are there from version 4 on.
+        n = getattr(m, "nactuator", m.nu)
+        at_control, at_force = (getattr(m, f"actuator_{what}adr", np.arange(n)) for what in ("ctrl", "out"))
+        single = np.all([getattr(m, f"actuator_{what}num", np.ones(n)) == 1 for what in ("ctrl", "out")], axis=0)
+        own = getattr(m, "actuator_plugin", np.full(n, -1)) < 0
+        for i in range(n):
+            name, group, c = self._name("actuator", i), int(m.actuator_group[i]), int(at_control[i])
+            # These are of the joint as much as of the actuator: there also where it is disabled.
+            if _there(m, "actuator_armature")[i]:
+                self.leave_out(f"armature of the actuator {name!r}")
+            if not self.off("damper", "passive") and np.any([_there(m, f"actuator_damping{what}")[i].any() for what in ("", "poly")]):
+                self.leave_out(f"damping of the actuator {name!r}")
+            if self.off("actuation") or (0 <= group < 31 and getattr(m.opt, "disableactuator", 0) >> group & 1):
+                continue
             j = int(m.actuator_trnid[i, 0])
             on_joint = m.actuator_trntype[i] in (0, 1) and m.jnt_type[j] in (2, 3)
             plain = m.actuator_dyntype[i] == 0 and m.actuator_gaintype[i] == 0 and m.actuator_biastype[i] in (0, 1)
-            if not (on_joint and plain):
-                why = "has a state or a gain that is not fixed" if on_joint else "acts on no joint with one axis"
+            if not (on_joint and plain and single[i] and own[i]):
+                why = "has a state, several controls or a gain that is not fixed" if on_joint else "acts on no joint with one axis"
                 self.leave_out(f"the actuator {name!r}, which {why}")
                 continue
+            if _there(m, "actuator_delay")[i]:
+                self.leave_out(f"delay of the actuator {name!r}")
             offset, slope, rate = map(float, m.actuator_biasprm[i, :3] if m.actuator_biastype[i] else (0, 0, 0))
-            take.append(i)
+            take.append(c)
             out.append(
                 parts.Motor(
                     self.joint_names[j],
-                    float(m.actuator_gear[i, 0]),
+                    float(m.actuator_gear[int(at_force[i]), 0]),
                     float(m.actuator_gainprm[i, 0]),
                     offset,
                     slope,
                     rate,
-                    tuple(m.actuator_ctrlrange[i]) if m.actuator_ctrllimited[i] else None,
+                    tuple(m.actuator_ctrlrange[c]) if m.actuator_ctrllimited[c] and not self.off("clampctrl") else None,
                     tuple(m.actuator_forcerange[i]) if m.actuator_forcelimited[i] else None,
                     name,
                 )
@@ -448,7 +495,7 @@ class _Importer:
     def medium(self):
         """The medium, if it is denser than a vacuum, or viscous."""
         m = self.m
-        if not (m.opt.density or m.opt.viscosity):
+        if not (m.opt.density or m.opt.viscosity) or self.impassive:
             return None
         mass = np.maximum(m.body_mass[1:], 1e-15)[:, None]
         I = m.body_inertia[1:]  # noqa: E741
@@ -463,14 +510,43 @@ class _Importer:
         if self.turning:
             self.leave_out("torsional and rolling friction (condim 4 and 6)")
         for i in range(m.ntendon):
-            acts = m.tendon_stiffness[i] or m.tendon_damping[i] or m.tendon_frictionloss[i] or m.tendon_limited[i]
-            if acts or getattr(m, "tendon_armature", np.zeros(m.ntendon))[i]:
+            acts = ("stiffness", "damping", "frictionloss", "limited", "armature", "stiffnesspoly", "dampingpoly", "actfrclimited")
+            if any(np.any(_there(m, f"tendon_{what}")[i]) for what in acts):
                 self.leave_out(f"the tendon {self._name('tendon', i)!r}")
         for name, what in (("nflex", "deformable bodies (flex)"), ("nplugin", "plugins"), ("nhfield", "height fields")):
             if getattr(m, name, 0):
                 self.leave_out(what)
-        if (m.opt.density or m.opt.viscosity) and np.any(m.geom_fluid[:, 0] > 0):
+        if (m.opt.density or m.opt.viscosity) and not self.impassive and np.any(m.geom_fluid[:, 0] > 0):
             self.leave_out("the ellipsoid model of drag, in whose place is that of the boxes of inertia")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """Of the ``n`` controls that MuJoCo has those of the motors that are taken; of other shapes all of them."""
+
+    take: tuple[int, ...]
+    n: int
+
+    def __call__(self, control, t, q, u):
+        """Of a function, where it is evaluated."""
+        value = jnp.asarray(control(t, q, u), q.dtype)
+        return self._of(value) if value.shape == (self.n,) else value
+
+    def of_numbers(self, control):
+        """Of numbers, and of rows of them; a function, and what has another shape, is returned as it is."""
+        if isinstance(control, forces.Rows):
+            rows = jnp.shape(control.values)[1:] == (self.n,)
+            return dataclasses.replace(control, values=self._of(control.values)) if rows else control
+        numbers = control is not None and not callable(control) and np.shape(control) == (self.n,)
+        return self._of(control) if numbers else control
+
+    def _of(self, values):
+        return jnp.asarray(values)[..., np.array(self.take, int)]
+
+
+def _there(m, attribute):
+    """What a model says of each of its parts; zeros where this version of MuJoCo knows no such thing."""
+    return getattr(m, attribute, np.zeros(max(m.nv, m.njnt, m.ngeom, m.npair, m.ntendon, m.nu)))
 
 
 def _order(kind):
