@@ -70,16 +70,18 @@ class Flow:
             sticks = jnp.sum(rate * rate, axis=1) <= jnp.sum(slow * slow, axis=1)
             kept_F.append(jnp.where((closed & sticks)[:, None], -rate, 0))
         kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.concatenate(kept_F, axis=1))
-        after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, placed)
+        # Likewise for bilateral rows: u may be of the node before, and what it violates them by here is no acceleration either.
+        kept_b = linalg.matmul(kin.W_b.T, u) + kin.chi_b if kin.chi_b.shape[0] else None
+        after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, placed, kept_b)
         return (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
 
-    def solve(self, prepared, t, dt, q, u, kept, mask, placed=None):
+    def solve(self, prepared, t, dt, q, u, kept, mask, placed=None, kept_b=None):
         """``(u, P, info)`` of ``M (u - u_minus) = dt h + W P`` from (t, q), with the contact law on those contacts that ``mask`` names.
 
         It is the impact law at (t, q), or, with ``prepared`` at (t, q) as ``placed``, the law without restitution at the configuration dt
         ahead.
         """
-        step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), placed, self.scheme)
+        step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), placed, kept_b, self.scheme)
         return velocity.solve(step, u, self.P, self.settings)
 
 
@@ -105,6 +107,7 @@ class FlowStep(Step):
     kept: Any  # (n (d + 1),) added to xi, or None
     mask: Any  # (n,) contacts that are closed: positive
     placed: Any  # None: the impact law at (t, q); else ``prepared`` at (t, q), and the law is that dt ahead
+    kept_b: Any  # velocities of the bilateral rows that stay, or None
     scheme: Any = static()
 
     linear: ClassVar[bool] = True
@@ -136,6 +139,11 @@ class FlowStep(Step):
         if self.impact:
             return self.t, self.q
         return self.t + self.dt, self.q + self.dt * self.system.q_dot(self.t, self.q, self.u_minus)
+
+    def kinematics(self):
+        """With what is kept of the bilateral rows."""
+        kin = super().kinematics()
+        return kin if self.kept_b is None else kin._replace(chi_b=kin.chi_b - self.kept_b)
 
     def expands(self):
         """Contacts that stay closed have no impact."""
