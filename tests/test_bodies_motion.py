@@ -356,3 +356,28 @@ def test_a_law_of_its_own_for_bodies():
         assert np.count_nonzero(sol.P_N[-1] > 0) >= 3
         paths.append(np.asarray(sol.q))
     assert_allclose(*paths, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_derivative_through_an_impact_of_a_loop_is_that_of_the_joint():
+    """A pendulum that hits a wall, on a hinge and held by a constraint: the angle at the end by the speed at the start."""
+    ball = {"mass": 1.0, "inertia": (0.001, 0.001, 0.001), "shapes": Sphere(0.05), "position": (0.3, 0.0, 0.0)}
+    wall = Plane(position=(-0.2, 0.0, 0.0), orientation=(np.sqrt(0.5), 0.0, np.sqrt(0.5), 0.0))
+    pin, y = (-0.3, 0.0, 0.4), (0.0, 1.0, 0.0)
+    options = {"world": wall, "plane": "xz", "e_N": 0.6, "mu": 1.0}
+    hinge = bodies.assemble(Body("ball", joints=Revolute(y, position=pin), **ball), **options)
+    slides = [bodies.Prismatic((1.0, 0.0, 0.0)), bodies.Prismatic((0.0, 0.0, 1.0)), Revolute(y)]
+    loop = bodies.assemble(Body("ball", joints=slides, **ball), loops=bodies.Connect("ball", "world", pin), **options)
+    found = []
+    for system, rate in ((hinge, jnp.array([1.0])), (loop, jnp.array([-0.4, -0.3, 1.0]))):
+        q0, _ = system.initial_state()
+
+        def angle(speed, system=system, q0=q0, rate=rate):
+            sol = simulate(system, Moreau(), q0, speed * rate, 0.9, 1e-3)
+            return sol.q[-1, -1], sol.count(jaxnsd.Event.IMPACT)
+
+        _, slope, impacts = jax.jvp(angle, (0.3,), (1.0,), has_aux=True)
+        assert impacts == 1
+        found.append(slope)
+    # Both are of first order in the step.
+    assert_allclose(found[1], found[0], rtol=0.04)

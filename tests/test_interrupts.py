@@ -35,13 +35,13 @@ def test_results_and_errors_come_out_of_the_thread():
 
 
 def interrupted(when, number, *arguments):
-    """``(exit status, stdout, last line of stderr)`` of a command line that gets a signal when it has written ``when`` to stderr."""
+    """``(exit status, stdout, last line of stderr)`` of a command line that gets a signal once its stderr matches ``when``."""
     root = Path(__file__).parent.parent
     environment = os.environ | {"PYTHONPATH": str(root), "JAX_LOG_COMPILES": "1", "JAX_ENABLE_COMPILATION_CACHE": "false"}
     command = [sys.executable, "-m", "jaxnsd", "run", "BouncingBall", "--dt", "1e-8", "--t1", "10", "--save-every", "1000", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         seen = ""
-        while when not in seen:
+        while not re.search(when, seen):
             character = process.stderr.read(1)
             assert character, seen
             seen += character
@@ -51,7 +51,7 @@ def interrupted(when, number, *arguments):
 
 
 def test_a_run_that_is_interrupted_while_it_compiles():
-    status, out, err = interrupted("MLIR module conversion jit(_part)", signal.SIGINT)
+    status, out, err = interrupted(r"MLIR module conversion jit\(_part\)", signal.SIGINT)
     assert (status, out) == (130, "")
     assert err == "jaxnsd run: interrupted by SIGINT before anything was computed"
 
@@ -60,7 +60,8 @@ def test_a_run_that_is_interrupted_while_it_compiles():
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_interrupted_writes_what_is_computed(tmp_path, number, status):
     file = tmp_path / "a.npz"
-    done = interrupted(" 1%|", number, "--progress", "--out", file)
+    # The bar shows where it is every tenth of a second, so a fast machine may never show a particular percentage.
+    done = interrupted(r" [1-9]\d*%\|", number, "--progress", "--out", file)
     assert done[0] == status
     steps = int(re.search(r"^steps +(\d+)", done[1], re.MULTILINE)[1])
     assert done[2].startswith(f"jaxnsd run: interrupted by {number.name} after {steps} of 1000000000 steps")
