@@ -20,22 +20,42 @@ from jaxnsd import cli, identify, plotting
 from jaxnsd.identify import tosses
 from jaxnsd.models import TossedCube
 
-#: Where a fit starts: what the data's authors state, and the gravity of their lengths, from the free fall.
+#: Where a fit starts: what the data's authors state, a centre of mass in the middle, and the gravity of their lengths, from the free fall.
 FIRST = TossedCube(
-    side=0.1048, inertia=8.1e-4, radius=0.003, board=0.0, gravity=9.62, e_corner=0.2, e_edge=0.2, e_face=0.2, slope=0.0, e_F=0.0, mu=0.18
+    side=0.1027,
+    offset=0.0,
+    inertia=8.1e-4,
+    inertia_z=8.1e-4,
+    radius=0.003,
+    board=0.0,
+    gravity=9.62,
+    e_corner=0.2,
+    e_edge=0.2,
+    e_face=0.2,
+    slope=0.0,
+    e_F=0.1,
+    mu=0.18,
+    mu_impact=0.18,
+    fade=0.05,
 )
 
 PART = identify.Bounded(0.0, 0.9)
+#: Lengths in centimetres, half of that where the data tell more.
 PHYSICS = {
     "mu": identify.Positive(),
+    "mu_impact": identify.Positive(),
+    "fade": identify.Positive(),
     "e_corner": PART,
     "e_edge": PART,
     "e_face": PART,
+    "e_F": PART,
     "slope": identify.Free(0.3),
     "radius": identify.Bounded(0.0, 0.012),
-    "side": identify.Positive(),
+    "side": identify.Free(5e-3),
+    "offset": identify.Free(1e-2),
     "inertia": identify.Positive(),
-    "board": identify.Free(1e-3),
+    "inertia_z": identify.Positive(),
+    "board": identify.Free(5e-3),
 }
 #: How much 1 is in z: lags in frames, factors in 10 %, heights in mm.
 MEASUREMENT = {

@@ -13,10 +13,11 @@ import jaxnsd
 from jaxnsd import cli
 from jaxnsd.identify import tosses
 from jaxnsd.models import Cube, TossedCube
+from jaxnsd.models.cube import _rotation as cube_rotation
 
 MEASURED = Path(__file__).parent.parent.parent / "shared" / "data" / "cube_tosses.npz"
 
-SYSTEM = TossedCube(gravity=9.7, e_corner=0.3, e_edge=0.4, e_face=0.1, mu=0.25, board=0.001)
+HOMOGENEOUS = TossedCube(offset=0.0, inertia=8e-4, inertia_z=8e-4, gravity=9.7, e_corner=0.3, e_edge=0.4, e_face=0.1, mu=0.25, board=0.001)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def simulated():
     frames = []
     for k in range(3):
         moved = u0 + jnp.array([0.1, -0.2, 0.1, 1.0, -1.0, 2.0]) * k
-        run = jaxnsd.simulate(SYSTEM, jaxnsd.Moreau(), q0, moved, n_steps=320, dt=tosses.FRAME / 4, save_every=4).raise_if_failed()
+        run = jaxnsd.simulate(HOMOGENEOUS, jaxnsd.Moreau(), q0, moved, n_steps=320, dt=tosses.FRAME / 4, save_every=4).raise_if_failed()
         rows = np.concatenate([np.asarray(run.q), np.asarray(run.u)], axis=1)[: 81 - 10 * k]
         rows[:, 3:7] /= np.linalg.norm(rows[:, 3:7], axis=1, keepdims=True)
         frames.append(rows)
@@ -42,11 +43,11 @@ def packed(path, of, **changed):
 
 
 def test_the_right_model_has_a_score_of_zero_and_others_have_not(simulated):
-    right = tosses.score(simulated, SYSTEM)
+    right = tosses.score(simulated, HOMOGENEOUS)
     assert max(right.mean) < 1e-6 and not right.failed
     # Shifted measurements: 1 % of the width everywhere.
     moved = [rows + np.eye(13)[0] * 0.01 * tosses.WIDTH * (np.arange(len(rows)) > 0)[:, None] for rows in simulated.frames]
-    score = tosses.score(tosses.Tosses(moved, simulated.names), SYSTEM)
+    score = tosses.score(tosses.Tosses(moved, simulated.names), HOMOGENEOUS)
     assert_allclose(score.position, [1 - 1 / len(rows) for rows in moved], rtol=1e-6)
     assert score.mean[1] < 1e-6
 
@@ -91,13 +92,14 @@ def test_corrupt_and_short_ones_are_named_and_skipped(simulated, tmp_path):
             tosses.load(path)
 
 
-def test_the_state_before_a_flight_comes_back_from_its_frames(simulated):
+def test_the_state_before_a_flight_comes_back_from_noisy_frames(simulated):
+    """That of `test_an_eccentric_cube_is_that_of_its_energy` has no noise."""
     random = np.random.default_rng(0)
     for rows in simulated.frames:
         noisy = rows.copy()
         noisy[:, :3] += 1e-4 * random.normal(size=(len(rows), 3))
         noisy[:, 7:] += 0.3  # velocities are not looked at
-        q0, u0 = tosses.flight_state(SYSTEM, noisy)
+        q0, u0 = tosses.flight_state(HOMOGENEOUS, noisy)
         # Moreau's scheme leaves an error of first order in the step: half a step of gravity in the velocity.
         assert_allclose(q0[:3], rows[0, :3], atol=4e-4)
         assert_allclose(u0[:3], rows[0, 7:10], atol=0.02)
@@ -124,9 +126,62 @@ def test_closed_forms_of_the_model_are_derivatives():
     # The lowest point of a sphere that rolls without slip does not move: v = omega x (height) in the world frame.
     arms = np.asarray(system._directions(q))
     assert_allclose(arms[:, 2] @ u, by_autodiff, atol=1e-13)
-    sharp, cube = TossedCube(radius=0.0, side=0.1, inertia=0.37 * 0.01 / 6), Cube()
-    for name in ("gap_velocity", "tangential_velocity", "W_N", "W_F"):
+    homogeneous = 0.37 * 0.01 / 6
+    sharp, cube = TossedCube(radius=0.0, side=0.1, offset=0.0, inertia=homogeneous, inertia_z=homogeneous, gravity=9.81), Cube()
+    for name in ("gap_velocity", "tangential_velocity", "W_N", "W_F", "M", "h"):
         assert_allclose(getattr(sharp, name)(0.0, q, u), getattr(cube, name)(0.0, q, u), atol=1e-14)
+
+
+@jaxnsd.system
+class ByEnergy(jaxnsd.System):
+    """The free cube by the kinetic energy of its centre of mass and the rotation about it."""
+
+    cube: TossedCube
+
+    def q_dot(self, t, q, u):
+        return self.cube.q_dot(t, q, u)
+
+    def kinetic_energy(self, t, q, u):
+        arm = jnp.array([0.0, 0.0, 1.0]) * self.cube.offset
+        v = u[:3] + cube_rotation(q[3:]) @ jnp.cross(u[3:], arm)
+        J = jnp.stack([self.cube.inertia, self.cube.inertia, self.cube.inertia_z])
+        return 0.5 * self.cube.mass * v @ v + 0.5 * u[3:] @ (J * u[3:])
+
+    def potential_energy(self, t, q):
+        return self.cube.mass * self.cube.gravity * (q[2] + cube_rotation(q[3:])[2, 2] * self.cube.offset)
+
+
+def test_an_eccentric_cube_is_that_of_its_energy():
+    """Lagrange's equations in quasi-velocities, from the energy alone, against the closed forms; and a flight without contact."""
+    system = TossedCube(offset=0.02, inertia=1e-3, inertia_z=0.6e-3)
+    q, u = system.initial_state()
+    q, u = q.at[3:].set(jnp.array([0.5, -0.1, 0.7, 0.5])), u.at[3:].set(jnp.array([4.0, -3.0, 5.0]))
+    by_energy = ByEnergy(system)
+    for name in ("M", "h"):
+        assert_allclose(getattr(system, name)(0.0, q, u), getattr(by_energy, name)(0.0, q, u), atol=1e-15)
+    assert_allclose(system.potential_energy(0.0, q), by_energy.potential_energy(0.0, q), rtol=1e-15)
+    # In flight: a parabola of the centre of mass, and the rotation of a symmetric top about it.
+    q = q.at[3:].divide(jnp.linalg.norm(q[3:]))
+    run = jaxnsd.simulate(by_energy, jaxnsd.Lobatto(3), q, u, n_steps=120, dt=tosses.FRAME / 4, save_every=4).raise_if_failed()
+    q, u, t = np.asarray(q), np.asarray(u), np.asarray(run.t)
+    p, spin, arm = q[3:], u[3:], np.array([0.0, 0.0, 0.02])
+    turn = tosses.free_rotation(system, p, spin, t)
+    start, velocity = q[:3] + tosses.turned(p, arm), u[:3] + tosses.turned(p, np.cross(spin, arm))
+    fall = np.outer(0.5 * system.gravity * t**2, [0, 0, 1])
+    assert_allclose(run.q[:, :3], start + np.outer(t, velocity) - fall - tosses.turned(turn, np.tile(arm, (len(t), 1))), atol=1e-8)
+    assert_allclose(run.q[:, 3:], turn, atol=1e-8)
+    # The state before it comes back from its poses alone.
+    rows = np.concatenate([run.q, np.tile(u + 0.3, (len(t), 1))], axis=1) + np.eye(13)[2] * 10
+    found = tosses.flight_state(system, rows)
+    assert_allclose(found[0], rows[0, :7], atol=1e-7)
+    assert_allclose(found[1], u, atol=1e-6)
+
+
+def test_friction_of_an_impact_is_another_than_that_of_sliding():
+    system = TossedCube(mu=0.3, mu_impact=0.1, fade=0.05)
+    q, _ = system.initial_state()
+    for speed, mu in ((-1.0, 0.3), (0.0, 0.3), (0.05, 0.1 + 0.2 / np.e), (3.0, 0.1)):
+        assert_allclose(system.contact_data(0.0, q, -speed * jnp.ones(8))[2], mu, rtol=1e-12)
 
 
 def test_restitution_knows_how_many_corners_are_down():
