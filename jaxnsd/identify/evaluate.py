@@ -82,7 +82,8 @@ class Evaluator:
         """Numbers and items of a chunk, of which the last is filled up, so that it is the same program: with its first item, unseen."""
         filled = np.concatenate([numbers, np.repeat(numbers[:1], self.chunk - len(numbers))])
         items = {name: x[filled] for name, x in self.items.items()}
-        items["mask"] = items["mask"] & (np.arange(self.chunk) < len(numbers))[:, None, None]
+        mine = (np.arange(self.chunk) < len(numbers))[:, None, None]
+        items["mask"], items["root"] = items["mask"] & mine, np.where(mine, items["root"], 0)
         if len(numbers) < self.chunk:
             items["length"] = np.where(np.arange(self.chunk) < len(numbers), items["length"], 0)
         return filled, items

@@ -223,9 +223,7 @@ def _squares(problem, shown, cost, items):
     if problem.robust is None:
         return 2 * cost
     r = np.concatenate(shown["residual"][items])
-    mask = np.concatenate(problem.items["mask"][items] & (problem.items["weights"][items] > 0))
-    mask = mask if mask.shape[1] == problem.k else np.broadcast_to(mask.all(1, keepdims=True), r.shape)
-    squares, factor = problem.robust.scatter(r, mask)
+    squares, factor = problem.robust.scatter(r, np.concatenate(problem.items["root"][items] > 0))
     others = 2 * cost - 2 * problem.robust.cost_and_weights(r)[0]
     return float((squares + others) * factor)
 
