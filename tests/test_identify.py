@@ -201,8 +201,8 @@ def test_an_interrupted_fit_keeps_its_best_iterate(posed, monkeypatch):
 def test_words_for_what_the_data_do_not_say(posed):
     """From matrices that are known: no effect, one combination, hardly determined."""
     S = np.diag([1e4, 4.0, 0.0, 1e4])
-    found = identify.uncertainty.of(posed, posed.unknowns.first(), S, 50.0, 104)
-    assert abs(found.scale - 1) < 1e-12
+    found = identify.uncertainty.of(posed, posed.unknowns.first(), S, 50.0, 103)
+    assert abs(found.scale - 1) < 1e-12  # 103 residuals, 3 unknowns that they determine
     # In logits: e_N moves by 1/4 of its z.
     assert_allclose(found.standard_errors[:2], [12.0 / 100, 0.25 / 2], rtol=1e-6)
     assert "measurement.delay has no effect on what was measured" in found.warnings[0]

@@ -1,5 +1,8 @@
 """Identification against closed forms: linear regression with weights, gaps, correlated noise, units far apart, bounds, failures."""
 
+import warnings
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -64,12 +67,13 @@ def regression(X, y, covariance):
 
 
 def assert_is_regression(result, X, y, covariance):
+    """Compared in standard errors."""
     b, C, scale, intervals = regression(X, y, covariance)
     errors = np.sqrt(np.diag(C))
-    assert_allclose(result.values, b, atol=1e-6 * np.min(errors))
+    assert_allclose(result.values / errors, b / errors, atol=1e-6)
     assert_allclose(result.covariance, C, rtol=1e-9)
     assert_allclose(result.noise_scale, scale, rtol=1e-9)
-    assert_allclose(result.intervals, intervals, atol=1e-6 * np.min(errors))
+    assert_allclose(result.intervals / errors[:, None], intervals / errors[:, None], atol=1e-6)
 
 
 CORRELATED = np.array([[0.01, 0.018], [0.018, 0.04]])
@@ -142,3 +146,74 @@ def test_a_clock_has_room_in_every_trajectory():
     data = [identify.Trajectory(t, 1.1 * t, [0.0], [1.0], name=str(k)) for k, t in enumerate((T, longer))]
     of = problem(data, lambda t, q, u, m: q, {"rate": 1.1}, when=lambda t, m: m["rate"] * t)
     assert of.n_steps * of.settings.dt > 22
+
+
+@pytest.mark.parametrize("first", [(0.9, 0.8), (0.0, 0.0), (2e-3, 0.0)])
+def test_units_far_apart_change_nothing(first):
+    """a = 1e6 and b = 1e-8 of units in which the design matrix is of order one: 14 powers of ten between the columns."""
+    units = np.array([1e6, 1e-8])
+    guess = dict(zip("ab", units * first, strict=True))
+    of = problem(trajectory(3), lambda t, q, u, m: line(t, q, u, {"a": m["a"] / units[0], "b": m["b"] / units[1]}), guess)
+    result = identify.fit(of)
+    assert_is_regression(result, columns(T) / units, measured(3).ravel(), NOISE**2 * np.eye(24))
+    assert not result.warnings
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_at_a_bound_the_others_are_still_the_best(sign):
+    """The slope would be beyond its bound: the offset is then that of the regression with the slope held there."""
+    of = problem(trajectory(0), fit={"measurement.a": None, "measurement.b": identify.Bounded(-1.0, 1.0)})
+    y = columns(T) @ [3.0, sign * 1.05] + NOISE * np.random.default_rng(0).normal(size=24)
+    result = identify.fit(of.with_data(trajectory(0, y=y.reshape(-1, 2))))
+    (a,) = np.linalg.lstsq(columns(T)[:, :1], y - sign * columns(T)[:, 1], rcond=None)[0]
+    assert_allclose(result.estimate["measurement.a"], a, atol=1e-4 * result.standard_errors[0])
+    assert f"measurement.b is at its bound, {sign}, or not told from it" in result.warnings[0]
+    low, high = result.intervals[1]
+    assert -1 <= low < high <= 1 and high - low < 3 * result.standard_errors[1]
+    far = abs(sign - (low if sign > 0 else high))
+    assert_allclose(far, 2.07 * result.standard_errors[1], rtol=0.01)
+
+
+def test_freedom_is_that_of_what_is_determined():
+    """Two unknowns of which only the sum is seen: one of them is no more than the other."""
+    of = problem(trajectory(0), lambda t, q, u, m: line(t, q, u, {"a": m["a"] + m["c"], "b": m["b"]}), {"a": 0.5, "b": 0.0, "c": 0.5})
+    result = identify.fit(of)
+    _, C, scale, intervals = regression(columns(T), measured(0).ravel(), NOISE**2 * np.eye(24))
+    assert_allclose(result.noise_scale, scale, rtol=1e-9)
+    assert_allclose(result.intervals[1], intervals[1], atol=1e-6 * C[1, 1] ** 0.5)
+    assert np.isinf(result.standard_errors[[0, 2]]).all() and "one combination" in result.warnings[0]
+
+
+def test_single_precision_knows_its_rank():
+    """Two columns that are multiples of each other, but for rounding."""
+    with jax.experimental.enable_x64(False) if not hasattr(jax, "enable_x64") else jax.enable_x64(False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="simulating in float32")
+        of = problem(
+            trajectory(0),
+            lambda t, q, u, m: line(jnp.sin(t), q, u, {"a": m["a"], "b": 1.3 * m["b"] + m["c"]}),
+            {"a": 0.5, "b": 0.5, "c": 0.5},
+        )
+        result = identify.fit(of)
+        late = identify.Trajectory(1.7e9 + T, measured(0), [0.0], [0.0])
+        with pytest.raises(ValueError, match=r"are 1.3e\+02 s apart in float32.*count time from the start"):
+            of.with_data(late)
+    assert np.isinf(result.standard_errors[1:]).all() and "do not determine one combination" in result.warnings[0]
+    X = np.stack([np.ones((12, 2)), np.stack([np.sin(T), -2 * np.sin(T) ** 2], 1)], axis=2).reshape(-1, 2)
+    b, C, scale, _ = regression(X, measured(0).ravel(), NOISE**2 * np.eye(24))
+    assert_allclose(result.values[0], b[0], atol=1e-3 * C[0, 0] ** 0.5)
+    assert_allclose([result.standard_errors[0], result.noise_scale], [C[0, 0] ** 0.5, scale], rtol=1e-4)
+
+
+def test_free_initial_states_are_mixed_effects_and_their_prior_has_the_unit_of_the_noise():
+    """Heights with a random start of their own: the covariance of a trajectory is that of the noise and one of the start."""
+    random, data = np.random.default_rng(4), []
+    for k in range(6):
+        data.append(trajectory(k, y=0.5 + 0.3 * T + 0.2 * random.normal() + NOISE * random.normal(size=12), name=f"{k}"))
+    of = problem(data, lambda t, q, u, m: q + m["a"] + m["b"] * t, free_state=identify.FreeState(0.2, 0.0))
+    result = identify.fit(of)
+    X, y = np.tile(np.stack([np.ones(12), T], 1), (6, 1)), np.concatenate([one.y[:, 0] for one in data])
+    assert_is_regression(result, X, y, np.kron(np.eye(6), NOISE**2 * np.eye(12) + 0.2**2))
+    assert not result.warnings
+    # With noise that is a thousand times too large the start seems known to 0.2 mm.
+    said = identify.uncertainty.of(of, result.z, np.eye(2), 0.5 * 70e-6, 72).warnings
+    assert "residuals are 0.001 times the noise that was given, and standard deviations of initial states" in said[0]

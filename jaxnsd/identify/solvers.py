@@ -50,7 +50,8 @@ class LevenbergMarquardt:
     max_iterations: of accepted or refused steps
     damping:        that of the first step, relative to the diagonal of J^T J
     tolerance:      done when a step promises, or gave, a relative decrease of the cost below this
-    largest_step:   bound on each entry of a step in z (logarithms, logits), beyond which a linear model of an impact says nothing
+    largest_step:   bound on each entry of a step in z (logarithms, logits), beyond which a linear model of an impact says nothing; of what
+                    has no bounds it is one in z or, where that is more, in its present size
     """
 
     max_iterations: int = 50
@@ -72,8 +73,9 @@ class LevenbergMarquardt:
         small = 0
         for _ in range(self.max_iterations):
             equations = NormalEquations(problem, now, every, shared, loose)
-            dz, dlocal = equations.step(damping, fixed, self.largest_step)
-            longest = np.max(np.abs(dz), initial=0.0)
+            units = problem.unknowns.units(point.z)
+            dz, dlocal = equations.step(damping, fixed, self.largest_step * np.fmax(1.0, units), units)
+            tiny = np.all(np.abs(dz) < 1e-9 * np.fmin(1 + np.abs(point.z), units))
             new_local = point.local.copy()
             new_local[every] += dlocal
             trial = Point(point.z + dz, new_local)
@@ -92,7 +94,7 @@ class LevenbergMarquardt:
             done = ""
             if small >= 2 or (better and after <= 1e-25 * shared.sum()):
                 done = "converged: steps no longer lower the cost"
-            elif not better and (longest < 1e-9 * (1 + np.max(np.abs(point.z), initial=0.0)) or damping > 1e9):
+            elif not better and (tiny or damping > 1e9):
                 done = "converged: no step lowers the cost"
             if loose > 1 and (done or (better and decrease < TIGHTEN)):
                 done, small, loose, damping = "", 0, max(1.0, 0.1 * loose), min(damping, self.damping)
