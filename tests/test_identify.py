@@ -161,7 +161,9 @@ def test_profile_agrees_with_the_interval_where_the_loss_is_a_parabola(fitted):
     k = 1
     z = fitted.z.copy()
     z[k] += 2 * (fitted.problem.unknowns.list[k].transform.inverse(fitted.intervals[k, 1])[0] - z[k])
-    beside = identify.profile(dataclasses.replace(fitted, z=z), "e_N", np.linspace(*fitted.intervals[k], 5))
+    beside = identify.profile(
+        dataclasses.replace(fitted, z=z), "e_N", fitted.values[k] + 2.5 * fitted.standard_errors[k] * np.linspace(-1, 1, 6)
+    )
     assert "the loss is lower than that of the result" in beside.warnings[0] and np.min(beside.increase) == 0
     assert_allclose(beside.interval, fitted.intervals[k], atol=0.1 * fitted.standard_errors[k] * 4)
 

@@ -5,6 +5,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from numpy.testing import assert_allclose
 
@@ -217,3 +218,124 @@ def test_free_initial_states_are_mixed_effects_and_their_prior_has_the_unit_of_t
     # With noise that is a thousand times too large the start seems known to 0.2 mm.
     said = identify.uncertainty.of(of, result.z, np.eye(2), 0.5 * 70e-6, 72).warnings
     assert "residuals are 0.001 times the noise that was given, and standard deviations of initial states" in said[0]
+
+
+def one_column(seed, **changed):
+    """y = 1 + 0.5 t, with noise."""
+    y = 1 + 0.5 * T + NOISE * np.random.default_rng(seed).normal(size=12)
+    return trajectory(seed, **{"y": y, "name": f"trajectory {seed}"} | changed)
+
+
+@pytest.fixture(scope="module")
+def six():
+    """An offset and a slope within bounds, from six trajectories, compiled once."""
+    fit = {"measurement.a": None, "measurement.b": identify.Bounded(0.0, 2.0)}
+    return problem([one_column(k) for k in range(6)], lambda t, q, u, m: m["a"] + m["b"] * t + 0 * q, {"a": 0.0, "b": 1.0}, fit)
+
+
+def offset_and_slope(data):
+    X = np.tile(np.stack([np.ones(12), T], 1), (len(data), 1))
+    return X, np.concatenate([one.y[:, 0] for one in data])
+
+
+def test_from_next_to_a_bound_no_frame_is_lost(six):
+    """Derivatives by a logit are a million times larger in the middle than there: that is no grazing impact."""
+    result = identify.fit(six, starts=np.array([[0.0, six.unknowns.list[1].transform.inverse(1e-6)[0]]]))
+    X, y = offset_and_slope(six.data)
+    b, C, *_ = regression(X, y, NOISE**2 * np.eye(72))
+    assert not result.lost and np.all(np.abs(result.values - b) < 1e-3 * np.sqrt(np.diag(C)))
+
+
+def test_a_profile_has_students_interval(six):
+    few = six.with_data([one_column(0, mask=np.arange(12) % 4 == 0), one_column(1, mask=np.arange(12) == 11)])
+    result = identify.fit(few)
+    X, y = offset_and_slope(few.data)
+    kept = np.concatenate([one.mask[:, 0] for one in few.data])
+    b, C, _, intervals = regression(X[kept], y[kept], NOISE**2 * np.eye(4))
+    held = np.linspace(0.1, 1.9, 7)
+    profile = identify.profile(result, "measurement.b", held)
+    assert_allclose(profile.increase, (held - b[1]) ** 2 / C[1, 1], rtol=1e-6)
+    # With two degrees of freedom it reaches over 4.3 standard errors.
+    assert_allclose(identify.profile(result, "measurement.b", 6).interval, intervals[1], rtol=1e-6)
+
+
+def test_a_profile_at_a_bound_is_one_sided(six):
+    """Below the bound of zero the slope would be: the likelihood falls from there on, by closed form."""
+    falling = six.with_data([one_column(0, y=1 - 0.05 * T + NOISE * np.random.default_rng(9).normal(size=12))])
+    result = identify.fit(falling)
+    b, C, *_ = regression(*offset_and_slope(falling.data), NOISE**2 * np.eye(12))
+    assert b[1] < 0 and "measurement.b is at its bound, 0" in " ".join(result.warnings)
+    profile = identify.profile(result, "measurement.b", 7)
+    unit = (scale_of(falling, b) / result.noise_scale) ** 2 / C[1, 1]
+    assert_allclose(profile.increase, unit * ((profile.values - b[1]) ** 2 - b[1] ** 2), rtol=1e-3, atol=1e-4)
+    assert profile.interval[0] == -np.inf and profile.interval[1] < result.intervals[1, 1]
+
+
+def scale_of(of, b):
+    X, y = offset_and_slope(of.data)
+    return np.sqrt(np.sum((y - X @ b) ** 2) / (len(y) - 2)) / NOISE
+
+
+def test_a_share_for_validation_is_one_trajectory_at_least(six):
+    short = identify.LevenbergMarquardt(max_iterations=1)
+    for share in (0.01, 1 / 12):
+        assert identify.fit(six, short, validation=share).training.sum() == 5
+    assert identify.fit(six, short, validation="trajectory 2").training.tolist() == [k != 2 for k in range(6)]
+    with pytest.raises(ValueError, match="one trajectory alone cannot be held out"):
+        identify.fit(six.with_data(one_column(0)), validation=0.5)
+
+
+@pytest.mark.parametrize("solver", ["marquardt", "adam", "batches"])
+def test_a_fit_that_is_resumed_ends_as_one_that_was_not(six, solver, tmp_path):
+    """To the bit, with its best iterate; and only with the data that it began with."""
+
+    def of(n):
+        if solver == "marquardt":
+            return identify.LevenbergMarquardt(max_iterations=n)
+        return identify.FirstOrder(optax.adam(0.1), max_iterations=n, batch=2 if solver == "batches" else None)
+
+    first, second = (3, 2) if solver == "marquardt" else (4, 5)  # an iteration of a first-order method begins with its evaluation
+    whole = identify.fit(six, of(5 if solver == "marquardt" else 8))
+    part = identify.fit(six, of(first), checkpoint=tmp_path / "fit.npz")
+    for resume in (part, tmp_path / "fit.npz"):
+        on = identify.fit(six, of(second), resume=resume)
+        assert np.array_equal(on.z, whole.z) and on.train_loss == whole.train_loss
+    other = six.with_data([*six.data[:5], one_column(77)])
+    with pytest.raises(ValueError, match="a fit of other data"):
+        identify.fit(other, of(2), resume=part)
+    if solver == "adam":
+        # Levenberg-Marquardt goes on from where Adam is; another optimizer has no use for its moments.
+        assert identify.fit(six, resume=part).message.startswith("converged")
+        with pytest.raises(ValueError, match="the state of another optimizer"):
+            identify.fit(six, optax.sgd(0.1), resume=part)
+        # Far too long steps: the best is behind.
+        worse = identify.fit(six, identify.FirstOrder(optax.adam(3.0), max_iterations=3), resume=identify.fit(six))
+        assert worse.train_loss < 1.2
+    (tmp_path / "junk.npz").write_text("junk")
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        identify.fit(six, resume=tmp_path / "junk.npz")
+
+
+def test_the_loss_is_that_of_the_result_and_says_where_it_has_not_converged(six):
+    result = identify.fit(six, identify.FirstOrder(optax.sgd(1e-4), max_iterations=5, batch=2))
+    X, y = offset_and_slope(six.data)
+    assert_allclose(result.train_loss, np.mean((y - X @ result.values) ** 2) / NOISE**2, rtol=1e-9)
+    (said,) = [text for text in result.warnings if "has not converged" in text]
+    assert "measurement.a would go on by about" in said
+    assert not [text for text in identify.fit(six).warnings if "has not converged" in text]
+
+
+def test_to_lose_trajectories_makes_no_fit_better():
+    """Two of three contradict the first, and cannot be simulated beyond 0.5: without them the loss would be a hundredth."""
+    ends = (1.0, 0.2, 0.0)
+    random = np.random.default_rng(0)
+    data = [trajectory(k, y=ends[k] + 0.01 * random.normal(size=12), q0=[float(k)], name=f"{k}") for k in range(3)]
+    of = problem(data, lambda t, q, u, m: jnp.where((q > 0.5) & (m["a"] > 0.5), jnp.nan, m["a"]), {"a": 0.2})
+    mean = np.mean([one.y for one in data])
+    result = identify.fit(of, starts=np.array([[0.2], [0.45], [0.7]]))
+    assert_allclose(result.values, mean, atol=1e-6)
+    assert not result.failed and set(result.failures) == {"1", "2"}
+    profile = identify.profile(result, "measurement.a", [0.3, 0.45, 0.6])
+    assert np.isnan(profile.increase).tolist() == [False, False, True] and "at measurement.a = 0.6 trajectories fail" in profile.warnings[0]
+    with pytest.raises(ValueError, match="no trajectory of those for validation could be simulated"):
+        identify.fit(of.with_data(data), starts=np.array([[0.9]]), validation=["1", "2"])

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -199,7 +200,8 @@ class Problem:
         if columns[0] != columns[1]:
             raise ValueError(f"identify: with_data takes data with as many columns of y, {columns[0]}, got {columns[1]}")
         new.items = new._made_items()
-        new.__dict__.pop("count", None)
+        for name in ("count", "fingerprint"):
+            new.__dict__.pop(name, None)
         steps = new._steps(self.parts(self.unknowns.first())[1])
         if steps > self.n_steps:
             new.n_steps, new.programs = steps, {}
@@ -337,6 +339,14 @@ class Problem:
     def count(self) -> np.ndarray:
         """Number of residuals that are compared, of every item."""
         return (self.items["root"] > 0).sum((1, 2))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of the data and the unknowns: where it is the same, a fit can be resumed."""
+        found = hashlib.sha256(repr([(x.name, x.shape, repr(x.transform)) for x in self.unknowns.list]).encode())
+        for name in sorted(self.items):
+            found.update(name.encode() + np.ascontiguousarray(self.items[name]).tobytes())
+        return found.hexdigest()
 
 
 def _states(t, q, u, measurement):

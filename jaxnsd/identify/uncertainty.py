@@ -18,6 +18,9 @@ RANK, RANK_SINGLE = 1e-10, 2e-6
 #: Directions in which J^T J, scaled, is below this are called nearly flat: correlations above 0.9998.
 FLAT = 1e-4
 
+#: Transforms of a number on its own that have bounds.
+BOUNDED = (Bounded, Positive)
+
 #: Where noise is off by more than this factor, priors that were scaled along with it are said to be.
 MISFIT = 2.0
 
@@ -73,8 +76,8 @@ def of(problem, z, S, cost, count, level=0.95):
     factor = student(0.5 + 0.5 * level, freedom) if freedom > 0 else np.nan
     intervals = np.stack([values - factor * errors, values + factor * errors], axis=1)
     for unknown in unknowns.list:
-        if isinstance(unknown.transform, (Bounded, Positive)):
-            first, (lower, upper) = labels.index(unknown.labels[0]), _bounds(unknown.transform)
+        if isinstance(unknown.transform, BOUNDED):
+            first, (lower, upper) = labels.index(unknown.labels[0]), bounds(unknown.transform)
             for k, entry in enumerate(range(unknown.piece.start, unknown.piece.stop), first):
                 # The interval is that of z, so that it keeps the bounds; at a bound, where z is at infinity, that would hold everything.
                 reach = factor * np.sqrt(max(covariance_z[entry, entry], 0))
@@ -95,22 +98,38 @@ def of(problem, z, S, cost, count, level=0.95):
     )
 
 
-def _bounds(transform):
-    return (transform.lower, transform.upper) if isinstance(transform, Bounded) else (0.0, np.inf)
+def bounds(transform):
+    """Lower and upper bound of a number; infinite where it has none."""
+    return (
+        (transform.lower, transform.upper)
+        if isinstance(transform, Bounded)
+        else (0.0 if isinstance(transform, Positive) else -np.inf, np.inf)
+    )
 
 
 def _bound(transform, value, error):
     """The bound that is less than a standard error away; None where there is none."""
-    if not isinstance(transform, (Bounded, Positive)) or not np.isfinite(error):
+    if not isinstance(transform, BOUNDED) or not np.isfinite(error):
         return None
-    bound = min(_bounds(transform), key=lambda bound: abs(value - bound))
+    bound = min(bounds(transform), key=lambda bound: abs(value - bound))
     return bound if abs(value - bound) < error else None
+
+
+def at_bounds(unknowns, z, errors):
+    """(p,) booleans: coordinates z of what is less than a standard error from a bound."""
+    out, values = np.zeros(unknowns.size, bool), np.asarray(unknowns.flat(z))
+    for unknown in unknowns.list:
+        if isinstance(unknown.transform, BOUNDED):
+            first = unknowns.labels.index(unknown.labels[0])
+            entries = range(first, first + len(unknown.labels))
+            out[unknown.piece] = [_bound(unknown.transform, values[k], errors[k]) is not None for k in entries]
+    return out
 
 
 def _inverse(problem, z, S):
     """``(covariance of z, which z are undetermined, rank, warnings)``."""
     p, warnings = problem.size, []
-    names = _coordinates(problem.unknowns)
+    names = coordinates(problem.unknowns)
     size = np.sqrt(np.maximum(np.diag(S), 0))
     none = ~effective(size, problem.unknowns.units(z))
     for name in dict.fromkeys(name for name, nothing in zip(names, none, strict=True) if nothing):
@@ -138,7 +157,7 @@ def _inverse(problem, z, S):
     return covariance, undetermined, int(np.sum(values > zero)), warnings
 
 
-def _coordinates(unknowns):
+def coordinates(unknowns):
     """Names of the coordinates z."""
     names = []
     for unknown in unknowns.list:
