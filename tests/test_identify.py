@@ -161,7 +161,9 @@ def test_profile_agrees_with_the_interval_where_the_loss_is_a_parabola(fitted):
     k = 1
     z = fitted.z.copy()
     z[k] += 2 * (fitted.problem.unknowns.list[k].transform.inverse(fitted.intervals[k, 1])[0] - z[k])
-    beside = identify.profile(dataclasses.replace(fitted, z=z), "e_N", np.linspace(*fitted.intervals[k], 5))
+    beside = identify.profile(
+        dataclasses.replace(fitted, z=z), "e_N", fitted.values[k] + 2.5 * fitted.standard_errors[k] * np.linspace(-1, 1, 6)
+    )
     assert "the loss is lower than that of the result" in beside.warnings[0] and np.min(beside.increase) == 0
     assert_allclose(beside.interval, fitted.intervals[k], atol=0.1 * fitted.standard_errors[k] * 4)
 
@@ -201,8 +203,8 @@ def test_an_interrupted_fit_keeps_its_best_iterate(posed, monkeypatch):
 def test_words_for_what_the_data_do_not_say(posed):
     """From matrices that are known: no effect, one combination, hardly determined."""
     S = np.diag([1e4, 4.0, 0.0, 1e4])
-    found = identify.uncertainty.of(posed, posed.unknowns.first(), S, 50.0, 104)
-    assert abs(found.scale - 1) < 1e-12
+    found = identify.uncertainty.of(posed, posed.unknowns.first(), S, 50.0, 103)
+    assert abs(found.scale - 1) < 1e-12  # 103 residuals, 3 unknowns that they determine
     # In logits: e_N moves by 1/4 of its z.
     assert_allclose(found.standard_errors[:2], [12.0 / 100, 0.25 / 2], rtol=1e-6)
     assert "measurement.delay has no effect on what was measured" in found.warnings[0]

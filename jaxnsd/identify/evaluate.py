@@ -46,17 +46,29 @@ class Evaluator:
         return self._all("cost", points, items)
 
     def linearized(self, points, items=None):
-        """What `Problem.linearized` gives."""
+        """What `Problem.linearized` gives.
+
+        What is typical is looked for once, so that costs and steps of all iterations are about the same frames; it may only grow. It does
+        where an unknown leaves its bound: derivatives by its logit are next to zero there, and those of all frames a thousand times larger
+        elsewhere.
+        """
         if self.limit is None:
-            # What is typical is looked for once, so that costs and steps of all iterations are about the same frames.
-            self.limit = np.full(self.problem.size + 2 * self.problem.n_local, np.inf)
-            sizes = self._all("linearized", points[:1], items)[0]
-            sizes = np.where(sizes["ok"][:, None] & (sizes["typical"] > 0), sizes["typical"], np.nan)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # a column without an effect has no typical size
-                typical = np.nanmedian(sizes, axis=0)
-            self.limit = np.where(np.isfinite(typical), self.problem.horizon * typical, np.inf)
-        return self._all("linearized", points, items)
+            nothing = np.full(self.problem.size + 2 * self.problem.n_local, np.inf)
+            limit = self._limit(self._all("linearized", points[:1], items, nothing)[0])
+            self.limit = np.where(np.isfinite(limit), limit, np.inf)
+        out = self._all("linearized", points, items, self.limit)
+        for k, of in enumerate(out):
+            limit = np.fmax(self.limit, self._limit(of))
+            if of["lost"].any() and np.any(limit > self.limit):
+                out[k] = self._all("linearized", points[k : k + 1], items, limit)[0]
+        return out
+
+    def _limit(self, of):
+        """Beyond which a derivative is not typical, by column; NaN for one without an effect."""
+        sizes = np.where(of["ok"][:, None] & (of["typical"] > 0), of["typical"], np.nan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a column without an effect has no typical size
+            return self.problem.horizon * np.nanmedian(sizes, axis=0)
 
     def descended(self, points, items=None):
         """What `Problem.descended` gives."""
@@ -66,15 +78,15 @@ class Evaluator:
         """Predictions and residuals of items: ``predicted``, ``residual``, ``q``, ``u``, ``outcome``, ``ok``."""
         return self._all("shown", [point], items)[0]
 
-    def _all(self, kind, points, items):
+    def _all(self, kind, points, items, *limit):
         items = np.arange(self.n) if items is None else np.asarray(items, int)
         pieces = [items[i : i + self.chunk] for i in range(0, len(items), self.chunk)]
         tasks = [(point, piece) for point in points for piece in pieces]
         workers = 1 if self.lockstep else os.cpu_count() or 1
-        out = [self._chunk(kind, *tasks[0])]  # compiles
+        out = [self._chunk(kind, *tasks[0], *limit)]  # compiles
         # Threads: XLA leaves the interpreter free while it computes.
         with ThreadPoolExecutor(workers) as pool:
-            out += pool.map(lambda task: self._chunk(kind, *task), tasks[1:])
+            out += pool.map(lambda task: self._chunk(kind, *task, *limit), tasks[1:])
         n = len(pieces)
         return [{name: np.concatenate([part[name] for part in out[i * n : (i + 1) * n]]) for name in out[0]} for i in range(len(points))]
 
@@ -82,14 +94,14 @@ class Evaluator:
         """Numbers and items of a chunk, of which the last is filled up, so that it is the same program: with its first item, unseen."""
         filled = np.concatenate([numbers, np.repeat(numbers[:1], self.chunk - len(numbers))])
         items = {name: x[filled] for name, x in self.items.items()}
-        items["mask"] = items["mask"] & (np.arange(self.chunk) < len(numbers))[:, None, None]
+        mine = (np.arange(self.chunk) < len(numbers))[:, None, None]
+        items["mask"], items["root"] = items["mask"] & mine, np.where(mine, items["root"], 0)
         if len(numbers) < self.chunk:
             items["length"] = np.where(np.arange(self.chunk) < len(numbers), items["length"], 0)
         return filled, items
 
-    def _chunk(self, kind, point, numbers):
+    def _chunk(self, kind, point, numbers, *limit):
         filled, items = self.filled(numbers)
-        limit = (self.limit,) if kind == "linearized" else ()
         out = self.program(kind)(point.z, point.local[filled], point.local[self.next[filled]], items, *limit)
         out = jax.device_get(out)
         return {name: x[: len(numbers)] for name, x in out.items()}

@@ -1,6 +1,7 @@
 """`fit`: several starts side by side, training and validation, early stopping, interruption, and what is left to read."""
 
 import numbers
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ import jax
 import numpy as np
 
 from .. import interrupts, progress
-from .evaluate import Evaluator
+from .evaluate import Evaluator, Point
+from .problem import Problem
 from .result import Result, make_result
-from .solvers import FirstOrder, Iterate, Request, solver_of
+from .solvers import FirstOrder, Iterate, Request, better, solver_of
 
 
 @dataclass
@@ -48,23 +50,33 @@ def fit(
     solver:      `LevenbergMarquardt()` (default), an optimizer of optax, or `FirstOrder(optimizer, max_iterations, batch)`
     starts:      how many; the first is the first guess, the others lie around it with standard deviation ``spread`` in z (logarithms,
                  logits); or an array (starts, p) of z
-    validation:  share of the trajectories, drawn by ``seed``, or their names, that are not fitted; the best iterate is then that on them.
-                 Without it that is the best on what was fitted, or, where each step takes another batch, the last
+    validation:  share of the trajectories, drawn by ``seed``, one at least, or their names, that are not fitted; the best iterate is then
+                 that on them. Without it that is the best on what was fitted, or, where each step takes another batch, the last. One that
+                 can simulate fewer trajectories than another, by more than 2 %, is not better
     patience:    a start ends after so many iterations without a better validation loss (training loss where there is no validation)
     progress:    show a bar
-    checkpoint:  file (.npz) that always holds the last iterates of all starts
-    resume:      a `Result` or such a file: go on from it
+    checkpoint:  file (.npz) that always holds the last iterates of all starts, and the best
+    resume:      a `Result` or such a file, of the same data and unknowns: go on from it, to the bit where the solver is the same one. With
+                 a solver of another kind from the last iterates
 
     Ctrl-C ends a fit early: the result is that of the best iterate by then, ``result.interrupted`` says so, and ``resume`` goes on.
     Trajectories that fail, by the outcome codes of `simulate`, are left out of that step; ``result.failures`` counts them by name.
     Raises ValueError if none succeeds at the first guess, or for arguments that make no sense.
     """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"identify.fit: expected an identify.Problem, got {type(problem).__name__}")
     solver = solver_of(solver)
+    if patience is not None and (isinstance(patience, bool) or not isinstance(patience, numbers.Integral) or patience < 1):
+        raise ValueError(f"identify.fit: patience must be a positive whole number of iterations, got {patience!r}")
+    if checkpoint is not None and not Path(checkpoint).parent.is_dir():
+        raise FileNotFoundError(f"identify.fit: there is no folder {str(Path(checkpoint).parent)!r} for the checkpoint")
     train, items = _split(problem, validation, seed), np.arange(len(problem.items["t"]))
     if problem.n_local and isinstance(solver, FirstOrder) and not train.all():
         raise ValueError("identify.fit: initial states of validation trajectories need LevenbergMarquardt(); take that")
     evaluator, failures = Evaluator(problem), Counter()
-    runs = [Run(solver.start(problem, items, train, *first)) for first in _starts(problem, starts, spread, seed, resume)]
+    runs = _resumed(resume, problem, solver, evaluator, items, train) if resume is not None else []
+    if resume is None:
+        runs = [Run(solver.start(problem, items, train, *first)) for first in _starts(problem, starts, spread, seed)]
     interrupted = False
     bar = _bar(progress, solver.max_iterations)
     try:
@@ -76,19 +88,33 @@ def fit(
                     bar.set_postfix_str(f"loss {min(losses):.4g}")
                 bar.update(max(0, max(len(run.losses) for run in runs) - 1 - bar.n))
                 if checkpoint is not None and all(run.step for run in runs):
-                    _save(checkpoint, runs)
+                    _save(checkpoint, state_of(problem, solver, evaluator, runs))
     except (KeyboardInterrupt, interrupts.Interrupted):
         if not any(run.best for run in runs):
             raise
         interrupted = True
     good = [run for run in runs if run.best]
+    if not good and any(np.isfinite(pair[0]) for run in runs for pair in run.losses):
+        raise ValueError(
+            "identify.fit: no trajectory of those for validation could be simulated, from the first guess on: hold others back, or see why "
+            "with jaxnsd.simulate(...).raise_if_failed()"
+        )
     if not good:
         raise ValueError(
             "identify.fit: no trajectory could be simulated from the first guess: simulate one with jaxnsd.simulate(...).raise_if_failed() "
             "to see why, and start from other parameters, a smaller dt, or shorter windows"
         )
-    chosen = min(good, key=lambda run: run.best[0])
-    return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted)
+    part, chosen = decisive(train), good[0]
+    for run in good[1:]:
+        if better(run.best[1].evaluation, chosen.best[1].evaluation, part):
+            chosen = run
+    state = state_of(problem, solver, evaluator, [run for run in runs if run.step])
+    return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted, state)
+
+
+def decisive(train):
+    """(items,) booleans: by which of them the best is chosen, those for validation where there are some."""
+    return train if train.all() else ~train
 
 
 def _bar(show, total):
@@ -142,11 +168,11 @@ def _accept(problem, evaluator, items, train, run, step: Iterate, failures, pati
     losses = [_loss(problem, known, items, part) for part in (train, ~train)]
     run.losses.append(losses)
     run.step = step
-    decisive = losses[1] if not train.all() else losses[0]
+    loss = losses[1] if not train.all() else losses[0]
     # Losses of different batches cannot be compared: then the last iterate is the best.
     batches = train.all() and not looked.all()
-    if np.isfinite(decisive) and (run.best is None or batches or decisive < run.best[0]):
-        run.best, run.since = (decisive, step), 0
+    if np.isfinite(loss) and (run.best is None or batches or better(known, run.best[1].evaluation, decisive(train))):
+        run.best, run.since = (loss, step), 0
     else:
         run.since += 1
     run.done = step.done
@@ -169,10 +195,13 @@ def _split(problem, validation, seed):
     if isinstance(validation, numbers.Real):
         if not 0 <= validation < 1:
             raise ValueError(f"identify.fit: validation must be a share in [0, 1) or names of trajectories, got {validation}")
-        size = min(round(validation * n), n - 1)
+        if validation and n < 2:
+            raise ValueError("identify.fit: one trajectory alone cannot be held out for validation; give more, or leave validation out")
+        size = min(max(round(validation * n), 1), n - 1) if validation else 0
         held = np.random.default_rng(seed).permutation(n)[:size] if size else np.zeros(0, int)
     else:
-        unknown = sorted(set(validation) - set(problem.names))
+        validation = [validation] if isinstance(validation, str) else list(validation)
+        unknown = [name for name in validation if name not in problem.names]
         if unknown:
             raise ValueError(f"identify.fit: there is no trajectory {', '.join(map(repr, unknown))} to validate with")
         held = np.array([problem.names.index(name) for name in validation], int)
@@ -181,55 +210,74 @@ def _split(problem, validation, seed):
     return ~np.isin(problem.items["owner"], held)
 
 
-def _starts(problem, starts, spread, seed, resume):
+def _starts(problem, starts, spread, seed):
     """``(z, local, memory)`` of every start."""
     zero = np.zeros((len(problem.items["t"]), problem.n_local))
-    if resume is not None:
-        return _resumed(resume, problem, zero)
     if isinstance(starts, numbers.Integral):
-        if starts < 1:
+        if isinstance(starts, bool) or starts < 1:
             raise ValueError(f"identify.fit: starts must be a positive whole number or an array (starts, {problem.size}), got {starts}")
+        if not (isinstance(spread, numbers.Real) and 0 <= spread < np.inf):
+            raise ValueError(f"identify.fit: spread must be a standard deviation in z, zero or more, got {spread!r}")
         first = problem.unknowns.first()
         moved = spread * np.random.default_rng(seed).normal(size=(int(starts), problem.size))
         moved[0] = 0
         starts = first + moved
     starts = np.asarray(starts, float)
-    if starts.ndim != 2 or starts.shape[1] != problem.size or not np.all(np.isfinite(starts)):
+    if starts.ndim != 2 or not len(starts) or starts.shape[1] != problem.size or not np.all(np.isfinite(starts)):
         raise ValueError(f"identify.fit: starts as an array must be finite, (starts, {problem.size}), got shape {starts.shape}")
     return [(z, zero.copy(), None) for z in starts]
 
 
-def _resumed(resume, problem, zero):
+def _resumed(resume, problem, solver, evaluator, items, train):
+    """Runs that go on from a `Result` or a file."""
     if isinstance(resume, Result):
-        states = resume.ends
+        state = resume.state
+    elif isinstance(resume, (str, Path)):
+        try:
+            with np.load(resume) as file:
+                state = {name: file[name] for name in file.files}
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"identify.fit: {str(resume)!r} cannot be read as a checkpoint: {error}") from None
     else:
-        with np.load(resume) as file:
-            n = int(file["starts"])
-            states = [(file[f"z_{i}"], file[f"local_{i}"], [file[f"m_{i}_{j}"] for j in range(int(file[f"leaves_{i}"]))]) for i in range(n)]
-    for z, local, _ in states:
-        if np.shape(z) != (problem.size,) or np.shape(local) != zero.shape:
-            raise ValueError(
-                f"identify.fit: resume holds {np.shape(z)} unknowns and local parts {np.shape(local)}, the problem has {(problem.size,)} "
-                f"and {zero.shape}: resume the same problem"
-            )
-    return states
+        raise TypeError(f"identify.fit: resume must be a Result or the file of a checkpoint, got {resume!r}")
+    if "data" not in state or str(state["data"]) != problem.fingerprint:
+        raise ValueError("identify.fit: resume holds a fit of other data or of other unknowns: resume the same problem, or start anew")
+    same, out = str(state["solver"]) == _named(solver), []
+    if same and "limit" in state:
+        evaluator.limit = np.asarray(state["limit"])
+    for i in range(int(state["starts"])):
+        memory = [state[f"m_{i}_{j}"] for j in range(int(state[f"leaves_{i}"]))] if same else None
+        run = Run(solver.start(problem, items, train, state[f"z_{i}"], state[f"local_{i}"], memory))
+        best = Point(state[f"best_z_{i}"], state[f"best_local_{i}"])
+        known = evaluator.linearized([best])[0]
+        loss = _loss(problem, known, items, decisive(train))
+        if np.isfinite(loss):
+            run.best = loss, Iterate(best, known)
+        out.append(run)
+    return out
 
 
-def _save(path, runs):
-    arrays = {"starts": len(runs)}
+def _named(solver):
+    return getattr(solver, "name", type(solver).__name__)
+
+
+def state_of(problem, solver, evaluator, runs):
+    """All that a fit needs to go on: arrays by name."""
+    out = {"starts": len(runs), "data": problem.fingerprint, "solver": _named(solver)}
+    if evaluator.limit is not None:
+        out["limit"] = evaluator.limit
     for i, run in enumerate(runs):
-        z, local, memory = end_of(run)
-        leaves = jax.tree.leaves(memory)
-        arrays |= {f"z_{i}": z, f"local_{i}": local, f"leaves_{i}": len(leaves)} | {f"m_{i}_{j}": x for j, x in enumerate(leaves)}
+        step, best = run.step, run.best[1] if run.best else run.step
+        leaves = [np.asarray(x) for x in jax.tree.leaves(step.memory)]
+        out |= {f"z_{i}": step.point.z, f"local_{i}": step.point.local, f"leaves_{i}": len(leaves)}
+        out |= {f"m_{i}_{j}": x for j, x in enumerate(leaves)} | {f"best_z_{i}": best.point.z, f"best_local_{i}": best.point.local}
+    return out
+
+
+def _save(path, arrays):
     path = Path(path)
     # Written beside and moved, so that an interruption leaves the old one whole.
     part = path.with_name(path.name + ".part")
     with open(part, "wb") as file:
         np.savez(file, **arrays)
     part.replace(path)
-
-
-def end_of(run):
-    """``(z, local, memory)`` from which a run goes on."""
-    step = run.step
-    return step.point.z, step.point.local, step.memory

@@ -4,10 +4,28 @@ With the shared unknowns z and the local ones x_k of trajectory k the Gauss-Newt
 step costs one small solve for each trajectory and one with ``A - sum B_k C_k^-1 B_k^T``, the inverse of the covariance of z.
 """
 
+import jax.numpy as jnp
 import numpy as np
 
-#: Unknowns whose columns are shorter than this part of the longest have no effect.
-NOTHING = 1e-9
+#: Unknowns whose columns are shorter than this part of the longest have no effect; in single precision.
+NOTHING, NOTHING_SINGLE = 1e-9, 1e-5
+
+
+def single():
+    """Whether it is computed in single precision."""
+    return jnp.zeros(()).dtype == jnp.float32
+
+
+def effective(sizes, units):
+    """(p,) booleans: which unknowns have an effect, by the lengths of their columns and by the units that they typically change in.
+
+    Compared are effects of a change by a unit, so that the answer is the same in metres and in nanometres. A first guess of zero has no
+    unit: then it is one, or all are, if there are no others.
+    """
+    known = np.isfinite(units)
+    units = np.where(known, units, 1.0) if known.any() else np.ones_like(sizes)
+    reference = np.max((sizes * units)[known] if np.any(sizes[known] > 0) else sizes, initial=0.0)
+    return sizes * units > (NOTHING_SINGLE if single() else NOTHING) * reference
 
 
 class NormalEquations:
@@ -66,22 +84,29 @@ class NormalEquations:
             back.append((members, X[:, :-1], X[:, -1]))
         return S, s, back
 
-    def step(self, damping, fixed=None, largest=np.inf):
+    def step(self, damping, fixed=None, largest=np.inf, units=None):
         """``(dz (p,), dlocal (items, n))`` of the damped equations, by Marquardt's scaling; z that are ``fixed`` stay.
 
-        A dz with an entry above ``largest`` is shortened; local parts then follow the shorter one.
+        Entries of dz do not exceed ``largest``, a number or (p,): those that would go that far and no further, and what is best for the
+        others then is solved anew. They would hardly move if all were shortened alike, next to one that is on its way to a bound, which in
+        z is at infinity. ``units`` (p,): see `effective`.
         """
         S, s, back = self.reduced(damping)
         scale = np.diag(self.A)
-        # What has no effect is left where it is: a column of round-off would ask for an endless step, and shorten all others.
-        free = scale > NOTHING**2 * np.max(scale, initial=0.0)
+        # What has no effect is left where it is: a column of round-off would ask for an endless step.
+        free = effective(np.sqrt(np.maximum(scale, 0)), np.ones(self.p) if units is None else units)
         free = free if fixed is None else free & ~fixed
+        largest = np.broadcast_to(largest, (self.p,))
         dz = np.zeros(self.p)
-        if free.any():
+        while free.any():
             D = np.sqrt(scale[free])
             matrix = S[np.ix_(free, free)] / np.outer(D, D) + np.diag(damping * self.damped[free] / scale[free])
-            dz[free] = -np.linalg.lstsq(matrix, s[free] / D, rcond=1e-14)[0] / D
-        dz = dz * min(1.0, largest / max(np.max(np.abs(dz), initial=0.0), 1e-300))
+            dz[free] = -np.linalg.lstsq(matrix, (s + S @ np.where(free, 0, dz))[free] / D, rcond=1e-14)[0] / D
+            far = free & (np.abs(dz) > largest)
+            if not far.any():
+                break
+            dz[far] = np.sign(dz[far]) * largest[far]
+            free = free & ~far
         local = np.zeros((len(self.items), self.n))
         for members, by_z, own in back:
             local[members] = -(by_z @ dz + own).reshape(-1, self.n)

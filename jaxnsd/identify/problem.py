@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -128,27 +129,64 @@ class Problem:
         if len(row.shape) != 1:
             raise ValueError(f"identify: residual(predicted, y) must have one axis, got shape {row.shape}")
         self.k = row.shape[0]
-        self.whiten = _whitening(noise, self.k)
+        self.covariance = _covariance(noise, self.k)
+        self.columnwise = row.shape == y.shape and self._is_columnwise(system, measurement)
         self.sigma = None
         if self.free is not None:
             n_u = len(first.u0)
+            for name in ("sigma_q", "sigma_u"):
+                if len(getattr(self.free, name)) not in (1, n_u):
+                    raise ValueError(f"identify: FreeState: {name} must be a scalar or ({n_u},), got {getattr(self.free, name)}")
             wide = [np.broadcast_to(np.asarray(sigma), (n_u,)) for sigma in (self.free.sigma_q, self.free.sigma_u)]
             self.sigma = np.concatenate(wide)
         self.n_local = 0 if self.sigma is None else self.sigma.size
         self.joined = self.windows is not None and self.windows.continuity is not None
-        self.items = _items(self.data, self.windows)
+        self.items = self._made_items()
         self.shifted = shifted
         self.n_steps = self._steps(measurement)
 
+    def _is_columnwise(self, system, measurement):
+        """Whether entry j of the residual depends on column j of y alone, so that what is missing of a frame leaves the other entries."""
+        first = self.data[0]
+        # Beside what was measured: where a residual is zero, so may be derivatives that elsewhere are not.
+        y = _filled(first)[0]
+        y = jnp.asarray(y + 0.1 * (1 + np.abs(y)) * np.random.default_rng(0).normal(size=y.shape))
+        predicted = jnp.asarray(self.measure(jnp.asarray(first.t0), jnp.asarray(first.q0), jnp.asarray(first.u0), measurement))
+        J = np.asarray(jax.jacfwd(lambda y: self.residual(predicted, y))(y))
+        return not np.any(J[~np.eye(self.k, dtype=bool)])
+
+    def _made_items(self):
+        """`_items`, and how they are whitened: ``root`` (items, F, k), roots of the weights, zero where there is nothing to compare.
+
+        Where residuals of a frame are correlated, ``whiten`` (items, F, k, k) as well: of what a frame has, by its part of the covariance.
+        """
+        items = _items(self.data, self.windows)
+        weights = items.pop("weights")
+        compared = items["mask"] & (weights > 0)
+        if not self.columnwise:
+            compared, weights = np.all(compared, axis=2, keepdims=True), np.mean(weights, axis=2, keepdims=True)
+        compared, weights = (np.broadcast_to(x, (*x.shape[:2], self.k)) for x in (compared, weights))
+        items["root"] = np.where(compared, np.sqrt(weights), 0.0)
+        if np.any(self.covariance[~np.eye(self.k, dtype=bool)]):
+            patterns, which = np.unique(compared.reshape(-1, self.k), axis=0, return_inverse=True)
+            table = np.stack([_whitening(self.covariance, pattern) for pattern in patterns])
+            items["whiten"] = table[which.reshape(compared.shape[:2])]
+        return items
+
     def _steps(self, measurement):
         """Steps of the longest item, with room for what `when` may come to ask for."""
-        spans = np.max(self.items["t"], axis=1) - self.items["t0"]
-        margin, t = 0.0, self.data[0].t
+        span = np.max(np.max(self.items["t"], axis=1) - self.items["t0"])
+        latest, dtype = np.max(np.abs(self.items["t"])), jnp.zeros(()).dtype
+        if np.spacing(latest.astype(dtype)) > 0.01 * self.settings.dt:
+            raise ValueError(
+                f"identify: times up to {latest:.6g} s are {np.spacing(latest.astype(dtype)):.2g} s apart in {dtype}, too far for "
+                f"dt = {self.settings.dt:g} s: count time from the start of a trajectory"
+            )
         if self.shifted:
-            moved = np.asarray(jax.vmap(lambda t: self.when(t, measurement))(jnp.asarray(t))) - t
-            interval = np.median(np.diff(t)) if len(t) > 1 else self.settings.dt
-            margin = 2 * float(np.max(np.abs(moved))) + 10 * float(interval)
-        return int(np.ceil((np.max(spans) + margin) / self.settings.dt)) + 1
+            moved = [np.max(np.abs(np.asarray(jax.vmap(lambda t: self.when(t, measurement))(jnp.asarray(x.t))) - x.t)) for x in self.data]
+            interval = max(np.median(np.diff(x.t)) if len(x) > 1 else self.settings.dt for x in self.data)
+            span += 2 * float(np.max(moved)) + 10 * float(interval)
+        return int(np.ceil(span / self.settings.dt)) + 1
 
     def with_data(self, data: Trajectory | Sequence[Trajectory], system: Any = None) -> "Problem":
         """The same problem for other data, and with other first guesses; what is compiled is shared where the data are no longer."""
@@ -158,15 +196,22 @@ class Problem:
         new.names = _names(new.data)
         if [x.shape for x in (self.data[0].q0, self.data[0].u0)] != [x.shape for x in (new.data[0].q0, new.data[0].u0)]:
             raise ValueError("identify: with_data takes data of the same system, got initial states of another shape")
-        new.items = _items(new.data, self.windows)
-        new.__dict__.pop("count", None)
+        columns = [problem.data[0].y.shape[1] for problem in (self, new)]
+        if columns[0] != columns[1]:
+            raise ValueError(f"identify: with_data takes data with as many columns of y, {columns[0]}, got {columns[1]}")
+        new.items = new._made_items()
+        for name in ("count", "fingerprint"):
+            new.__dict__.pop(name, None)
         steps = new._steps(self.parts(self.unknowns.first())[1])
-        if steps > self.n_steps or new.items["y"].shape[2] != self.items["y"].shape[2]:
+        if steps > self.n_steps:
             new.n_steps, new.programs = steps, {}
         if system is not None:
             given = self.given._replace(system=system) if isinstance(self.given, Parts) else system
             new.given, new.unknowns = given, self.unknowns.moved(given)
-            if [x for x in self.unknowns.others() if not np.isscalar(x)] or self.unknowns.others() != new.unknowns.others():
+            # What is compiled holds all that is not fitted, static fields too, and the shapes of what is.
+            same = self.unknowns.structure == new.unknowns.structure and self.unknowns.list == new.unknowns.list
+            others = [*self.unknowns.others(), *new.unknowns.others()]
+            if not same or not all(map(np.isscalar, others)) or self.unknowns.others() != new.unknowns.others():
                 new.programs = {}
         return new
 
@@ -211,11 +256,13 @@ class Problem:
     def residuals(self, z, local, following, item):
         """``(r (F, k), further rows (E,), ok, shown)`` of an item; ``following`` is the local part of the window after it."""
         y, q_at, u_at, outcome, (q, u) = self.predicted(z, local, item)
-        r = jax.vmap(self.residual)(y, item["y"])
-        mask, weights = item["mask"], item["weights"]
-        if r.shape[1] != mask.shape[1]:
-            mask, weights = jnp.all(mask, axis=1, keepdims=True), jnp.mean(weights, axis=1, keepdims=True)
-        r = jnp.where(mask, (r @ jnp.asarray(self.whiten, r.dtype).T) * jnp.sqrt(weights), 0)
+        # What was not measured is zero before it is whitened: with correlated noise it would spoil the rest of its frame.
+        root = item["root"]
+        r = jnp.where(root > 0, jax.vmap(self.residual)(y, item["y"]), 0)
+        if "whiten" in item:
+            r = root * jnp.einsum("fij,fj->fi", item["whiten"], r)
+        else:
+            r = root / jnp.asarray(np.sqrt(np.diag(self.covariance)), r.dtype)[None, :] * r
         rows = [local * (self.sigma > 0)] if self.n_local else []
         if self.joined:
             after = item | {"q0": item["q1"], "u0": item["u1"]}
@@ -291,8 +338,15 @@ class Problem:
     @functools.cached_property
     def count(self) -> np.ndarray:
         """Number of residuals that are compared, of every item."""
-        mask = self.items["mask"] & (self.items["weights"] > 0)
-        return mask.sum((1, 2)) if mask.shape[2] == self.k else self.k * mask.all(2).sum(1)
+        return (self.items["root"] > 0).sum((1, 2))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of the data and the unknowns: where it is the same, a fit can be resumed."""
+        found = hashlib.sha256(repr([(x.name, x.shape, repr(x.transform)) for x in self.unknowns.list]).encode())
+        for name in sorted(self.items):
+            found.update(name.encode() + np.ascontiguousarray(self.items[name]).tobytes())
+        return found.hexdigest()
 
 
 def _states(t, q, u, measurement):
@@ -319,16 +373,39 @@ def _names(data):
     return names
 
 
-def _whitening(noise, k):
-    """Matrix (k, k) that makes a residual one of unit covariance."""
-    noise = np.asarray(noise, float)
+def _covariance(noise, k):
+    """Covariance (k, k) of a residual."""
+    try:
+        noise = np.asarray(noise, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"identify: noise must be a number, ({k},) standard deviations or a covariance ({k}, {k}), got {noise!r}") from None
     if noise.ndim < 2:
         if noise.shape not in ((), (1,), (k,)) or not np.all(noise > 0) or not np.all(np.isfinite(noise)):
             raise ValueError(f"identify: noise must be positive, one number or ({k},) standard deviations, got {noise}")
-        return np.diag(1 / np.broadcast_to(noise, (k,)))
-    if noise.shape != (k, k) or not np.allclose(noise, noise.T) or np.linalg.eigvalsh(noise)[0] <= 0:
+        return np.diag(np.broadcast_to(noise, (k,)) ** 2)
+    # Units may differ by many powers of ten: judged is the correlation.
+    size = np.sqrt(np.abs(np.diag(noise))) if noise.shape == (k, k) and np.all(np.isfinite(noise)) else np.zeros(k)
+    correlation = noise / np.outer(size, size) if np.all(size > 0) else -np.eye(k)
+    if not np.allclose(correlation, correlation.T) or np.linalg.eigvalsh(correlation)[0] <= 0:
         raise ValueError(f"identify: noise as a covariance must be symmetric positive definite ({k}, {k}), got {noise.tolist()}")
-    return np.linalg.inv(np.linalg.cholesky(noise))
+    return noise
+
+
+def _whitening(covariance, shown):
+    """Matrix (k, k) that makes the entries of a residual that are ``shown`` (k,) ones of unit covariance, the others being zero."""
+    out = np.zeros_like(covariance)
+    if shown.any():
+        part = np.ix_(shown, shown)
+        out[part] = np.linalg.inv(np.linalg.cholesky(covariance[part]))
+    return out
+
+
+def _filled(one):
+    """Measurements (N, m) of a trajectory, where those that are missing are the last ones before, or the first: no residual of one's own
+    meets what nobody measured, such as a quaternion of zeros, whose derivative is NaN. A column without any is zero."""
+    last = np.maximum.accumulate(np.where(one.mask, np.arange(len(one))[:, None], -1), axis=0)
+    known = np.where(last < 0, np.argmax(one.mask, axis=0), last)
+    return np.take_along_axis(np.where(one.mask, one.y, 0.0), known, axis=0)
 
 
 def _items(data, windows):
@@ -354,14 +431,15 @@ def _items(data, windows):
             follows = starts[n + 1] if joined else i
             rows.append(row | {"length": one.t[last] - one.t[i], "joined": joined, "q1": one.q[follows], "u1": one.u[follows]})
     frames = max(row["frames"].stop - row["frames"].start for row in rows)
+    filled = [_filled(one) for one in data]
 
     def padded(row, name, fill):
-        part = getattr(data[row["owner"]], name)[row["frames"]]
+        part = (filled[row["owner"]] if name == "y" else getattr(data[row["owner"]], name))[row["frames"]]
         return np.concatenate([part, np.broadcast_to(fill(part), (frames - len(part), *part.shape[1:]))])
 
     items = {
         "t": np.stack([padded(row, "t", lambda part: part[-1:]) for row in rows]),
-        "y": np.stack([np.nan_to_num(padded(row, "y", lambda part: 0 * part[-1:])) for row in rows]),
+        "y": np.stack([padded(row, "y", lambda part: part[-1:]) for row in rows]),
         "mask": np.stack([padded(row, "mask", lambda part: np.zeros_like(part[-1:])) for row in rows]),
         "weights": np.stack([padded(row, "weights", lambda part: part[-1:]) for row in rows]),
     }

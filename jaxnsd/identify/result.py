@@ -1,5 +1,6 @@
 """What a fit has found, how sure it is, and what it could not explain."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ import numpy as np
 
 from . import uncertainty
 from .normal import NormalEquations
+
+#: A fit that ended this many standard errors from where it would go has not converged.
+AWAY = 0.3
 
 #: Errors by the scatter of trajectories that are so many times those by the residuals are said in a warning.
 SCATTER = 2.0
@@ -54,7 +58,7 @@ class Result:
     training: np.ndarray
     interrupted: bool
     message: str
-    ends: list = field(default_factory=list)
+    state: dict = field(default_factory=dict)
 
     @property
     def labels(self) -> list[str]:
@@ -173,9 +177,9 @@ class Result:
     __repr__ = __str__
 
 
-def make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted):
-    """The `Result` of the best iterate of the ``chosen`` run."""
-    from .fit import end_of
+def make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted, state):
+    """The `Result` of the best iterate of the ``chosen`` run; ``state`` is what a fit needs to go on."""
+    from .fit import _loss
 
     point = chosen.best[1].point
     final = evaluator.linearized([point])[0]
@@ -192,10 +196,9 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
     owner, names = problem.items["owner"], problem.names
     system, measurement = problem.parts(point.z)
     numbers = range(len(problem.data))
-    index = chosen.losses.index(
-        min(chosen.losses, key=lambda pair: np.inf if np.isnan(d := pair[-1] if not train.all() else pair[0]) else d)
-    )
-    message = "interrupted; resume=result goes on" if interrupted else chosen.done
+    message = "interrupted; resume=result goes on" if interrupted else chosen.done or "all iterations are done"
+    if not (chosen.done.startswith("converged") and chosen.best[1] is chosen.step):
+        found = dataclasses.replace(found, warnings=(*found.warnings, *_not_there(problem, point.z, equations, found)))
     return Result(
         problem=problem,
         z=point.z,
@@ -204,8 +207,8 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
         measurement=measurement,
         uncertainty=found,
         covariance_by_trajectory=_sandwich(problem, point.z, S, final, owner, used),
-        train_loss=chosen.losses[index][0],
-        validation_loss=chosen.losses[index][1],
+        train_loss=_loss(problem, final, items, train),
+        validation_loss=_loss(problem, final, items, ~train),
         history=[run.losses for run in runs],
         failures=dict(failures),
         failed=[names[k] for k in numbers if not final["ok"][owner == k].all()],
@@ -213,9 +216,25 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
         shown=shown,
         training=np.array([train[owner == k].all() for k in numbers]),
         interrupted=interrupted,
-        message=message or "all iterations are done",
-        ends=[end_of(run) for run in runs if run.losses],
+        message=message,
+        state=state,
     )
+
+
+def _not_there(problem, z, equations, found):
+    """A sentence where the estimate is not the best point: where a Gauss-Newton step would go from it, against its standard errors."""
+    if not np.isfinite(found.scale) or not problem.size:
+        return
+    stays = found.undetermined | uncertainty.at_bounds(problem.unknowns, z, found.standard_errors)
+    errors = np.sqrt(np.diag(found.covariance_z))
+    dz = np.abs(equations.step(0.0, stays, units=problem.unknowns.units(z))[0])
+    far = np.where(errors > 0, dz / np.where(errors > 0, errors, 1), 0)
+    if np.max(far) > AWAY:
+        name = uncertainty.coordinates(problem.unknowns)[int(np.argmax(far))]
+        yield (
+            f"the fit has not converged: {name} would go on by about {np.max(far):.2g} standard errors, and intervals are about a point "
+            "that is not the best; go on with resume=result, or take more iterations"
+        )
 
 
 def _squares(problem, shown, cost, items):
@@ -223,9 +242,7 @@ def _squares(problem, shown, cost, items):
     if problem.robust is None:
         return 2 * cost
     r = np.concatenate(shown["residual"][items])
-    mask = np.concatenate(problem.items["mask"][items] & (problem.items["weights"][items] > 0))
-    mask = mask if mask.shape[1] == problem.k else np.broadcast_to(mask.all(1, keepdims=True), r.shape)
-    squares, factor = problem.robust.scatter(r, mask)
+    squares, factor = problem.robust.scatter(r, np.concatenate(problem.items["root"][items] > 0))
     others = 2 * cost - 2 * problem.robust.cost_and_weights(r)[0]
     return float((squares + others) * factor)
 
@@ -236,9 +253,14 @@ def _sandwich(problem, z, S, final, owner, used):
 
     groups = np.unique(owner[used])
     p = problem.size
-    if problem.n_local or len(groups) < 2 * p or np.linalg.matrix_rank(S, hermitian=True) < p:
+    # By columns of length one: units must not decide on the rank.
+    D = np.sqrt(np.diag(S))
+    if problem.n_local or len(groups) < 2 * p or not np.all(D > 0):
+        return None
+    scaled = S / np.outer(D, D)
+    if np.linalg.matrix_rank(scaled, hermitian=True) < p:
         return None
     g = np.stack([final["g"][used & (owner == k), :p].sum(0) for k in groups])
-    J = np.asarray(jax.jacfwd(problem.unknowns.flat)(np.asarray(z))) @ np.linalg.inv(S)
+    J = np.asarray(jax.jacfwd(problem.unknowns.flat)(np.asarray(z))) / D @ np.linalg.inv(scaled) / D
     n = len(groups)
     return J @ (g.T @ g) @ J.T * n / (n - 1)

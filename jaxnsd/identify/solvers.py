@@ -4,6 +4,7 @@ A solver has ``start(problem, items, train, z, local, memory, fixed)``, a genera
 `Iterate` that was accepted.
 """
 
+import numbers
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,9 @@ from .normal import NormalEquations
 
 #: From so many unknowns on first-order optimizers take gradients in reverse mode.
 REVERSE = 24
+
+#: What loses more than this share of the trajectories, or windows, that could be simulated before is not better, whatever its cost.
+LOST = 0.02
 
 #: Windows are joined tighter after a step that lowers the cost by less than this part of it.
 TIGHTEN = 0.05
@@ -50,7 +54,8 @@ class LevenbergMarquardt:
     max_iterations: of accepted or refused steps
     damping:        that of the first step, relative to the diagonal of J^T J
     tolerance:      done when a step promises, or gave, a relative decrease of the cost below this
-    largest_step:   bound on each entry of a step in z (logarithms, logits), beyond which a linear model of an impact says nothing
+    largest_step:   bound on each entry of a step in z (logarithms, logits), beyond which a linear model of an impact says nothing; of what
+                    has no bounds it is one in z or, where that is more, in its present size
     """
 
     max_iterations: int = 50
@@ -60,31 +65,39 @@ class LevenbergMarquardt:
 
     name = "Levenberg-Marquardt"
 
+    def __post_init__(self):
+        _whole(self, "max_iterations", 0)
+        for name in ("damping", "tolerance", "largest_step"):
+            if not (isinstance(value := getattr(self, name), numbers.Real) and value > 0):
+                raise ValueError(f"LevenbergMarquardt: {name} must be a positive number, got {value!r}")
+
     def start(self, problem, items, train, z, local, memory=None, fixed=None):
         """Iterate from z and local, see the module."""
         # Local parts of validation trajectories are fitted as well, and then take part; else they are not linearized.
         every = items if problem.n_local else items[train]
         shared = train if problem.n_local else np.ones(len(every), bool)
-        damping, loose = (self.damping, problem.loosest) if memory is None else map(float, jax.tree.leaves(memory))
+        damping, loose, small = (self.damping, problem.loosest, 0) if memory is None else map(float, jax.tree.leaves(memory))
         point = Point(z, local)
         now = yield Request("linearized", point, every)
-        yield Iterate(point, _full(now, every, items), (damping, loose))
-        small = 0
+        yield Iterate(point, _full(now, every, items), (damping, loose, small))
+        simulated = now["ok"] & shared
         for _ in range(self.max_iterations):
             equations = NormalEquations(problem, now, every, shared, loose)
-            dz, dlocal = equations.step(damping, fixed, self.largest_step)
-            longest = np.max(np.abs(dz), initial=0.0)
+            units = problem.unknowns.units(point.z)
+            dz, dlocal = equations.step(damping, fixed, self.largest_step * np.fmax(1.0, units), units)
+            tiny = np.all(np.abs(dz) < 1e-9 * np.fmin(1 + np.abs(point.z), units))
             new_local = point.local.copy()
             new_local[every] += dlocal
             trial = Point(point.z + dz, new_local)
             then = yield Request("linearized", trial, every)
             both = now["ok"] & then["ok"] & shared
             before, after = (_cost(x, loose)[both].sum() for x in (now, then))
-            lost = np.sum((now["ok"] & ~then["ok"])[shared])
-            better = both.any() and after < before and lost <= max(1, 0.02 * shared.sum()) and lost < shared.sum()
+            # Of all that ever could be simulated, so that they are not lost one by one.
+            lost = np.sum(simulated & ~then["ok"])
+            better = both.any() and after < before and lost <= LOST * simulated.sum()
             decrease = (before - after) / max(before, 1e-300)
             if better:
-                point, now = trial, then
+                point, now, simulated = trial, then, simulated | then["ok"] & shared
                 damping = max(damping * 0.2, 1e-10)
                 small = small + 1 if decrease < self.tolerance else 0
             else:
@@ -92,11 +105,11 @@ class LevenbergMarquardt:
             done = ""
             if small >= 2 or (better and after <= 1e-25 * shared.sum()):
                 done = "converged: steps no longer lower the cost"
-            elif not better and (longest < 1e-9 * (1 + np.max(np.abs(point.z), initial=0.0)) or damping > 1e9):
+            elif not better and (tiny or damping > 1e9):
                 done = "converged: no step lowers the cost"
             if loose > 1 and (done or (better and decrease < TIGHTEN)):
                 done, small, loose, damping = "", 0, max(1.0, 0.1 * loose), min(damping, self.damping)
-            yield Iterate(point, _full(now, every, items), (damping, loose), done)
+            yield Iterate(point, _full(now, every, items), (damping, loose, small), done)
             if done:
                 return
 
@@ -120,23 +133,34 @@ class FirstOrder:
     seed: int = 0
     name: str = field(default="optax", init=False)
 
+    def __post_init__(self):
+        if not isinstance(self.optimizer, optax.GradientTransformation):
+            raise TypeError(f"FirstOrder: optimizer must be one of optax, such as optax.adam(0.01), got {self.optimizer!r}")
+        _whole(self, "max_iterations", 0)
+        if self.batch is not None:
+            _whole(self, "batch", 1)
+
     def start(self, problem, items, train, z, local, memory=None, fixed=None):
         """Iterate from z and local, see the module."""
-        numbers = items[train]
-        random = np.random.default_rng(self.seed)
+        fitted = items[train]
         kind = "linearized" if problem.size + 2 * problem.n_local < REVERSE else "descended"
         p, n = problem.size, problem.n_local
         parameters = {"z": np.array(z), "local": np.array(local)}
         state = self.optimizer.init(parameters)
+        first = 0
         if memory is not None:
-            state = jax.tree.unflatten(jax.tree.structure(state), jax.tree.leaves(memory))
-        for _ in range(self.max_iterations):
-            chosen = (
-                numbers if self.batch is None or self.batch >= len(numbers) else np.sort(random.choice(numbers, self.batch, replace=False))
-            )
+            first, *leaves = jax.tree.leaves(memory)
+            if [np.shape(x) for x in leaves] != [np.shape(x) for x in jax.tree.leaves(state)]:
+                raise ValueError("identify.fit: resume holds the state of another optimizer: go on with the same, or start from result.z")
+            state = jax.tree.unflatten(jax.tree.structure(state), leaves)
+        for k in range(int(first), int(first) + self.max_iterations):
+            chosen = fitted
+            if self.batch is not None and self.batch < len(fitted):
+                # A function of the iteration, so that a fit that is resumed goes on with the batches that it would have had.
+                chosen = np.sort(np.random.default_rng((self.seed, k)).choice(fitted, self.batch, replace=False))
             point = Point(parameters["z"], parameters["local"])
             now = yield Request(kind, point, chosen)
-            yield Iterate(point, _full(now, chosen, items), state)
+            yield Iterate(point, _full(now, chosen, items), (k, state))
             count = max(1, problem.count[chosen][now["ok"]].sum())
             g_local = np.zeros_like(parameters["local"])
             if n:
@@ -151,6 +175,23 @@ class FirstOrder:
             parameters = {name: np.asarray(x) for name, x in optax.apply_updates(parameters, updates).items()}
 
 
+def _whole(solver, name, least):
+    value = getattr(solver, name)
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{type(solver).__name__}: {name} must be a whole number, {least} at least, got {value!r}")
+
+
+def better(new, old, part):
+    """Whether an evaluation of all items is better than another, on a ``part`` of the items: by the cost of those that both could simulate,
+    unless one of them has lost more than the share `LOST` of them: the mean over what is left would reward that."""
+    (a, b), size = (part & x["ok"] & ~np.isnan(x["cost"]) for x in (new, old)), LOST * np.sum(part)
+    more = np.sum(a & ~b) - np.sum(b & ~a)
+    if abs(more) > size:
+        return bool(more > 0)
+    both = a & b
+    return bool(new["cost"][both].sum() < old["cost"][both].sum())
+
+
 def _full(evaluation, chosen, items):
     """Cost and ok of all items, NaN and False for those that were not evaluated; the rest as it is."""
     cost, ok, lost = np.full(len(items), np.nan), np.zeros(len(items), bool), np.zeros(len(items), int)
@@ -161,6 +202,8 @@ def _full(evaluation, chosen, items):
 
 def solver_of(solver):
     """A solver, an optimizer of optax, or None, as a solver."""
+    if isinstance(solver, type):
+        raise TypeError(f"identify.fit: solver must be a value, not a class: {solver.__name__}()")
     if solver is None:
         return LevenbergMarquardt()
     if isinstance(solver, optax.GradientTransformation):

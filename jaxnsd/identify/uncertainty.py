@@ -8,13 +8,21 @@ import numpy as np
 from jax.scipy.special import betainc
 
 from ..schemes import LocatedImpacts
-from .normal import NOTHING
+from .normal import effective, single
+from .transforms import Bounded, Free, Positive
 
-#: Eigenvalues of J^T J, its columns scaled to one, below this are zero: half of the digits of a number, since it is a square.
-RANK = 1e-10
+#: Eigenvalues of J^T J, its columns scaled to one, below this are zero: half of the digits of a number, since it is a square; in single
+#: precision those that rounding of J^T J itself leaves.
+RANK, RANK_SINGLE = 1e-10, 2e-6
 
 #: Directions in which J^T J, scaled, is below this are called nearly flat: correlations above 0.9998.
 FLAT = 1e-4
+
+#: Transforms of a number on its own that have bounds.
+BOUNDED = (Bounded, Positive)
+
+#: Where noise is off by more than this factor, priors that were scaled along with it are said to be.
+MISFIT = 2.0
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,9 @@ class Uncertainty:
     covariance (n, n), standard_errors (n,), intervals (n, 2), correlation (n, n): infinite, and NaN, where the data determine nothing.
     scale: by what factor residuals are larger than the noise that was given; scale^2 (J^T J)^-1 is the covariance. With a robust loss that
     of its derivative, see `Robust.scatter`.
+    freedom: degrees of freedom of that scale, residuals less unknowns that the data determine; factor: how many standard errors an
+    interval reaches, the quantile of Student's distribution.
+    covariance_z (p, p), undetermined (p,): of the coordinates z.
     """
 
     covariance: np.ndarray
@@ -32,6 +43,10 @@ class Uncertainty:
     correlation: np.ndarray
     scale: float
     warnings: tuple
+    freedom: int = 0
+    factor: float = np.nan
+    covariance_z: np.ndarray | None = None
+    undetermined: np.ndarray | None = None
 
 
 def of(problem, z, S, cost, count, level=0.95):
@@ -40,9 +55,9 @@ def of(problem, z, S, cost, count, level=0.95):
     labels, values = unknowns.labels, np.asarray(unknowns.flat(z))
     if not len(labels):
         return Uncertainty(np.zeros((0, 0)), np.zeros(0), np.zeros((0, 2)), np.zeros((0, 0)), np.nan, ())
-    freedom = count - problem.size
+    covariance_z, undetermined, rank, warnings = _inverse(problem, z, S)
+    freedom = count - rank
     scale = np.sqrt(2 * cost / freedom) if freedom > 0 else np.nan
-    covariance_z, undetermined, warnings = _inverse(problem, S)
     covariance_z = covariance_z * scale**2
     J = np.asarray(jax.jacfwd(unknowns.flat)(jnp.asarray(z)))
     covariance = J @ covariance_z @ J.T
@@ -51,46 +66,81 @@ def of(problem, z, S, cost, count, level=0.95):
     covariance = np.where(free[:, None] | free[None, :], np.where(np.eye(len(free), dtype=bool), np.inf, np.nan), covariance)
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.where(np.isfinite(covariance), covariance / np.outer(errors, errors), np.nan)
+    if np.any(problem.n_local and problem.sigma > 0) and not 1 / MISFIT < scale < MISFIT:
+        warnings.append(
+            f"residuals are {scale:.2g} times the noise that was given, and standard deviations of initial states and joints were taken to "
+            f"be off by that factor as well: where they are not, fit again with {scale:.2g} times the noise"
+        )
     if freedom <= 0:
-        warnings.append(f"there are no more residuals ({count}) than unknowns ({problem.size}): nothing can be said about errors")
+        warnings.append(f"there are no more residuals ({count}) than unknowns ({rank}): nothing can be said about errors")
     factor = student(0.5 + 0.5 * level, freedom) if freedom > 0 else np.nan
     intervals = np.stack([values - factor * errors, values + factor * errors], axis=1)
     for unknown in unknowns.list:
-        # Of a number that is transformed on its own the interval is that of z, so that it keeps its bounds.
-        n = int(np.prod(unknown.shape))
-        if unknown.piece.stop - unknown.piece.start == n and unknown.transform.labels("", ()) == [""]:
-            intervals = _by_transform(unknown, z, covariance_z, factor, intervals, labels.index(unknown.labels[0]), n)
+        if isinstance(unknown.transform, BOUNDED):
+            first, (lower, upper) = labels.index(unknown.labels[0]), bounds(unknown.transform)
+            for k, entry in enumerate(range(unknown.piece.start, unknown.piece.stop), first):
+                # The interval is that of z, so that it keeps the bounds; at a bound, where z is at infinity, that would hold everything.
+                reach = factor * np.sqrt(max(covariance_z[entry, entry], 0))
+                within = np.asarray(unknown.transform(jnp.asarray([z[entry] - reach, z[entry] + reach]), (2,)))
+                at_bound = _bound(unknown.transform, values[k], errors[k]) is not None
+                intervals[k] = np.clip(intervals[k], lower, upper) if at_bound else within
     intervals[free] = [-np.inf, np.inf]
-    for label, value, error in zip(labels, values, errors, strict=True):
-        if np.isfinite(error) and error > 0.5 * abs(value) and error > 0:
-            warnings.append(f"{label} is hardly determined: {value:.3g} with a standard error of {error:.2g}")
-    return Uncertainty(covariance, errors, intervals, correlation, float(scale), tuple(warnings))
+    kinds = [unknown.transform for unknown in unknowns.list for _ in unknown.labels]
+    for label, value, error, kind in zip(labels, values, errors, kinds, strict=True):
+        said = f"{value:.3g} with a standard error of {error:.2g}"
+        if (bound := _bound(kind, value, error)) is not None:
+            warnings.append(f"{label} is at its bound, {bound:g}, or not told from it: {said}")
+        elif np.isfinite(error) and error > 0.5 * abs(value) and error > 0:
+            # Of what may have either sign, as an offset or a delay, zero is a value like others.
+            warnings.append(f"{label} is {'not told from zero' if isinstance(kind, Free) else 'hardly determined'}: {said}")
+    return Uncertainty(
+        covariance, errors, intervals, correlation, float(scale), tuple(warnings), int(freedom), factor, covariance_z, undetermined
+    )
 
 
-def _by_transform(unknown, z, covariance_z, factor, intervals, first, n):
-    from .transforms import Bounded, Free, Positive
+def bounds(transform):
+    """Lower and upper bound of a number; infinite where it has none."""
+    return (
+        (transform.lower, transform.upper)
+        if isinstance(transform, Bounded)
+        else (0.0 if isinstance(transform, Positive) else -np.inf, np.inf)
+    )
 
-    if isinstance(unknown.transform, (Bounded, Free, Positive)):
-        reach = factor * np.sqrt(np.maximum(np.diag(covariance_z)[unknown.piece], 0))
-        ends = [np.ravel(unknown.transform(jnp.asarray(z[unknown.piece] + sign * reach), unknown.shape)) for sign in (-1, 1)]
-        intervals[first : first + n] = np.stack(ends, axis=1)
-    return intervals
+
+def _bound(transform, value, error):
+    """The bound that is less than a standard error away; None where there is none."""
+    if not isinstance(transform, BOUNDED) or not np.isfinite(error):
+        return None
+    bound = min(bounds(transform), key=lambda bound: abs(value - bound))
+    return bound if abs(value - bound) < error else None
 
 
-def _inverse(problem, S):
-    """``(covariance of z, which z are undetermined, warnings)``."""
+def at_bounds(unknowns, z, errors):
+    """(p,) booleans: coordinates z of what is less than a standard error from a bound."""
+    out, values = np.zeros(unknowns.size, bool), np.asarray(unknowns.flat(z))
+    for unknown in unknowns.list:
+        if isinstance(unknown.transform, BOUNDED):
+            first = unknowns.labels.index(unknown.labels[0])
+            entries = range(first, first + len(unknown.labels))
+            out[unknown.piece] = [_bound(unknown.transform, values[k], errors[k]) is not None for k in entries]
+    return out
+
+
+def _inverse(problem, z, S):
+    """``(covariance of z, which z are undetermined, rank, warnings)``."""
     p, warnings = problem.size, []
-    names = _coordinates(problem.unknowns)
+    names = coordinates(problem.unknowns)
     size = np.sqrt(np.maximum(np.diag(S), 0))
-    none = size <= NOTHING * max(size.max(), 1e-300)
+    none = ~effective(size, problem.unknowns.units(z))
     for name in dict.fromkeys(name for name, nothing in zip(names, none, strict=True) if nothing):
         said = "has no effect on what was measured: the data say nothing about it, and it stays near its first guess"
         if problem.settings.sensitivity == "discrete" and not isinstance(problem.settings.scheme, LocatedImpacts):
             said = "stays near its first guess: sensitivity='discrete' sees no effect, but does not see times of impacts; try 'saltation'"
         warnings.append(f"{name} {said}")
     covariance, undetermined, some = np.zeros((p, p)), none.copy(), ~none
+    zero = RANK_SINGLE if single() else RANK
     if not some.any():
-        return covariance, undetermined, warnings
+        return covariance, undetermined, 0, warnings
     D, kept = size[some], np.flatnonzero(some)
     values, vectors = np.linalg.eigh(S[np.ix_(some, some)] / np.outer(D, D))
     for value, vector in zip(values, vectors.T, strict=True):
@@ -98,16 +148,16 @@ def _inverse(problem, S):
             parts = [(names[k], x / d) for k, x, d in zip(kept, vector, D, strict=True) if abs(x) > 0.1]
             largest = max((abs(x) for _, x in parts), default=1.0)
             text = " ".join(f"{'+' if x > 0 else '-'} {abs(x) / largest:.2g} {name}" for name, x in parts).removeprefix("+ ")
-            how = "do not determine" if value < RANK else "hardly determine"
+            how = "do not determine" if value < zero else "hardly determine"
             warnings.append(f"the data {how} one combination (in coordinates z, of logarithms and logits): {text}")
-            if value < RANK:
+            if value < zero:
                 undetermined[kept[np.abs(vector) > 1e-3]] = True
-    inverse = vectors @ np.diag(np.where(values > RANK, 1 / np.maximum(values, RANK), 0)) @ vectors.T
+    inverse = vectors @ np.diag(np.where(values > zero, 1 / np.maximum(values, zero), 0)) @ vectors.T
     covariance[np.ix_(some, some)] = inverse / np.outer(D, D)
-    return covariance, undetermined, warnings
+    return covariance, undetermined, int(np.sum(values > zero)), warnings
 
 
-def _coordinates(unknowns):
+def coordinates(unknowns):
     """Names of the coordinates z."""
     names = []
     for unknown in unknowns.list:

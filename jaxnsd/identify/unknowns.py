@@ -113,6 +113,14 @@ class Unknowns:
         parts = [jnp.ravel(value) for value in self.values(jnp.asarray(z)).values()]
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
+    def units(self, z):
+        """What each z (p,) typically changes by: one for logarithms and logits, of what is free its own size, NaN where that is zero."""
+        out = np.ones(self.size)
+        for x in self.list:
+            if isinstance(x.transform, Free):
+                out[x.piece] = np.abs(z[x.piece])
+        return np.where(out > 0, out, np.nan)
+
     @property
     def labels(self):
         """Names of the entries of `flat`."""

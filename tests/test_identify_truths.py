@@ -1,0 +1,341 @@
+"""Identification against closed forms: linear regression with weights, gaps, correlated noise, units far apart, bounds, failures."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from numpy.testing import assert_allclose
+
+import jaxnsd
+from jaxnsd import identify
+
+
+@jaxnsd.system
+class Rest(jaxnsd.System):
+    """A body at rest: all that changes is how it is measured."""
+
+    mass: float = 1.0
+
+    def mass_matrix(self, t, q):
+        return self.mass * jnp.eye(1)
+
+    def potential_energy(self, t, q):
+        return 0.0 * q[0]
+
+
+T = np.linspace(0.0, 1.0, 12)
+NOISE = 0.1
+
+
+def line(t, q, u, m):
+    """Two columns that share an offset and a slope."""
+    return jnp.stack([m["a"] + m["b"] * t, m["a"] - 2 * m["b"] * t**2]) + 0 * q
+
+
+def columns(t):
+    """Their design matrix (2 N, 2)."""
+    one = np.ones_like(t)
+    return np.stack([np.stack([one, t], 1), np.stack([one, -2 * t**2], 1)], 1).reshape(-1, 2)
+
+
+def measured(seed, values=(1.0, 2.0), t=T):
+    return (columns(t) @ values).reshape(-1, 2) + NOISE * np.random.default_rng(seed).normal(size=(len(t), 2))
+
+
+def trajectory(seed, **changed):
+    return identify.Trajectory(**{"t": T, "y": measured(seed), "q0": [0.0], "u0": [0.0]} | changed)
+
+
+def problem(data, measure=line, first=None, fit=None, **options):
+    first = {"a": 0.0, "b": 0.0} if first is None else first
+    fit = [f"measurement.{name}" for name in first] if fit is None else fit
+    return identify.Problem(Rest(), data, fit=fit, measurement=first, measure=measure, dt=0.05, **{"noise": NOISE} | options)
+
+
+def regression(X, y, covariance):
+    """``(estimate, covariance, scale, 95 % intervals)`` of generalized least squares with a covariance known up to a factor."""
+    stats = pytest.importorskip("scipy.stats")
+    W = np.linalg.inv(np.linalg.cholesky(covariance))
+    b = np.linalg.lstsq(W @ X, W @ y, rcond=None)[0]
+    freedom = len(y) - X.shape[1]
+    square = np.sum((W @ (y - X @ b)) ** 2) / freedom
+    C = square * np.linalg.inv(X.T @ np.linalg.solve(covariance, X))
+    reach = stats.t.ppf(0.975, freedom) * np.sqrt(np.diag(C))
+    return b, C, np.sqrt(square), np.stack([b - reach, b + reach], axis=1)
+
+
+def assert_is_regression(result, X, y, covariance):
+    """Compared in standard errors."""
+    b, C, scale, intervals = regression(X, y, covariance)
+    errors = np.sqrt(np.diag(C))
+    assert_allclose(result.values / errors, b / errors, atol=1e-6)
+    assert_allclose(result.covariance, C, rtol=1e-9)
+    assert_allclose(result.noise_scale, scale, rtol=1e-9)
+    assert_allclose(result.intervals / errors[:, None], intervals / errors[:, None], atol=1e-6)
+
+
+CORRELATED = np.array([[0.01, 0.018], [0.018, 0.04]])
+
+
+def test_weights_and_gaps_with_independent_noise_are_weighted_regression():
+    weights = np.random.default_rng(1).uniform(0.2, 3, size=(12, 2))
+    weights[5] = 0
+    y = measured(0)
+    y[2, 0], y[7, 1] = np.nan, np.inf
+    result = identify.fit(problem(trajectory(0, y=y, weights=weights), noise=[0.1, 0.3]))
+    kept = (np.isfinite(y) & (weights > 0)).ravel()
+    variances = (np.tile([0.01, 0.09], 12) / np.where(weights > 0, weights, 1).ravel())[kept]
+    assert_is_regression(result, columns(T)[kept], y.ravel()[kept], np.diag(variances))
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_correlated_noise_is_generalized_regression(gaps):
+    """Of a frame in which one column is missing the other counts by itself, with its own variance."""
+    y = measured(0)
+    if gaps:
+        y[::3, 0], y[1, 1], y[2] = np.nan, np.inf, np.nan
+    kept = np.isfinite(y).ravel()
+    covariance = np.kron(np.eye(12), CORRELATED)[np.ix_(kept, kept)]
+    result = identify.fit(problem(trajectory(0, y=y), noise=CORRELATED))
+    assert_is_regression(result, columns(T)[kept], y.ravel()[kept], covariance)
+
+
+def test_a_residual_that_mixes_columns_leaves_out_frames_that_are_not_whole():
+    """Sum and difference: of a frame of which one number is missing neither is known."""
+    mix = np.array([[1.0, 1.0], [1.0, -1.0]])
+    y = measured(0)
+    y[3, 0] = np.nan
+    result = identify.fit(problem(trajectory(0, y=y), residual=lambda predicted, y: jnp.asarray(mix) @ (predicted - y)))
+    kept = np.arange(12) != 3
+    X = np.einsum("ij,njp->nip", mix, columns(T).reshape(12, 2, 2))[kept].reshape(-1, 2)
+    assert_is_regression(result, X, (y[kept] @ mix.T).ravel(), NOISE**2 * np.eye(22))
+
+
+def test_what_was_not_measured_leaves_no_trace_in_reverse_mode():
+    """A residual of one's own whose derivative is infinite at zero, which nobody measured."""
+    y = measured(0) + 20.0
+    y[:2], y[6] = np.nan, np.nan
+    of = problem(
+        trajectory(0, y=y), residual=lambda predicted, y: jnp.sqrt(jnp.abs(predicted * y)) - jnp.abs(y), first={"a": 21.0, "b": 1.0}
+    )
+    evaluator = identify.evaluate.Evaluator(of)
+    point = identify.evaluate.Point(of.unknowns.first(), np.zeros((1, 0)))
+    (forward,), (back,) = evaluator.linearized([point]), evaluator.descended([point])
+    assert forward["ok"].all() and back["ok"].all()
+    assert_allclose(back["g"], forward["g"], rtol=1e-10)
+
+
+def test_covariances_are_checked_whatever_their_unit():
+    for scale in (1e-12, 1.0):
+        for noise in ([[1.0, 0.5], [0.1, 1.0]], [[1.0, 2.0], [2.0, 1.0]], [[1.0, np.nan], [np.nan, 1.0]]):
+            with pytest.raises(ValueError, match="noise as a covariance must be symmetric positive definite"):
+                problem(trajectory(0), noise=scale * np.array(noise))
+
+
+def test_other_data_are_taken_only_where_they_fit():
+    of = problem(trajectory(0))
+    with pytest.raises(ValueError, match="with as many columns of y, 2, got 1"):
+        of.with_data(trajectory(0, y=T))
+
+
+def test_a_clock_has_room_in_every_trajectory():
+    """The first is short, the second long: a clock that is 10 % slow asks for 2 s more of it."""
+    longer = np.linspace(0.0, 20.0, 30)
+    data = [identify.Trajectory(t, 1.1 * t, [0.0], [1.0], name=str(k)) for k, t in enumerate((T, longer))]
+    of = problem(data, lambda t, q, u, m: q, {"rate": 1.1}, when=lambda t, m: m["rate"] * t)
+    assert of.n_steps * of.settings.dt > 22
+
+
+@pytest.mark.parametrize("first", [(0.9, 0.8), (0.0, 0.0), (2e-3, 0.0)])
+def test_units_far_apart_change_nothing(first):
+    """a = 1e6 and b = 1e-8 of units in which the design matrix is of order one: 14 powers of ten between the columns."""
+    units = np.array([1e6, 1e-8])
+    guess = dict(zip("ab", units * first, strict=True))
+    of = problem(trajectory(3), lambda t, q, u, m: line(t, q, u, {"a": m["a"] / units[0], "b": m["b"] / units[1]}), guess)
+    result = identify.fit(of)
+    assert_is_regression(result, columns(T) / units, measured(3).ravel(), NOISE**2 * np.eye(24))
+    assert not result.warnings
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_at_a_bound_the_others_are_still_the_best(sign):
+    """The slope would be beyond its bound: the offset is then that of the regression with the slope held there."""
+    of = problem(trajectory(0), fit={"measurement.a": None, "measurement.b": identify.Bounded(-1.0, 1.0)})
+    y = columns(T) @ [3.0, sign * 1.05] + NOISE * np.random.default_rng(0).normal(size=24)
+    result = identify.fit(of.with_data(trajectory(0, y=y.reshape(-1, 2))))
+    (a,) = np.linalg.lstsq(columns(T)[:, :1], y - sign * columns(T)[:, 1], rcond=None)[0]
+    assert_allclose(result.estimate["measurement.a"], a, atol=1e-4 * result.standard_errors[0])
+    assert f"measurement.b is at its bound, {sign}, or not told from it" in result.warnings[0]
+    low, high = result.intervals[1]
+    assert -1 <= low < high <= 1 and high - low < 3 * result.standard_errors[1]
+    far = abs(sign - (low if sign > 0 else high))
+    assert_allclose(far, 2.07 * result.standard_errors[1], rtol=0.01)
+
+
+def test_freedom_is_that_of_what_is_determined():
+    """Two unknowns of which only the sum is seen: one of them is no more than the other."""
+    of = problem(trajectory(0), lambda t, q, u, m: line(t, q, u, {"a": m["a"] + m["c"], "b": m["b"]}), {"a": 0.5, "b": 0.0, "c": 0.5})
+    result = identify.fit(of)
+    _, C, scale, intervals = regression(columns(T), measured(0).ravel(), NOISE**2 * np.eye(24))
+    assert_allclose(result.noise_scale, scale, rtol=1e-9)
+    assert_allclose(result.intervals[1], intervals[1], atol=1e-6 * C[1, 1] ** 0.5)
+    assert np.isinf(result.standard_errors[[0, 2]]).all() and "one combination" in result.warnings[0]
+
+
+def test_single_precision_knows_its_rank():
+    """Two columns that are multiples of each other, but for rounding."""
+    with jax.experimental.enable_x64(False) if not hasattr(jax, "enable_x64") else jax.enable_x64(False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="simulating in float32")
+        of = problem(
+            trajectory(0),
+            lambda t, q, u, m: line(jnp.sin(t), q, u, {"a": m["a"], "b": 1.3 * m["b"] + m["c"]}),
+            {"a": 0.5, "b": 0.5, "c": 0.5},
+        )
+        result = identify.fit(of)
+        late = identify.Trajectory(1.7e9 + T, measured(0), [0.0], [0.0])
+        with pytest.raises(ValueError, match=r"are 1.3e\+02 s apart in float32.*count time from the start"):
+            of.with_data(late)
+    assert np.isinf(result.standard_errors[1:]).all() and "do not determine one combination" in result.warnings[0]
+    X = np.stack([np.ones((12, 2)), np.stack([np.sin(T), -2 * np.sin(T) ** 2], 1)], axis=2).reshape(-1, 2)
+    b, C, scale, _ = regression(X, measured(0).ravel(), NOISE**2 * np.eye(24))
+    assert_allclose(result.values[0], b[0], atol=1e-3 * C[0, 0] ** 0.5)
+    assert_allclose([result.standard_errors[0], result.noise_scale], [C[0, 0] ** 0.5, scale], rtol=1e-4)
+
+
+def test_free_initial_states_are_mixed_effects_and_their_prior_has_the_unit_of_the_noise():
+    """Heights with a random start of their own: the covariance of a trajectory is that of the noise and one of the start."""
+    random, data = np.random.default_rng(4), []
+    for k in range(6):
+        data.append(trajectory(k, y=0.5 + 0.3 * T + 0.2 * random.normal() + NOISE * random.normal(size=12), name=f"{k}"))
+    of = problem(data, lambda t, q, u, m: q + m["a"] + m["b"] * t, free_state=identify.FreeState(0.2, 0.0))
+    result = identify.fit(of)
+    X, y = np.tile(np.stack([np.ones(12), T], 1), (6, 1)), np.concatenate([one.y[:, 0] for one in data])
+    assert_is_regression(result, X, y, np.kron(np.eye(6), NOISE**2 * np.eye(12) + 0.2**2))
+    assert not result.warnings
+    # With noise that is a thousand times too large the start seems known to 0.2 mm.
+    said = identify.uncertainty.of(of, result.z, np.eye(2), 0.5 * 70e-6, 72).warnings
+    assert "residuals are 0.001 times the noise that was given, and standard deviations of initial states" in said[0]
+
+
+def one_column(seed, **changed):
+    """y = 1 + 0.5 t, with noise."""
+    y = 1 + 0.5 * T + NOISE * np.random.default_rng(seed).normal(size=12)
+    return trajectory(seed, **{"y": y, "name": f"trajectory {seed}"} | changed)
+
+
+@pytest.fixture(scope="module")
+def six():
+    """An offset and a slope within bounds, from six trajectories, compiled once."""
+    fit = {"measurement.a": None, "measurement.b": identify.Bounded(0.0, 2.0)}
+    return problem([one_column(k) for k in range(6)], lambda t, q, u, m: m["a"] + m["b"] * t + 0 * q, {"a": 0.0, "b": 1.0}, fit)
+
+
+def offset_and_slope(data):
+    X = np.tile(np.stack([np.ones(12), T], 1), (len(data), 1))
+    return X, np.concatenate([one.y[:, 0] for one in data])
+
+
+def test_from_next_to_a_bound_no_frame_is_lost(six):
+    """Derivatives by a logit are a million times larger in the middle than there: that is no grazing impact."""
+    result = identify.fit(six, starts=np.array([[0.0, six.unknowns.list[1].transform.inverse(1e-6)[0]]]))
+    X, y = offset_and_slope(six.data)
+    b, C, *_ = regression(X, y, NOISE**2 * np.eye(72))
+    assert not result.lost and np.all(np.abs(result.values - b) < 1e-3 * np.sqrt(np.diag(C)))
+
+
+def test_a_profile_has_students_interval(six):
+    few = six.with_data([one_column(0, mask=np.arange(12) % 4 == 0), one_column(1, mask=np.arange(12) == 11)])
+    result = identify.fit(few)
+    X, y = offset_and_slope(few.data)
+    kept = np.concatenate([one.mask[:, 0] for one in few.data])
+    b, C, _, intervals = regression(X[kept], y[kept], NOISE**2 * np.eye(4))
+    held = np.linspace(0.1, 1.9, 7)
+    profile = identify.profile(result, "measurement.b", held)
+    assert_allclose(profile.increase, (held - b[1]) ** 2 / C[1, 1], rtol=1e-6)
+    # With two degrees of freedom it reaches over 4.3 standard errors.
+    assert_allclose(identify.profile(result, "measurement.b", 6).interval, intervals[1], rtol=1e-6)
+
+
+def test_a_profile_at_a_bound_is_one_sided(six):
+    """Below the bound of zero the slope would be: the likelihood falls from there on, by closed form."""
+    falling = six.with_data([one_column(0, y=1 - 0.05 * T + NOISE * np.random.default_rng(9).normal(size=12))])
+    result = identify.fit(falling)
+    b, C, *_ = regression(*offset_and_slope(falling.data), NOISE**2 * np.eye(12))
+    assert b[1] < 0 and "measurement.b is at its bound, 0" in " ".join(result.warnings)
+    profile = identify.profile(result, "measurement.b", 7)
+    unit = (scale_of(falling, b) / result.noise_scale) ** 2 / C[1, 1]
+    assert_allclose(profile.increase, unit * ((profile.values - b[1]) ** 2 - b[1] ** 2), rtol=1e-3, atol=1e-4)
+    assert profile.interval[0] == -np.inf and profile.interval[1] < result.intervals[1, 1]
+
+
+def scale_of(of, b):
+    X, y = offset_and_slope(of.data)
+    return np.sqrt(np.sum((y - X @ b) ** 2) / (len(y) - 2)) / NOISE
+
+
+def test_a_share_for_validation_is_one_trajectory_at_least(six):
+    short = identify.LevenbergMarquardt(max_iterations=1)
+    for share in (0.01, 1 / 12):
+        assert identify.fit(six, short, validation=share).training.sum() == 5
+    assert identify.fit(six, short, validation="trajectory 2").training.tolist() == [k != 2 for k in range(6)]
+    with pytest.raises(ValueError, match="one trajectory alone cannot be held out"):
+        identify.fit(six.with_data(one_column(0)), validation=0.5)
+
+
+@pytest.mark.parametrize("solver", ["marquardt", "adam", "batches"])
+def test_a_fit_that_is_resumed_ends_as_one_that_was_not(six, solver, tmp_path):
+    """To the bit, with its best iterate; and only with the data that it began with."""
+
+    def of(n):
+        if solver == "marquardt":
+            return identify.LevenbergMarquardt(max_iterations=n)
+        return identify.FirstOrder(optax.adam(0.1), max_iterations=n, batch=2 if solver == "batches" else None)
+
+    first, second = (3, 2) if solver == "marquardt" else (4, 5)  # an iteration of a first-order method begins with its evaluation
+    whole = identify.fit(six, of(5 if solver == "marquardt" else 8))
+    part = identify.fit(six, of(first), checkpoint=tmp_path / "fit.npz")
+    for resume in (part, tmp_path / "fit.npz"):
+        on = identify.fit(six, of(second), resume=resume)
+        assert np.array_equal(on.z, whole.z) and on.train_loss == whole.train_loss
+    other = six.with_data([*six.data[:5], one_column(77)])
+    with pytest.raises(ValueError, match="a fit of other data"):
+        identify.fit(other, of(2), resume=part)
+    if solver == "adam":
+        # Levenberg-Marquardt goes on from where Adam is; another optimizer has no use for its moments.
+        assert identify.fit(six, resume=part).message.startswith("converged")
+        with pytest.raises(ValueError, match="the state of another optimizer"):
+            identify.fit(six, optax.sgd(0.1), resume=part)
+        # Far too long steps: the best is behind.
+        worse = identify.fit(six, identify.FirstOrder(optax.adam(3.0), max_iterations=3), resume=identify.fit(six))
+        assert worse.train_loss < 1.2
+    (tmp_path / "junk.npz").write_text("junk")
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        identify.fit(six, resume=tmp_path / "junk.npz")
+
+
+def test_the_loss_is_that_of_the_result_and_says_where_it_has_not_converged(six):
+    result = identify.fit(six, identify.FirstOrder(optax.sgd(1e-4), max_iterations=5, batch=2))
+    X, y = offset_and_slope(six.data)
+    assert_allclose(result.train_loss, np.mean((y - X @ result.values) ** 2) / NOISE**2, rtol=1e-9)
+    (said,) = [text for text in result.warnings if "has not converged" in text]
+    assert "measurement.a would go on by about" in said
+    assert not [text for text in identify.fit(six).warnings if "has not converged" in text]
+
+
+def test_to_lose_trajectories_makes_no_fit_better():
+    """Two of three contradict the first, and cannot be simulated beyond 0.5: without them the loss would be a hundredth."""
+    ends = (1.0, 0.2, 0.0)
+    random = np.random.default_rng(0)
+    data = [trajectory(k, y=ends[k] + 0.01 * random.normal(size=12), q0=[float(k)], name=f"{k}") for k in range(3)]
+    of = problem(data, lambda t, q, u, m: jnp.where((q > 0.5) & (m["a"] > 0.5), jnp.nan, m["a"]), {"a": 0.2})
+    mean = np.mean([one.y for one in data])
+    result = identify.fit(of, starts=np.array([[0.2], [0.45], [0.7]]))
+    assert_allclose(result.values, mean, atol=1e-6)
+    assert not result.failed and set(result.failures) == {"1", "2"}
+    profile = identify.profile(result, "measurement.a", [0.3, 0.45, 0.6])
+    assert np.isnan(profile.increase).tolist() == [False, False, True] and "at measurement.a = 0.6 trajectories fail" in profile.warnings[0]
+    with pytest.raises(ValueError, match="no trajectory of those for validation could be simulated"):
+        identify.fit(of.with_data(data), starts=np.array([[0.9]]), validation=["1", "2"])
