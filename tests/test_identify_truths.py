@@ -339,3 +339,94 @@ def test_to_lose_trajectories_makes_no_fit_better():
     assert np.isnan(profile.increase).tolist() == [False, False, True] and "at measurement.a = 0.6 trajectories fail" in profile.warnings[0]
     with pytest.raises(ValueError, match="no trajectory of those for validation could be simulated"):
         identify.fit(of.with_data(data), starts=np.array([[0.9]]), validation=["1", "2"])
+
+
+def test_masked_arrays_and_dates_are_what_they_say():
+    masked = np.ma.masked_array(T.copy(), np.arange(12) == 4)
+    assert trajectory(0, y=masked).mask[:, 0].tolist() == [k != 4 for k in range(12)]
+    for start, unit in (("2024-05-01T10:00:00", "ms"), ("2024-05-01T10:00:00", "ns")):
+        dates = np.datetime64(start, unit) + np.array([0, 250, 1500]).astype("timedelta64[ms]")
+        assert trajectory(0, t=dates, y=np.zeros(3)).t.tolist() == [0.0, 0.25, 1.5]
+        earlier = trajectory(0, t=dates, y=np.zeros(3), t0=dates[0] - np.timedelta64(100, "ms"))
+        assert_allclose([*earlier.t, earlier.t0], [0.0, 0.25, 1.5, -0.1])
+    assert trajectory(0, t=np.array([0, 250, 1500]).astype("timedelta64[ms]"), y=np.zeros(3)).t.tolist() == [0.0, 0.25, 1.5]
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"y": ["a"] * 12}, "y must be an array of real numbers"),
+        ({"y": 1j * T}, "y must be an array of real numbers"),
+        ({"mask": np.full(12, np.nan)}, "mask must be booleans"),
+        ({"mask": np.arange(12)}, "mask must be booleans"),
+        ({"mask": [True, False]}, r"mask must be \(N,\) or \(N, m\)"),
+        ({"t0": np.nan}, "t0 = nan must not be"),
+        ({"t": None}, "t must be"),
+    ],
+    ids=str,
+)
+def test_data_of_the_wrong_kind_are_refused_in_a_sentence(changed, message):
+    with pytest.raises(ValueError, match=message):
+        trajectory(0, **changed)
+
+
+def test_by_default_as_many_entries_of_the_state_are_compared_as_there_are_columns():
+    """Heights alone: not heights and velocities, both with the heights."""
+    of = identify.Problem(Rest(), trajectory(0, y=T), fit=["mass"], dt=0.05)
+    assert of.k == 1
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"measure": lambda t, q, u, m: jnp.zeros(3)}, ValueError, r"must have the shape of y, \(2,\), got \(3,\)"),
+        ({"measure": lambda t, q, u, m: m["a"]}, ValueError, r"must have the shape of y, \(2,\), got \(\)"),
+        ({"when": lambda t, m: t[None]}, ValueError, "when.* must return one time"),
+        ({"initial": lambda q0, u0: (q0, u0)}, ValueError, "initial.* takes 2 positional arguments"),
+        ({"initial": lambda q0, u0, t, y, m: (q0[0], u0)}, ValueError, "initial.* must return q0"),
+        ({"robust": "soft_l1"}, TypeError, r"robust must be an identify.Robust\(...\), got 'soft_l1'"),
+        ({"windows": 3}, TypeError, "windows must be an identify.Windows"),
+        ({"free_state": 0.1}, TypeError, "free_state must be an identify.FreeState"),
+        ({"free_state": identify.FreeState([0.1, 0.2], 0.0)}, ValueError, r"sigma_q must be a scalar or \(1,\)"),
+        ({"fit": {"measurement.a": identify.Positive}}, TypeError, r"must be a value, write Positive\(...\)"),
+        ({"first": {"a": np.nan, "b": 0.0}}, ValueError, "first guess of measurement.a must be finite"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_makes_no_sense_is_said_in_a_sentence(options, error, message):
+    with pytest.raises(error, match=message):
+        problem(trajectory(0), **options)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: identify.Bounded(0.0, np.inf), "both finite"),
+        (lambda: identify.Free(0.0), "scale must be positive"),
+        (lambda: identify.Robust(scale="a"), "scale positive"),
+        (lambda: identify.MultipleShooting(3, identify.FreeState(1.0, 1.0), 1e-3), "two positive standard deviations"),
+        (lambda: identify.LevenbergMarquardt(max_iterations=0.5), "max_iterations must be a whole number"),
+        (lambda: identify.LevenbergMarquardt(damping=-1.0), "damping must be a positive number"),
+        (lambda: identify.FirstOrder(optax.sgd(0.1), batch=0), "batch must be a whole number"),
+        (lambda: identify.Inertia().inverse(1e-9 * np.array([[2.0, 0.5, 0.0], [0.1, 2.0, 0.0], [0.0, 0.0, 2.0]])), "a symmetric one"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_arguments_of_a_fit_that_make_no_sense_are_refused(six, tmp_path):
+    for options, error, message in (
+        ({"starts": "a"}, ValueError, "starts must be how many"),
+        ({"starts": 2, "spread": -1.0}, ValueError, "spread must be"),
+        ({"patience": 0}, ValueError, "patience must be"),
+        ({"validation": None}, TypeError, "validation must be a share"),
+        ({"checkpoint": tmp_path / "nowhere" / "fit.npz"}, FileNotFoundError, "there is no folder"),
+        ({"resume": 3}, TypeError, "resume must be a Result"),
+        ({"solver": identify.LevenbergMarquardt}, TypeError, "not a class"),
+    ):
+        with pytest.raises(error, match=message):
+            identify.fit(six, **options)
+    with pytest.raises(TypeError, match=r"expected an identify\.Problem, got str"):
+        identify.fit("six")

@@ -92,6 +92,41 @@ def test_corrupt_and_short_ones_are_named_and_skipped(simulated, tmp_path):
             tosses.load(path)
 
 
+def test_archives_that_are_broken_are_refused_in_a_sentence(simulated, tmp_path):
+    whole = packed(tmp_path / "whole.npz", simulated).read_bytes()
+    (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "bits.npz").write_bytes(whole[:400] + bytes(40) + whole[440:])
+    for name in ("half", "bits"):
+        with pytest.raises(ValueError, match=r"cannot be read as \.npz"):
+            tosses.load(tmp_path / f"{name}.npz")
+    state = np.concatenate(simulated.frames)
+    for changed, text in (
+        ({"dt": [0.01, 0.01]}, "dt must be one positive number"),
+        ({"dt": "a"}, "dt must be real numbers"),
+        ({"toss_id": [0]}, r"toss_id must be \(3,\)"),
+        ({"offsets": [0.5, 80.7, 160.0, 221.0]}, "offsets must be whole numbers"),
+        ({"state": state + 0j}, "state must be real numbers"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tosses.load(packed(tmp_path / "a.npz", simulated, **changed))
+    assert len(set(tosses.load(packed(tmp_path / "b.npz", simulated, toss_id=[4, 4, 5])).names)) == 3
+    far = state.copy()
+    far[3, 0] = 1e300
+    with pytest.warns(UserWarning, match="toss 0: has values beyond 1e.06"):
+        assert len(tosses.load(packed(tmp_path / "c.npz", simulated, state=far))) == 2
+
+
+def test_a_folder_of_mixed_tables(simulated, tmp_path):
+    rows = np.concatenate([simulated.frames[0], np.zeros((81, 6))], axis=1)
+    np.savetxt(tmp_path / "0.CSV", rows, delimiter=",")
+    np.savetxt(tmp_path / "1.csv", np.concatenate([rows, rows], axis=1), delimiter=",")
+    (tmp_path / "2.csv").write_text("")
+    (tmp_path / "3.csv").mkdir()
+    with pytest.warns(UserWarning, match="1: has 38 columns, not 19; 2: is empty; 3: cannot be read") as caught:
+        assert tosses.load(tmp_path).names == ["0"]
+    assert len(caught) == 1
+
+
 def test_the_state_before_a_flight_comes_back_from_noisy_frames(simulated):
     """That of `test_an_eccentric_cube_is_that_of_its_energy` has no noise."""
     random = np.random.default_rng(0)

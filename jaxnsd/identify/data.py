@@ -1,5 +1,6 @@
 """What was measured: trajectories of any length, rate and completeness."""
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,11 @@ import numpy as np
 class Trajectory:
     """One measured motion: N frames of m numbers.
 
-    t:       (N,) times in s, increasing, not necessarily uniform
-    y:       (N, m) or (N,) what was measured; an entry that is not finite was not measured
+    t:       (N,) times in s, increasing, not necessarily uniform; dates (datetime64) are counted from the first one
+    y:       (N, m) or (N,) what was measured; an entry that is not finite was not measured, nor one that a masked array masks
     q0, u0:  (n_q,), (n_u,) the state that the motion starts from: known, or a first guess (see `FreeState`, and ``initial`` of `Problem`)
     t0:      its time in s; default t[0]
-    mask:    (N,) or (N, m), False for what is to be left out
+    mask:    (N,) or (N, m) booleans, False for what is to be left out
     weights: (N,) or (N, m), factors on the squares of the whitened residuals; default 1
     q, u:    (N, n_q), (N, n_u) measured states, from which `Windows` starts; default none
     name:    by which reports call it
@@ -36,43 +37,54 @@ class Trajectory:
 
     def __post_init__(self):
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
-        put("t", np.asarray(self.t, float))
-        y = np.asarray(self.y, float)
-        put("y", y[:, None] if y.ndim == 1 else y)
-        n = len(self.t)
         who = f"Trajectory {self.name!r}" if self.name else "Trajectory"
+        t, t0 = np.asarray(self.t), self.t0
+        if t.dtype.kind in "mM":
+            # As numbers they would be nanoseconds, since 1970.
+            begin = t.ravel()[0] if t.dtype.kind == "M" and t.size else np.timedelta64(0, "ns")
+            t0 = t0 if t0 is None or isinstance(t0, (int, float)) else (np.asarray(t0) - begin) / np.timedelta64(1, "s")
+            t = np.where(np.isnat(t), np.nan, (t - begin) / np.timedelta64(1, "s"))
+        put("t", _numbers(who, "t", t))
+        y = _numbers(who, "y", self.y)
+        put("y", y[:, None] if y.ndim == 1 else y)
+        n = len(self.t) if self.t.ndim else 0
         if self.t.ndim != 1 or n < 1 or self.y.ndim != 2 or len(self.y) != n:
             raise ValueError(f"{who}: t must be (N,) and y (N, m), got {self.t.shape} and {y.shape}")
         if not np.all(np.isfinite(self.t)) or np.any(np.diff(self.t) <= 0):
             raise ValueError(f"{who}: the times t must be finite and increase; sort the frames, and drop those that occur twice")
         for name in ("q", "u"):
             if getattr(self, name) is not None:
-                put(name, np.asarray(getattr(self, name), float))
+                put(name, _numbers(who, name, getattr(self, name)))
                 if getattr(self, name).ndim != 2 or len(getattr(self, name)) != n:
                     raise ValueError(f"{who}: {name} must be (N, n_{name}) with N = {n} as t, got {getattr(self, name).shape}")
         for name, of in (("q0", "q"), ("u0", "u")):
             value = getattr(self, name)
             if value is None and getattr(self, of) is None:
                 raise ValueError(f"{who}: {name} is missing: give the state that the motion starts from, or states q and u")
-            put(name, np.asarray(getattr(self, of)[0] if value is None else value, float))
+            put(name, _numbers(who, name, getattr(self, of)[0] if value is None else value))
             if getattr(self, name).ndim != 1 or not np.all(np.isfinite(getattr(self, name))):
                 raise ValueError(f"{who}: {name} must be one axis of finite numbers, got {value!r}")
-        put("t0", float(self.t[0] if self.t0 is None else self.t0))
-        if self.t0 > self.t[0] + 1e-9 * (1 + abs(self.t0)):
+        put("t0", float(_numbers(who, "t0", self.t[0] if t0 is None else t0)))
+        if not np.isfinite(self.t0) or self.t0 > self.t[0] + 1e-9 * (1 + abs(self.t0)):
             raise ValueError(f"{who}: t0 = {self.t0} must not be after the first frame, at {self.t[0]}")
         mask = np.isfinite(self.y)
         if self.mask is not None:
-            mask = mask & self._wide(who, "mask", np.asarray(self.mask, bool))
+            given = np.asarray(self.mask)
+            if given.dtype != bool and not (given.dtype.kind in "iu" and np.all((given == 0) | (given == 1))):
+                raise ValueError(f"{who}: mask must be booleans, True for what was measured, got {given.dtype}")
+            mask = mask & self._wide(who, "mask", given.astype(bool))
         put("mask", mask)
-        weights = self._wide(who, "weights", np.asarray(1.0 if self.weights is None else self.weights, float))
+        weights = self._wide(who, "weights", _numbers(who, "weights", 1.0 if self.weights is None else self.weights))
         if not np.all(weights >= 0) or not np.all(np.isfinite(weights)):
             raise ValueError(f"{who}: weights must be finite and not negative")
         put("weights", weights)
 
     def _wide(self, who, name, value):
-        if value.ndim == 1 and len(value) == len(self.t):
-            value = value[:, None]
         try:
+            if value.ndim == 1:
+                if len(value) != len(self.t):
+                    raise ValueError
+                value = value[:, None]
             return np.broadcast_to(value, self.y.shape)
         except ValueError:
             raise ValueError(f"{who}: {name} must be (N,) or (N, m), here {self.y.shape}, got {value.shape}") from None
@@ -104,6 +116,17 @@ class Trajectory:
         return cls(dataset[time].values, np.concatenate([values(name) for name in names], axis=1), **states, **options)
 
 
+def _numbers(who, name, value):
+    """An array of floats; what a masked array masks is NaN."""
+    value = np.ma.asanyarray(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+    try:
+        if value.dtype.kind == "c":
+            raise TypeError
+        return np.array(np.ma.filled(value.astype(float), np.nan))
+    except (TypeError, ValueError):
+        raise ValueError(f"{who}: {name} must be an array of real numbers, got dtype {value.dtype}") from None
+
+
 @dataclass(frozen=True)
 class FreeState:
     """Initial states are unknown: estimated with the parameters, each from its own trajectory.
@@ -117,7 +140,7 @@ class FreeState:
 
     def __post_init__(self):
         for name in ("sigma_q", "sigma_u"):
-            value = np.asarray(getattr(self, name), float)
+            value = _numbers("FreeState", name, getattr(self, name))
             if value.ndim > 1 or not np.all(value >= 0) or not np.all(np.isfinite(value)):
                 raise ValueError(f"FreeState: {name} must be finite and not negative, scalar or (n_u,), got {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(np.atleast_1d(value).tolist()))
@@ -141,11 +164,14 @@ class Windows:
     continuity: tuple[float, float] | None = None
 
     def __post_init__(self):
-        if isinstance(self.frames, bool) or int(self.frames) != self.frames or self.frames < 1:
+        if isinstance(self.frames, bool) or not isinstance(self.frames, numbers.Integral) or self.frames < 1:
             raise ValueError(f"Windows: frames must be a positive whole number, got {self.frames!r}")
         if (self.free is None) != (self.continuity is None):
             raise ValueError("Windows: free and continuity go together: states that are free must meet, and measured ones cannot")
-        if self.continuity is not None and not all(sigma > 0 for sigma in self.continuity):
+        if self.free is not None and not isinstance(self.free, FreeState):
+            raise TypeError(f"Windows: free must be a FreeState(sigma_q, sigma_u), got {self.free!r}")
+        sigma = np.ones(2) if self.continuity is None else _numbers("Windows", "continuity", self.continuity)
+        if sigma.shape != (2,) or not np.all((sigma > 0) & np.isfinite(sigma)):
             raise ValueError(f"Windows: continuity must be two positive standard deviations, got {self.continuity!r}")
 
 

@@ -200,6 +200,8 @@ def _split(problem, validation, seed):
         size = min(max(round(validation * n), 1), n - 1) if validation else 0
         held = np.random.default_rng(seed).permutation(n)[:size] if size else np.zeros(0, int)
     else:
+        if not isinstance(validation, (str, list, tuple, set, np.ndarray)):
+            raise TypeError(f"identify.fit: validation must be a share in [0, 1) or names of trajectories, got {validation!r}")
         validation = [validation] if isinstance(validation, str) else list(validation)
         unknown = [name for name in validation if name not in problem.names]
         if unknown:
@@ -222,9 +224,14 @@ def _starts(problem, starts, spread, seed):
         moved = spread * np.random.default_rng(seed).normal(size=(int(starts), problem.size))
         moved[0] = 0
         starts = first + moved
-    starts = np.asarray(starts, float)
+    try:
+        starts = np.asarray(starts, float)
+    except (TypeError, ValueError):
+        starts = np.zeros(0)
     if starts.ndim != 2 or not len(starts) or starts.shape[1] != problem.size or not np.all(np.isfinite(starts)):
-        raise ValueError(f"identify.fit: starts as an array must be finite, (starts, {problem.size}), got shape {starts.shape}")
+        raise ValueError(
+            f"identify.fit: starts must be how many, or an array of finite z, (starts, {problem.size}), got shape {starts.shape}"
+        )
     return [(z, zero.copy(), None) for z in starts]
 
 
@@ -234,7 +241,7 @@ def _resumed(resume, problem, solver, evaluator, items, train):
         state = resume.state
     elif isinstance(resume, (str, Path)):
         try:
-            with np.load(resume) as file:
+            with open(resume, "rb") as binary, np.load(binary) as file:
                 state = {name: file[name] for name in file.files}
         except (ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"identify.fit: {str(resume)!r} cannot be read as a checkpoint: {error}") from None

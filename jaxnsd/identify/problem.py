@@ -3,6 +3,7 @@
 import copy
 import functools
 import hashlib
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -94,19 +95,22 @@ class Problem:
         solver = SemismoothNewton() if solver is None else solver
         scheme = Moreau() if scheme is None else scheme
         checks.options(scheme, solver, 1, sensitivity, None)
-        if not (isinstance(dt, (int, float, np.floating)) and dt > 0 and np.isfinite(dt)):
+        if isinstance(dt, bool) or not (isinstance(dt, (int, float, np.floating)) and dt > 0 and np.isfinite(dt)):
             raise ValueError(f"identify: dt must be a positive number in seconds, got {dt!r}")
         self.settings = Settings(scheme, float(dt), solver, sensitivity)
         self.build = build or (lambda parameters: parameters)
         self.given = system if measurement is None else Parts(system, measurement)
         self.unknowns = Unknowns(self.given, fit)
-        self.measure = measure or _states
+        self.measure = measure or functools.partial(_states, self.data[0].y.shape[1])
         self.when = when or (lambda t, measurement: t)
-        self.residual = residual or (lambda predicted, y: predicted - y)
+        self.residual = residual or _difference
         self.initial = initial or (lambda q0, u0, t, y, measurement: (q0, u0))
+        for name, value, of in (("free_state", free_state, FreeState), ("windows", windows, Windows), ("robust", robust, Robust)):
+            if value is not None and not isinstance(value, of):
+                raise TypeError(f"identify: {name} must be an identify.{of.__name__}(...), got {value!r}")
         if windows is not None and free_state is not None:
             raise ValueError("identify: the free states of windows are Windows(..., free=...); leave free_state out")
-        if not horizon > 1:
+        if not (isinstance(horizon, numbers.Real) and horizon > 1):
             raise ValueError(f"identify: horizon must be greater than one, got {horizon!r}")
         self.windows, self.robust, self.horizon = windows, robust, float(horizon)
         self.programs = {}
@@ -124,8 +128,8 @@ class Problem:
         try:
             predicted = jax.eval_shape(lambda: self.measure(jnp.zeros(()), q0, u0, measurement))
             row = jax.eval_shape(lambda: self.residual(jnp.zeros(predicted.shape), y))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"identify: measure(t, q, u, measurement) and residual(predicted, y) with y {y.shape}: {error}") from error
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            raise ValueError(f"identify: measure(t, q, u, measurement) and residual(predicted, y) with y {y.shape}: {error}") from error
         if len(row.shape) != 1:
             raise ValueError(f"identify: residual(predicted, y) must have one axis, got shape {row.shape}")
         self.k = row.shape[0]
@@ -142,8 +146,22 @@ class Problem:
         self.n_local = 0 if self.sigma is None else self.sigma.size
         self.joined = self.windows is not None and self.windows.continuity is not None
         self.items = self._made_items()
+        self._check_functions(q0, u0, measurement)
         self.shifted = shifted
         self.n_steps = self._steps(measurement)
+
+    def _check_functions(self, q0, u0, measurement):
+        """The shapes that `when` and `initial` return."""
+        t, y = jnp.asarray(self.items["t"][0]), jnp.asarray(self.items["y"][0])
+        try:
+            when = jax.eval_shape(lambda: jnp.asarray(self.when(t[0], measurement)))
+            initial = jax.eval_shape(lambda: tuple(map(jnp.asarray, self.initial(q0, u0, t, y, measurement))))
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            raise ValueError(f"identify: when(t, measurement) or initial(q0, u0, t, y, measurement): {error}") from error
+        if when.shape != ():
+            raise ValueError(f"identify: when(t, measurement) must return one time, got shape {when.shape}")
+        if [x.shape for x in initial] != [q0.shape, u0.shape]:
+            raise ValueError(f"identify: initial(q0, u0, t, y, measurement) must return q0 {q0.shape} and u0 {u0.shape}, got {initial}")
 
     def _is_columnwise(self, system, measurement):
         """Whether entry j of the residual depends on column j of y alone, so that what is missing of a frame leaves the other entries."""
@@ -349,9 +367,17 @@ class Problem:
         return found.hexdigest()
 
 
-def _states(t, q, u, measurement):
+def _states(columns, t, q, u, measurement):
+    """As many entries of the state as there are columns."""
     del t, measurement
-    return jnp.concatenate([q, u])
+    return jnp.concatenate([q, u])[:columns]
+
+
+def _difference(predicted, y):
+    # One number against several columns would be compared with each of them.
+    if predicted.shape != y.shape:
+        raise ValueError(f"what is measured must have the shape of y, {y.shape}, got {predicted.shape}")
+    return predicted - y
 
 
 def _check_data(data):

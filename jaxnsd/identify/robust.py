@@ -4,9 +4,11 @@ With ``s = |r|^2`` of a group of whitened residuals the group costs ``rho(s) / 2
 one of weighted least squares with weights rho'(s).
 """
 
+import numbers
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+import numpy as np
 
 GROUPS = ("entry", "frame")
 
@@ -25,7 +27,8 @@ class Robust:
     over: str = "entry"
 
     def __post_init__(self):
-        if self.kind not in ("soft_l1", "cauchy") or self.over not in GROUPS or not self.scale > 0:
+        good = isinstance(self.scale, numbers.Real) and 0 < self.scale < np.inf
+        if self.kind not in ("soft_l1", "cauchy") or self.over not in GROUPS or not good:
             raise ValueError(f'Robust: kind is "soft_l1" or "cauchy", over one of {GROUPS}, scale positive, got {self}')
 
     def cost_and_weights(self, r):

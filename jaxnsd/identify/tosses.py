@@ -12,6 +12,8 @@ degrees; of a set of tosses the mean of these, and the median beside it. Where r
 
 import dataclasses
 import warnings
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,9 @@ INITIAL = ("stored", "measured", "flight")
 #: What is left: from frames of the model itself, with the noise of the measured ones, a flight's state scores 2.2 and 2.7, as what is
 #: off at the first impact grows with every one; and 40 ms after a single impact the model is off by 1 % and 1.2 degrees.
 SHIPPED_SCORE = {"stored": (9.83, 8.57), "measured": (8.60, 8.36), "flight": (6.36, 6.65)}
+
+#: No number of a toss, in metres and seconds, is larger.
+LARGEST = 1e6
 
 #: Steps of the simulation from frame to frame.
 STEPS = 4
@@ -78,7 +83,7 @@ def load(path: str | Path, half_width: float = 0.5 * WIDTH) -> Tosses:
     if path.is_file() and path.suffix == ".npz":
         dt, parts = _packed(path)
     else:
-        files = [path] if path.is_file() else sorted(path.glob("*.csv"), key=lambda file: (len(file.stem), file.stem))
+        files = [path] if path.is_file() else _tables(path)
         parts = [(file.stem, _published(file, half_width)) for file in files]
     for name, rows in parts:
         reason = rows if isinstance(rows, str) else _fault(rows)
@@ -99,33 +104,52 @@ def load(path: str | Path, half_width: float = 0.5 * WIDTH) -> Tosses:
 
 def _packed(path):
     try:
-        with np.load(path) as file:
+        with open(path, "rb") as binary, np.load(binary) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{str(path)!r} cannot be read as .npz: {error}") from error
     missing = {"state", "offsets"} - arrays.keys()
     if missing:
         raise ValueError(f"{str(path)!r} has no array {', '.join(sorted(missing))}; it has {', '.join(sorted(arrays))}")
-    state, offsets = np.asarray(arrays["state"], float), np.asarray(arrays["offsets"], int)
+    for name in {"state", "offsets", "dt"} & arrays.keys():
+        if arrays[name].dtype.kind not in "iuf":
+            raise ValueError(f"{str(path)!r}: {name} must be real numbers, got dtype {arrays[name].dtype}")
+    state, offsets = arrays["state"].astype(float), arrays["offsets"]
+    if not np.all(np.isfinite(offsets)) or np.any(offsets != np.floor(offsets)):
+        raise ValueError(f"{str(path)!r}: offsets must be whole numbers of rows")
+    offsets = offsets.astype(int)
     if state.ndim != 2 or state.shape[1] != 13 or offsets.ndim != 1 or len(offsets) < 2:
         raise ValueError(f"{str(path)!r}: state must be (frames, 13) and offsets (tosses + 1,), got {state.shape} and {offsets.shape}")
     ids = arrays.get("toss_id", np.arange(len(offsets) - 1))
+    if ids.shape != (len(offsets) - 1,):
+        raise ValueError(f"{str(path)!r}: toss_id must be ({len(offsets) - 1},), a name for each toss, got {ids.shape}")
+    if len(np.unique(ids)) < len(ids):
+        ids = [f"{name} ({k})" for k, name in enumerate(ids)]
     parts = []
     for name, begin, end in zip(ids, offsets[:-1], offsets[1:], strict=True):
         inside = 0 <= begin < end <= len(state)
         parts.append((f"toss {name}", state[begin:end] if inside else f"rows {begin} to {end} of {len(state)}: cut short"))
-    dt = float(arrays.get("dt", FRAME))
-    if not (np.isfinite(dt) and dt > 0):
-        raise ValueError(f"{str(path)!r}: dt must be positive, got {dt}")
-    return dt, parts
+    dt = np.squeeze(arrays.get("dt", FRAME))
+    if dt.shape != () or not (np.isfinite(dt) and dt > 0):
+        raise ValueError(f"{str(path)!r}: dt must be one positive number, got {dt}")
+    return float(dt), parts
+
+
+def _tables(folder):
+    """Its comma-separated files, in the order of their numbers."""
+    return sorted((file for file in folder.iterdir() if file.suffix.lower() == ".csv"), key=lambda file: (len(file.stem), file.stem))
 
 
 def _published(file, half_width):
     try:
-        rows = np.loadtxt(file, delimiter=",", ndmin=2)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*input contained no data")  # it is said below
+            rows = np.loadtxt(file, delimiter=",", ndmin=2)
     except (OSError, ValueError, UnicodeDecodeError) as error:
         return f"cannot be read: {error}"
-    if rows.ndim != 2 or rows.shape[1] < 13:
+    if not rows.size:
+        return "is empty"
+    if rows.shape[1] not in (13, 19):
         return f"has {rows.shape[-1]} columns, not 19"
     rows = rows[:, :13].copy()
     rows[:, :3] *= half_width
@@ -139,6 +163,8 @@ def _fault(rows):
         return f"has {len(rows)} frames, a toss two at least"
     if not np.all(np.isfinite(rows)):
         return "has values that are not finite"
+    if np.max(np.abs(rows)) > LARGEST:
+        return f"has values beyond {LARGEST:g}"
     off = np.max(np.abs(np.linalg.norm(rows[:, 3:7], axis=1) - 1))
     return f"its quaternions are off unit length by {off:.2g}" if off > 0.01 else ""
 

@@ -35,6 +35,10 @@ class Free(Transform):
 
     scale: float = 1.0
 
+    def __post_init__(self):
+        if not 0 < self.scale < np.inf:
+            raise ValueError(f"Free: scale must be positive, got {self.scale!r}")
+
     def __call__(self, z, shape):
         return self.scale * z.reshape(shape)
 
@@ -63,8 +67,8 @@ class Bounded(Transform):
     upper: float = 1.0
 
     def __post_init__(self):
-        if not self.lower < self.upper:
-            raise ValueError(f"Bounded: lower must be less than upper, got {self.lower} and {self.upper}")
+        if not -np.inf < self.lower < self.upper < np.inf:
+            raise ValueError(f"Bounded: lower must be less than upper, both finite, got {self.lower} and {self.upper}; Positive() has one")
 
     def __call__(self, z, shape):
         return (self.lower + (self.upper - self.lower) * jax.nn.sigmoid(z)).reshape(shape)
@@ -146,6 +150,7 @@ def _log_cholesky(matrix, what):
         L = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
         raise ValueError(f"{what}, got {matrix.tolist()}") from None
-    if not np.allclose(matrix, matrix.T):
+    size = np.sqrt(np.diag(matrix))  # units may make all entries small
+    if not np.allclose(matrix / np.outer(size, size), matrix.T / np.outer(size, size)):
         raise ValueError(f"{what}: a symmetric one, got {matrix.tolist()}")
     return np.concatenate([np.log(np.diag(L)), L[np.tril_indices(len(matrix), -1)]])

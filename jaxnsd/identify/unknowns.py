@@ -49,6 +49,8 @@ class Unknowns:
         self.list, size = [], 0
         for place, transform in sorted(self._chosen(tree, fit).items()):
             value = np.asarray(self.leaves[place], float)
+            if not np.all(np.isfinite(value)):
+                raise ValueError(f"identify: first guess of {self.names[place]} must be finite, got {value}")
             try:
                 n = transform.inverse(value).size
             except ValueError as error:
@@ -69,6 +71,9 @@ class Unknowns:
             fit = [fit]
         if isinstance(fit, dict) or (isinstance(fit, (list, tuple, set)) and all(isinstance(x, str) for x in fit)):
             given = fit if isinstance(fit, dict) else dict.fromkeys(fit)
+            classes = [name for name, x in given.items() if isinstance(x, type) and issubclass(x, Transform)]
+            if classes:
+                raise TypeError(f"identify: the transform of {classes[0]} must be a value, write {given[classes[0]].__name__}(...)")
             if all(isinstance(x, (Transform, type(None))) for x in given.values()):
                 return {self._place(name): transform or self._usual(self._place(name)) for name, transform in given.items()}
         try:
