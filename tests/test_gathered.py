@@ -89,6 +89,37 @@ def test_closed_contacts_alone_are_all_contacts(drawn, scheme, monkeypatch):
 
 
 @pytest.mark.slow
+def test_lobatto_with_the_near_contacts_is_that_with_all(monkeypatch):
+    """Tosses of a cube up to its third impact: values, forward and reverse mode, one by one and in lockstep."""
+    cube = jax.tree.map(jnp.asarray, Cube())
+    q0, u0 = cube.initial_state()
+    tosses = u0[None] + jnp.array([[0.0] * 6, [0.1, -0.2, 0.1, 1.0, -1.0, 0.5], [0.0, 0.3, -0.4, -2.0, 1.0, 0.0]])
+
+    def end(cube, u):
+        sol = jaxnsd.simulate(cube, jaxnsd.Lobatto(2), q0, u, n_steps=160, dt=DT)
+        return jnp.concatenate([sol.q[-1], sol.u[-1]]), (sol.count(jaxnsd.Event.IMPACT), jnp.max(sol.outcome))
+
+    def forward(u):
+        return jax.jvp(end, (cube, u), jax.tree.map(jnp.cos, (cube, u)), has_aux=True)
+
+    def backward(u):
+        return jax.grad(lambda *args: jnp.sum(jnp.sin(end(*args)[0])), (0, 1))(cube, u)
+
+    alone, lockstep = jax.jit(lambda u: (jax.lax.map(backward, u), jax.vmap(forward)(u)))(tosses)
+    monkeypatch.setattr(gathered, "sizes", lambda n, d: ())
+    values, tangents, (impacts, outcome) = jax.jit(lambda u: jax.lax.map(forward, u))(tosses)
+    assert np.all(outcome == 0) and np.all(impacts >= 1), (outcome, impacts)
+    np.testing.assert_allclose(lockstep[0], values, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(lockstep[1], tangents, rtol=0, atol=1e-9 * np.abs(tangents).max())
+    # What reverse mode gives along the same tangent.
+    along = sum(
+        np.sum(np.reshape(g * np.cos(x), (3, -1)), axis=1)
+        for g, x in zip(jax.tree.leaves(alone), [*(jnp.broadcast_to(x, (3, *x.shape)) for x in jax.tree.leaves(cube)), tosses], strict=True)
+    )
+    np.testing.assert_allclose(along, np.sum(np.cos(values) * tangents, axis=1), rtol=1e-8)
+
+
+@pytest.mark.slow
 def test_places_of_the_closed_contacts():
     """Active contacts come first, in order; what is put back is where it was taken from."""
     rng = np.random.default_rng(0)

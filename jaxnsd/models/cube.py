@@ -17,7 +17,7 @@ class Cube(System):
 
     u = (velocity of the centre in the inertial frame in m/s, angular velocity in the body frame in rad/s), q_dot = (v, 1/2 p (0, omega)).
     Contacts are the corners, with two tangential directions each, x and y: none in flight, four at rest. The inertia of a cube is
-    isotropic, so that the gyroscopic moment vanishes: M and h are closed forms.
+    isotropic, so that the gyroscopic moment vanishes: M, h and b are closed forms.
     """
 
     mass: Parameter = 0.37  # kg
@@ -49,6 +49,10 @@ class Cube(System):
     def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """The weight: omega x J omega vanishes."""
         return jnp.stack([jnp.zeros_like(u[0])] * 2 + [-self.mass * self.gravity] + [jnp.zeros_like(u[0])] * 3)
+
+    def b(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """As h: M is constant."""
+        return self.h(t, q, u)
 
     def q_dot(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """(v, 1/2 p (0, omega))."""

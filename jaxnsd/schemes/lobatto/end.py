@@ -1,11 +1,13 @@
 """The end of a step: one linear problem on velocity level for u_{n+1} and Delta P, C24 (47b), (50), (51), (53)-(59)."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
 from ... import contact, linalg
 from .. import velocity
+from ..gathered import Place, Placed
 from ..velocity import Step, pytree
 from .equations import combine
 
@@ -41,8 +43,21 @@ class EndStep(Step):
     q: Any
     target: Any  # (n_u,) momentum at the end without Delta P
     slack: Any  # (n,) largest R_N^{i-1} - r g_N^i of all stages
+    start: Any = None  # (gap velocities (n,), tangential velocities (n, d)) at the start of the step, where they are evaluated
 
     linear: ClassVar[bool] = True
+    gathers = True
+    at_one_place: ClassVar[bool] = True
+
+    def placed(self):
+        """With all contacts and constraints evaluated."""
+        place = Place.of(self.system, self.t, self.q, self.u_minus)
+        return dataclasses.replace(self, system=Placed(self.system, place), start=self.at_start())
+
+    def restricted(self, choice):
+        """The step of the chosen contacts alone."""
+        start = None if self.start is None else tuple(map(choice.take, self.start))
+        return dataclasses.replace(super().restricted(choice), slack=choice.take(self.slack), start=start)
 
     def balance(self, u, p=None):
         """(47b)."""
@@ -57,11 +72,15 @@ class EndStep(Step):
         """The end of the step."""
         return self.t, self.q
 
+    def at_start(self):
+        """Contact velocities at the start of the step."""
+        node = self.t_n, self.q_n, self.u_minus
+        return (self.system.gap_velocity(*node), self.system.tangential_velocity(*node)) if self.start is None else self.start
+
     def before(self, kin):
         """Contact velocities at the start of the step: ``xi = xi_{n+1} + e xi_n``, each at its own node."""
         del kin
-        node = self.t_n, self.q_n, self.u_minus
-        return contact.join(self.system.gap_velocity(*node), self.system.tangential_velocity(*node))
+        return contact.join(*self.at_start())
 
     def active(self):
         """A contact that any stage has met."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ... import butcher, contact, linalg
+from ... import butcher, contact, linalg, thresholds
 from ..base import Percussions
 from ..condensed import kinematics
 
@@ -40,6 +40,9 @@ class Values(NamedTuple):
     F: Any  # (s - 1, n_u) impulses of the stages 1..s-1
     start: Any  # (n_u,) p(t_n, q_n, u_n)
 
+
+#: By what part of its way in a step a gap may differ from what the velocity at the start tells: forces change that, and other contacts.
+MARGIN = 0.1
 
 #: Decorator of methods that many transformations go through: they share one trace.
 traced_once = functools.partial(jax.jit, static_argnums=0)
@@ -95,6 +98,17 @@ class Stages:
         if self.quasi:
             return jnp.concatenate([args.q[None, :], x.Q])
         return args.q[None, :] + args.dt * combine(self.tableau(args.q.dtype).a, x.V)
+
+    def gap(self, args, x):
+        """Smallest gap of every contact, (n,), at the stages 2..s."""
+        return jnp.min(jax.vmap(args.system.gap)(self.times(args)[1:], self.positions(args, x)[1:]), axis=0)
+
+    def near(self, args, x):
+        """Contacts (n,) that pushed in the last step or are expected to close in this one: rather too many than too few."""
+        (n, d), (system, t, dt, q, u) = self.shape, args
+        gap, ahead = system.gap(t, q), system.gap(t + dt, q + dt * system.q_dot(t, q, u))
+        margin = MARGIN * jnp.abs(ahead - gap) + thresholds.touch(q.dtype) * jnp.max(jnp.abs(gap))
+        return jnp.any(x.R[:, n * d : self.m] > 0, axis=0) | (jnp.minimum(gap, ahead) <= margin)
 
     @traced_once
     def law(self, system, dt, t, Q, V):

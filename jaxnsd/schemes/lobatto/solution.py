@@ -1,6 +1,6 @@
 """The solution of the stages by Newton's method, and its derivative by the implicit function theorem."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from ... import contact, linalg
-from ...newton import implicit, iterate, solution
-from .. import base
+from ...newton import implicit, iterate, solution, storing_solutions
+from .. import base, gathered
 from ..base import Info
+from ..gathered import Choice, Subsystem
 from .equations import Unknowns, combine
 from .linearized import Linearized, apply, first
 
@@ -29,12 +30,60 @@ def guess(stages, args, state):
 def solve(stages, args, x, settings):
     """``(x, slack, info)``: unknowns, differentiable in ``args``; the largest ``R_N^{i-1} - r g_N^i`` of all stages, which is not."""
     frozen, x = jax.tree.map(lax.stop_gradient, (args, x))
+    x, slack, info = _gathered(stages, frozen, x, settings)
+    x = implicit(StageResponse(stages, settings), jax.tree.map(lax.stop_gradient, x), args)
+    return x, solution(lax.stop_gradient(slack)), info
+
+
+def _gathered(stages, args, x, settings):
+    """``(x, slack, info)``: the solution, at the cost of the contacts that are near.
+
+    A contact that is open at all stages has no percussion and obeys all equations: the solution without it is that with it. Stages that
+    close a contact which was left out, or need the globalization, are solved anew with all of them.
+    """
+    (n, d), start = stages.shape, x
+    sizes = gathered.sizes(n, d)
+    if not sizes:
+        return _found(stages, args, x, settings)
+    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(lambda: _found(stages, args, x, settings)))
+
+    def branch(choice):
+        if choice is None:
+            return lambda: (nothing, jnp.ones((), bool))
+
+        def solved():
+            x, slack, info = _found(*restricted(stages, args, start, choice), settings.nearby())
+            R = jax.vmap(lambda z: choice.put_rows(z, d))(x.R[:, : choice.size * (d + 1)])
+            x = x._replace(R=jnp.concatenate([R, x.R[:, choice.size * (d + 1) :]], axis=1))
+            seen, gap = jnp.any(choice.mask, axis=0), stages.gap(args, x)
+            slack, info = jnp.where(seen, choice.put(slack), -gap), info._replace(contact=choice.number(info.contact))
+            return (x, slack, info), jnp.any(~seen & (gap <= 0)) | ~info.converged
+
+        return solved
+
+    found, open_still = gathered.switch(stages.near(args, x), (*sizes, n), branch)
+
+    def again(found):
+        return jax.tree.map(lambda a, b: jnp.where(open_still, a, b), _found(stages, args, start, settings), found)
+
+    return lax.cond(gathered.largest(open_still), again, lambda found: found, found)
+
+
+def restricted(stages, args, x, choice):
+    """Equations, arguments and unknowns of the chosen contacts alone."""
+    d, m = stages.shape[1], stages.m
+    stages, args = replace(stages, shape=(choice.size, d)), args._replace(system=Subsystem(args.system, choice))
+    return stages, args, x._replace(R=jnp.concatenate([choice.rows(x.R[:, :m], d, axis=1), x.R[:, m:]], axis=1))
+
+
+def _found(stages, args, x, settings):
+    """``(x, slack, info)``: the solution, by iteration."""
     (n, _), dtype = stages.shape, x.V.dtype
     tolerance = settings.tolerance_for(dtype)
 
     def iteration(carry):
         x, info, _ = carry
-        linear = Linearized(stages, frozen, x)
+        linear = Linearized(stages, args, x)
         dV, dQ, dR_b, xi = linear.free(linear.values)
         R = x.R[:, stages.m :] if dR_b is None else x.R[:, stages.m :] + dR_b.reshape(stages.s - 1, -1)
         iterations, worst = info.iterations + 1, info.contact
@@ -49,14 +98,13 @@ def solve(stages, args, x, settings):
             R = jnp.concatenate([stages.split(result.z), R], axis=1)
             iterations, worst = info.iterations + result.iterations, result.contact
         x = Unknowns(x.V + dV, x.Q + dQ, R)
-        bound, residual, slack = error(stages, linear, frozen, x, tolerance)
+        bound, residual, slack = error(stages, linear, args, x, tolerance)
         return (x, Info(iterations, residual, bound <= 1, worst), slack), bound
 
     start = (x, base.nothing_to_solve(dtype), jnp.zeros((n,), dtype))
     (x, info, slack), _, _ = iterate(iteration, start, jnp.full((), jnp.inf, dtype), settings.max_outer)
     info = info._replace(contact=jnp.where(info.converged | (info.contact < 0), -1, info.contact % max(n, 1)))
-    x = implicit(StageResponse(stages, settings), jax.tree.map(lax.stop_gradient, x), args)
-    return x, solution(lax.stop_gradient(slack)), info
+    return x, slack, info
 
 
 def error(stages, linear, args, x, tolerance):
@@ -112,6 +160,29 @@ class StageResponse:
     def __call__(self, x, args, dargs):
         """Tangent of the unknowns for a tangent of the arguments."""
         stages = self.stages
+        (n, d), m = stages.shape, stages.m
+        if not gathered.sizes(n, d):
+            return self.whole(stages, x, args, dargs)
+
+        closed = jnp.any(x.R[:, n * d : m] > 0, axis=0) | (stages.gap(args, x) <= 0)
+        none = Choice(closed, 0)
+
+        # What a branch stores for the way back, the other one would have to fill with zeros: it is computed again.
+        @storing_solutions
+        def in_contact():
+            return self.whole(stages, x, args, dargs)
+
+        @storing_solutions
+        def in_flight():
+            free, _, at = restricted(stages, args, x, none)
+            seen = jax.jvp(lambda args: restricted(stages, args, x, none)[1], (args,), (dargs,))
+            dx = self.whole(free, at, *seen)
+            return dx._replace(R=jnp.concatenate([jnp.zeros_like(x.R[:, :m]), dx.R], axis=1))
+
+        return lax.cond(gathered.largest(jnp.any(closed)), in_contact, in_flight)
+
+    def whole(self, stages, x, args, dargs):
+        """The same with all contacts of ``stages``."""
         both = lambda args: (stages.values(args, x), stages.positions(args, x)[1:])  # noqa: E731
         _, (changes, dQ_fixed) = jax.jvp(both, (args,), (dargs,))
         linear = Linearized(stages, args, x)
