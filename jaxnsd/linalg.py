@@ -92,6 +92,7 @@ def elementwise(function):
 
 where = elementwise(jnp.where)
 maximum = elementwise(jnp.maximum)
+minimum = elementwise(jnp.minimum)
 absolute = elementwise(jnp.abs)
 sqrt = elementwise(jnp.sqrt)
 greater = elementwise(jnp.greater)

@@ -72,6 +72,32 @@ def test_parts_equal_the_whole():
         np.testing.assert_array_equal(part.P[~rows], 0)
 
 
+@pytest.mark.parametrize("n", [2, N])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_what_nothing_can_hold_is_no_success(n, dtype):
+    """A body between walls that close: xi_N of its two contacts sum up to less than nothing, whatever the percussions. And a contact
+    that no percussion moves.
+    """
+    rng, d = np.random.default_rng(0), 2
+    A = rng.normal(size=(3 * (n - 1), 3 * (n - 1)))
+    G, c, mu = A @ A.T / len(A), rng.normal(size=3 * (n - 1)), np.full(n, 0.3)
+    # The last contact is that of the first from the other side, where the slip is the same.
+    W = np.vstack([np.eye(len(A)), np.diag([-1.0, 1, 1]) @ np.eye(3, len(A))])
+    for closing, opens in ((5.0, False), (-5.0, True)):
+        c_wall = np.r_[c, -c[0] - closing, c[1:3]]
+        solution = solve_contact_problem(*(x.astype(dtype) for x in (W @ G @ W.T, c_wall, mu)), d=d)
+        assert (solution.outcome == Outcome.SUCCESS) == opens
+        if opens:
+            assert natural_map(W @ G @ W.T, c_wall, mu, d, np.asarray(solution.P, float)) < (1e-10 if dtype is np.float64 else 1e-4)
+        else:
+            assert solution.contact in (0, n - 1)
+    still = np.r_[np.ones(len(A)), np.zeros(3)]
+    fixed = np.where(np.outer(still, still) > 0, W @ G @ W.T, 0)
+    for speed, opens in ((-5.0, False), (5.0, True)):
+        solution = solve_contact_problem(*(x.astype(dtype) for x in (fixed, np.r_[c, speed, 0.3, 0.1], mu)), d=d)
+        assert (solution.outcome == Outcome.SUCCESS) == opens and solution.contact == (-1 if opens else n - 1)
+
+
 def test_contacts_without_friction_push_along_the_normal():
     _, G, c, mu, d = scene(3)
     mu = np.where(np.arange(N) < 8, 0.0, mu)

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import linalg
+from .. import linalg, thresholds
 from ..newton import iterate
 from ..prox import prox_ball
 from . import cones
@@ -120,6 +120,15 @@ class Law:
         factor = jnp.where(length >= radius, radius / cones.positive(length), 1)
         return jnp.concatenate([jnp.maximum(x[:, :1], 0), factor[:, None] * x[:, 1:]], axis=1)
 
+    def natural_map(self, z):
+        """``z - project(z - xi)``, (n, d + 1): as xi itself where the law holds as xi = 0, so that a large z does not swallow it."""
+        xi = self.xi(z)
+        x = z - xi
+        length = jnp.sqrt(jnp.sum(x[:, 1:] ** 2, axis=1))
+        sticks = length < self.mu * jnp.maximum(x[:, 0], 0)
+        held = jnp.concatenate([x[:, :1] > 0, jnp.broadcast_to(sticks[:, None], x[:, 1:].shape)], axis=1)
+        return jnp.where(held, xi, z - self.project(x))
+
     def slope(self, x):
         """Blocks of an element of the generalized Jacobian of `project`, and its derivative by mu, (n, d + 1)."""
         closed = x[:, 0] > 0
@@ -144,7 +153,8 @@ class Law:
         disc = (self.mu * terms[:, 0])[:, None] + terms[:, 1:]
         terms = jnp.concatenate([terms[:, :1], disc], axis=1)
         # A contact that nothing acts on has no terms: a part of those of the others, far below their round-off.
-        return tolerance * (terms + float(jnp.finfo(z.dtype).eps) ** 0.5)
+        least = tolerance * float(jnp.finfo(z.dtype).eps) ** 0.5
+        return jnp.minimum(tolerance * terms, thresholds.violation(tolerance, z.dtype)) + least
 
 
 class Follower:
@@ -164,7 +174,7 @@ class Follower:
 
     def residual(self, z):
         """Natural map in the units of the law, and its largest entry over the bound."""
-        F = z - self.law.project(z - self.law.xi(z))
+        F = self.law.natural_map(z)
         return F, jnp.max(jnp.abs(F) / self.law.bound(z, self.tolerance))
 
     def size(self, z):

@@ -9,15 +9,15 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from .. import linalg
-from ..linalg import absolute, divide, multiply
+from .. import linalg, thresholds
+from ..linalg import absolute, divide, minimum, multiply, where
 from ..newton import iterate
 from . import enumeration
 from .abstract import AbstractContactSolver, Result
 from .gauss_seidel import gauss_seidel_sweep
 from .interior import InteriorPoint
 from .lemke import complete, size, widest
-from .problem import beside, join, modes_at, natural_map, newton_step, scale, split
+from .problem import beside, broadcast, join, modes_at, natural_map, newton_step, scale, split
 
 #: Sweeps of block Gauss-Seidel and Newton steps in one globalized iteration. Sweeps that cycle do so with a small even period: an odd
 #: number of them meets the whole cycle.
@@ -51,6 +51,7 @@ class Equations:
         self.G = absolute(problem.G)
         self.c = absolute(problem.c)
         self.r_rows = join(r_N, r_F)
+        self.most = multiply(thresholds.violation(self.tolerance, dtype), self.free())
 
     def at(self, z):
         """Carry at ``z``, and the error: the largest entry of the natural map over its bound."""
@@ -59,14 +60,24 @@ class Equations:
         error = linalg.max_entry(divide(F, self.bound(z)))
         return (linalg.to_leaves(z), linalg.to_leaves(xi), linalg.max_entry(F)), error
 
+    def free(self):
+        """Largest free velocity, in units in which the Delassus operator of every contact is one: as percussions, a bound for each row."""
+        n, d, active, given = self.problem.n, self.problem.d, self.problem.active, self.problem.least
+        velocity, s = self.c, linalg.sqrt(self.r_rows)
+        if given is not None:
+            given = where(active, given, linalg.zeros_like(given))
+            velocity = velocity + linalg.matmul(self.G, join(given, split(linalg.zeros_like(velocity), n, d)[1]))
+        acts = join(active, broadcast(active, d))
+        return multiply(s, linalg.max_entry(where(acts, s * velocity, linalg.zeros_like(velocity))))
+
     def bound(self, z):
-        """Bound of every row of the natural map: relative to what the row is made of, a disc's radius included."""
+        """Bound of every row of the natural map: relative to what the row is made of, a disc's radius included, up to a limit."""
         n, d = self.problem.n, self.problem.d
         z = absolute(z)
         terms_N, terms_F = split(z + self.r_rows * (linalg.matmul(self.G, z) + self.c), n, d)
         discs = [terms_F[:, part] + multiply(mu, terms_N)[:, None] for part, mu in self.problem.discs]
         terms = join(terms_N, beside(discs, terms_F))
-        return self.tolerance * terms + self.tiny
+        return minimum(self.tolerance * terms, self.most) + self.tiny
 
     def residual(self, z, xi):
         """Modes of the contacts, and the natural map."""
