@@ -386,6 +386,7 @@ def test_float32_warns_once(monkeypatch):
     state = {"q0": Q0.astype(np.float32), "u0": U0.astype(np.float32)}
     with pytest.warns(UserWarning, match="float32.*jax_enable_x64") as record:
         solution = run(**state)
+    record = [warning for warning in record if "float32" in str(warning.message)]  # JAX may warn of its cache
     assert len(record) == 1 and record[0].filename == __file__ and solution.q.dtype == jnp.float32
     run(**state)  # a second warning would be an error here
 
