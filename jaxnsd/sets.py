@@ -27,8 +27,8 @@ class FrictionSet:
     """A set of admissible percussions: the image of a disc of radius `size` under the matrix `axes`.
 
     Its parameters are scalars, or arrays (n_N,) with an entry for each contact, and leaves of a pytree. A set of one's own derives from
-    this class, decorated with `jaxnsd.sets.pytree`, says ``d`` (1 or 2) and writes `size` and `axes`. Sets that are no such image, with
-    corners say, are not known to the contact solver.
+    this class, decorated with `jaxnsd.sets.pytree`, says ``d`` (1 or 2) and its ``coefficients``, and writes `size` and `axes`. Sets that
+    are no such image, with corners say, are not known to the contact solver.
     """
 
     #: Dimension: the number of columns of `tangential_velocity` that the set is about.
@@ -41,7 +41,7 @@ class FrictionSet:
         return broadcast(self.mu, n, dtype)
 
     def axes(self, n, dtype):
-        """Symmetric matrices S (n, d, d) that make the set of the disc; None: they are the identity."""
+        """Matrices S (n, d, d) that make the set of the disc; None: they are the identity."""
         del n, dtype
 
 
@@ -68,7 +68,8 @@ class Ellipse(FrictionSet):
     The principal axes are those of `tangential_velocity`, turned by ``angle`` (rad, from the first to the second). Slip and friction are
     not parallel: -xi is normal to the ellipse at P. One of the coefficients may be zero.
 
-    With ``P = S P'``, S of the half axes over their mean m, and ``xi' = S xi`` the ellipse is the disc ``|P'| <= m P_N``: so it is solved.
+    With ``P = S P'``, S of the half axes over their mean m, and ``xi' = S^T xi`` the ellipse is the disc ``|P'| <= m P_N``: so it is
+    solved.
     """
 
     mu_1: Any

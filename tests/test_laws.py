@@ -682,3 +682,31 @@ def test_a_set_of_ones_own_is_the_image_of_a_disc():
         assert np.abs(values[0] - getattr(seen[0].system, name)(0.0, *THROWN)).max() > 0.1
     np.testing.assert_allclose(*(system.contact_data(0.0, THROWN[0])[2] for system in seen), atol=1e-15)
     jaxnsd.check(Particle(NewtonImpact(0.5, friction=own)), Moreau(), *THROWN, 1.0, 0.1)
+
+
+@sets.pytree
+class Sheared(sets.FrictionSet):
+    """An ellipse as the image of the unit disc under R diag(mu_1, mu_2), which is not symmetric."""
+
+    mu_1: Any
+    mu_2: Any
+    angle: Any
+    d = 2
+    coefficients = ("mu_1", "mu_2")
+
+    def size(self, n, dtype):
+        return jnp.ones(n, dtype) * jnp.sign(self.mu_1)
+
+    def axes(self, n, dtype):
+        c, s = jnp.cos(self.angle), jnp.sin(self.angle)
+        return jnp.broadcast_to(jnp.stack([self.mu_1 * c, -self.mu_2 * s, self.mu_1 * s, self.mu_2 * c]).reshape(2, 2), (n, 2, 2))
+
+
+def test_the_matrix_of_a_set_need_not_be_symmetric():
+    """The slip is that of most dissipation in the ellipse; taken as symmetric, the matrix turned it and SUCCESS was said."""
+    sol = simulate(Particle(NewtonImpact(friction=Sheared(0.4, 0.1, 0.3))), Moreau(), *THROWN, 0.2, 2e-3).raise_if_failed()
+    P_N, P_F, u = (np.asarray(x) for x in (sol.P_N[:, 0], sol.P_F[:, 0], sol.u[1:, :2]))
+    slips = (P_N > 0) & (np.linalg.norm(u, axis=1) > 1e-3)
+    assert slips.sum() > 20
+    expected = [P * friction_of_slip(v, 0.4, 0.1, 0.3) for P, v in zip(P_N[slips], u[slips], strict=True)]
+    np.testing.assert_allclose(P_F[slips], expected, atol=1e-11)
