@@ -394,6 +394,11 @@ def _signatures(structure, leaves, q, u):
         contact_data(field, value)
     for field in _names(laws.coefficients, system):
         contact_data(field, lambda system, field=field: jnp.asarray(laws.coefficients(system)[field], q.dtype))
+    for k, (kind, size) in enumerate(parts):
+        for method, wanted in (("size", gap), ("axes", (*gap, size, size))):
+            got = jax.eval_shape(lambda system, k=k, method=method: getattr(laws.of(system).sets[k], method)(*gap, q.dtype), system)
+            if got is not None and got.shape != wanted:
+                raise ValueError(f"{kind}.{method} must return shape {wanted} for n = {gap[0]} contacts, got {got.shape}")
 
 
 def _names(function, system):
@@ -630,7 +635,7 @@ def contact_problem(G, c, mu, d, active, solver, guess):
     """Arrays ``(G, c, mu, active, guess)`` of a contact problem, checked and complete."""
     caller = "solve_contact_problem"
     _solver(caller, solver)
-    if isinstance(d, bool) or d not in (0, 1, 2):
+    if isinstance(d, bool) or not isinstance(d, (int, np.integer)) or d not in (0, 1, 2):
         raise ValueError(f"{caller}: d must be 0 (frictionless), 1 (planar) or 2 (spatial), got {d!r}")
     G, c = _array(caller, "G", G, 2), _array(caller, "c", c, 1)
     n, rest = divmod(c.shape[0], d + 1)

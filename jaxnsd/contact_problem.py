@@ -71,6 +71,7 @@ def solve_contact_problem(
     """
     solver = SemismoothNewton() if solver is None else solver
     args = checks.contact_problem(G, c, mu, d, active, solver, guess)
+    d = int(d)
     groups = None
     if args[2].shape[0] >= CHAIN and isinstance(solver, (InteriorPoint, SemismoothNewton)):
         values = lax.stop_gradient(args[0])

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import contact, thresholds
+from . import checks, contact, thresholds
 from .linear_system import LinearSystem, product
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
 from .schemes.base import Scheme
@@ -113,7 +113,8 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
     and Tait's formula, A14 (21), or v_{k+theta}), and ``numerical`` is what is left. Works under `jit` and `vmap`.
 
     Raises ValueError for a solution that lacks nodes, for a batch, and for a scheme whose percussions act between the nodes
-    (`LocatedImpacts`): their works cannot be told from what is stored.
+    (`LocatedImpacts`): their works cannot be told from what is stored. Likewise for a linear system with an alpha-scheme whose balance
+    filters the motion (`HHT`, `GeneralizedAlpha`, `KrenkHogsberg`) and a solution that goes on from another; under `jit` it is NaN.
     """
     if solution.save_every != 1:
         raise ValueError(f"energy.balance: every node is needed, got a solution with save_every = {solution.save_every}")
@@ -121,6 +122,8 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
         raise ValueError(f"energy.balance: takes one motion, got a batch of shape {jnp.shape(solution.t)[:-1]}; use jax.vmap")
     if scheme.unbalanced:
         raise ValueError(f"energy.balance: {scheme.unbalanced}")
+    if set(solution.auxiliary) != set(scheme.auxiliary):
+        raise ValueError(f"energy.balance: the solution must be one of {scheme.name}(), got one of another scheme: pass that which made it")
     t, q, u = solution.t, solution.q, solution.u
     kinetic, potential = jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)
     linear = isinstance(system, LinearSystem) and system.is_linear()
@@ -211,6 +214,7 @@ def _alpha(system, scheme, solution):
     c = scheme.coefficients
     krenk = isinstance(scheme, KrenkHogsberg)
     F = jax.vmap(system.external_force)(t)
+    first = _at_the_start(system, scheme, solution) if c.eta else 1.0
     z = _filtered(q, c.nu)
     if c.eta and not krenk:
         F, v = F - c.eta * _filtered(F, c.nu), v - c.eta * _filtered(v, c.nu)
@@ -225,4 +229,28 @@ def _alpha(system, scheme, solution):
         - c.eta * c.nu * slack * _form(system.K, dz)
     )
     equation = "(72)" if krenk else {(True, True): "(88)", (True, False): "(80)"}.get((c.alpha_m == 0, c.alpha_f == 0), "(69)")
-    return extra, jnp.sum(dq * F_gamma, axis=1), -_form(system.C, dq, v_gamma), numerical, f"Acary (2014), {equation}"
+    return first * extra, jnp.sum(dq * F_gamma, axis=1), -_form(system.C, dq, v_gamma), first * numerical, f"Acary (2014), {equation}"
+
+
+def _largest(A):
+    """Largest entry of an array or a `Tridiagonal`; zero for None."""
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(A)])) if A is not None else 0.0
+
+
+def _at_the_start(system, scheme, solution):
+    """One; NaN, or ValueError where values are known, for a solution that goes on from another: its filters do not start from zero.
+
+    The acceleration that a run starts with is that of the equations of motion, the one that is handed on is the scheme's own.
+    """
+    t, q, v, a = (x[0] for x in (solution.t, solution.q, solution.u, solution.auxiliary["a"]))
+    F, pairs = system.external_force(t), ((system.mass, a), (system.C, v), (system.K, q))
+    left = jnp.max(jnp.abs(F - sum(product(A, x) for A, x in pairs)))
+    # What cancels in a product, of a rigid motion say, leaves its round-off.
+    size = jnp.max(jnp.abs(F)) + sum(_largest(A) * _largest(x) for A, x in pairs)
+    fresh = left <= thresholds.round_off(q.dtype) * size
+    if checks.known(fresh) and not fresh:
+        raise ValueError(
+            f"energy.balance: the balance of {scheme.name} filters the motion from its first step on, and this solution goes on from "
+            "another; simulate it in one run, or use jax.vmap(system.total_energy)(sol.t, sol.q, sol.u) for the energies at the nodes"
+        )
+    return jnp.where(fresh, 1.0, jnp.nan).astype(q.dtype)

@@ -50,11 +50,25 @@ class ImpactLaw:
                 raise TypeError(
                     f"{type(self).__name__}: friction must be a set such as jaxnsd.sets.Disc(0.3), or a tuple of sets, got {part!r}"
                 )
+            if part is not None:
+                _says(part)
 
     @property
     def sets(self):
         """The sets of friction, a tuple; empty where it is the system's ``mu``."""
         return self.friction if isinstance(self.friction, tuple) else () if self.friction is None else (self.friction,)
+
+
+def _says(part):
+    """Check that a set of friction says what a set has to."""
+    name = type(part).__name__
+    if getattr(part, "d", None) not in (1, 2):
+        raise TypeError(f"{name}: a set of friction must say d, 1 or 2, the number of its directions, got {getattr(part, 'd', None)!r}")
+    for field in part.coefficients:
+        if not hasattr(part, field):
+            raise TypeError(
+                f"{name}: a set of friction must say coefficients, the names of its fields that are not negative; it has no {field}"
+            )
 
 
 @pytree

@@ -531,6 +531,7 @@ def test_one_compilation_serves_all_values():
         ({"mu": np.nan}, ValueError, "mu"),
         ({"mu": np.ones(3)}, ValueError, r"mu must be a scalar or of shape \(2,\)"),
         ({"d": 3}, ValueError, "d must be 0 .*1 .* or 2"),
+        ({"d": 2.0}, ValueError, "d must be 0 .*1 .* or 2"),
         ({"active": np.ones(2)}, ValueError, "active must be 2 booleans"),
         ({"guess": np.ones(5)}, ValueError, "guess must have the shape of c"),
         ({"solver": 1e-8}, TypeError, "SemismoothNewton"),
@@ -540,6 +541,14 @@ def test_bad_input_is_refused(changes, error, message):
     given = {"G": np.eye(6), "c": np.ones(6), "mu": 0.3, "d": 2, **changes}
     with pytest.raises(error, match=message):
         solve_contact_problem(given.pop("G"), given.pop("c"), given.pop("mu"), **given)
+
+
+@pytest.mark.parametrize("solver", [SemismoothNewton, jaxnsd.InteriorPoint])
+@pytest.mark.parametrize("field, value", [("tolerance", -1.0), ("tolerance", "a"), ("max_iterations", 2.5), ("max_outer", 0)])
+def test_settings_that_make_no_sense_are_refused(solver, field, value):
+    # With a negative tolerance the interior point method took nothing for a solution.
+    with pytest.raises(ValueError, match=f"{solver.__name__}: {field} must"):
+        solver(**{field: value})
 
 
 # -------------------------------------------------------------------------------------------------- a solver of one's own

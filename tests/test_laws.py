@@ -710,3 +710,34 @@ def test_the_matrix_of_a_set_need_not_be_symmetric():
     assert slips.sum() > 20
     expected = [P * friction_of_slip(v, 0.4, 0.1, 0.3) for P, v in zip(P_N[slips], u[slips], strict=True)]
     np.testing.assert_allclose(P_F[slips], expected, atol=1e-11)
+
+
+def test_sets_of_ones_own_that_make_no_sense_are_refused():
+    @sets.pytree
+    class Nameless(sets.FrictionSet):
+        radius: Any
+        d = 2
+
+    @sets.pytree
+    class Flat(sets.FrictionSet):
+        mu: Any
+        d = 2
+
+        def axes(self, n, dtype):
+            return jnp.eye(2, dtype=dtype)
+
+    @sets.pytree
+    class Inverted(sets.FrictionSet):
+        mu: Any
+        d = 2
+
+        def size(self, n, dtype):
+            return sets.broadcast(-self.mu, n, dtype)
+
+    with pytest.raises(TypeError, match=r"Nameless: a set of friction must say coefficients.*it has no mu"):
+        NewtonImpact(friction=Nameless(0.3))
+    with pytest.raises(ValueError, match=re.escape("Flat.axes must return shape (1, 2, 2) for n = 1 contacts, got (2, 2)")):
+        jaxnsd.check(Particle(NewtonImpact(friction=Flat(0.3))), Moreau(), *THROWN, 1.0, 0.1)
+    # A negative radius pushed the body, with SUCCESS.
+    sol = simulate(Particle(NewtonImpact(friction=Inverted(0.3))), Moreau(), *THROWN, 0.2, 2e-3)
+    assert np.all(sol.outcome == Outcome.INVALID_PARAMETER)

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from . import problem as law
 
@@ -15,6 +16,20 @@ class Result(NamedTuple):
     error: object  # largest entry of the natural map over its bound: converged where <= 1
     residual: object  # largest entry of the natural map, in units of percussion
     contact: object  # contact with the largest entry where the problem was not solved, else -1
+
+
+def settings(solver, at_least):
+    """Check the tolerance of a solver, and that its bounds are whole numbers, ``at_least`` so large."""
+    name, tolerance = type(solver).__name__, solver.tolerance
+    if tolerance is not None and (isinstance(tolerance, (bool, str)) or np.ndim(tolerance) or not 0 < tolerance < 1):
+        raise ValueError(f"{name}: tolerance must lie between 0 and 1, got {tolerance!r}")
+    for field, least in at_least.items():
+        value = getattr(solver, field)
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise ValueError(f"{name}: {field} must be a whole number, got {value!r}")
+        if value < least:
+            must = f"be at least {least}" if least else "not be negative"
+            raise ValueError(f"{name}: {field} must {must}, got {value!r}")
 
 
 class AbstractContactSolver:

@@ -26,7 +26,7 @@ from .. import linalg, thresholds
 from ..newton import iterate
 from ..prox import prox_ball
 from . import cones
-from .abstract import AbstractContactSolver, Result
+from .abstract import AbstractContactSolver, Result, settings
 from .operators import Dense, internal, per_contact
 
 #: Friction coefficients, in units of the contact's own scales, below which the path is followed without friction: Newton's method adds it.
@@ -331,6 +331,9 @@ class InteriorPoint(AbstractContactSolver):
     max_iterations: int = 10
     max_attempts: int = 12
     max_outer: int = 20
+
+    def __post_init__(self):
+        settings(self, at_least={"max_iterations": 1, "max_outer": 1, "max_attempts": 0})
 
     def solve(self, problem, guess, *, refine=False):
         """`Result` of a `Problem` of JAX arrays."""

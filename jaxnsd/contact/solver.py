@@ -13,7 +13,7 @@ from .. import linalg, thresholds
 from ..linalg import absolute, divide, minimum, multiply, where
 from ..newton import iterate
 from . import enumeration
-from .abstract import AbstractContactSolver, Result
+from .abstract import AbstractContactSolver, Result, settings
 from .gauss_seidel import gauss_seidel_sweep
 from .interior import InteriorPoint
 from .lemke import complete, size, widest
@@ -163,13 +163,7 @@ class SemismoothNewton(AbstractContactSolver):
     general: ClassVar[bool] = True
 
     def __post_init__(self):
-        if self.tolerance is not None and not 0 < self.tolerance < 1:
-            raise ValueError(f"SemismoothNewton: tolerance must lie between 0 and 1, got {self.tolerance!r}")
-        for name in ("max_iterations", "max_outer"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"SemismoothNewton: {name} must be at least 1, got {getattr(self, name)!r}")
-        if self.max_rescues < 0:
-            raise ValueError(f"SemismoothNewton: max_rescues must not be negative, got {self.max_rescues!r}")
+        settings(self, at_least={"max_iterations": 1, "max_outer": 1, "max_rescues": 0})
 
     def interior(self):
         """The solver of large problems."""
