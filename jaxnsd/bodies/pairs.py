@@ -76,6 +76,19 @@ def rim(plane, shape, place):
     return shape.x + side * shape.size[:, 1:2] * axis + shape.size[:, :1] * arm
 
 
+def on_rim(plane, shape, place):
+    """`Touch` of a plane and a point of a rim. Those of the body are there while the cylinder stands: under a wheel they would be bumps."""
+    touch = of_plane(plane, rim(plane, shape, place), jnp.zeros_like(shape.size[:, 0]))
+    if place[1] is None:
+        return touch
+    stands = jnp.abs(dot(plane.R[:, :, 2], shape.R[:, :, 2])) > np.cos(STANDS)
+    far = boxes.FAR * jnp.max(shape.size, axis=1)
+    return Touch(jnp.where(stands, touch.gap, far), *(jnp.where(stands[:, None], x, 0.0) for x in touch[1:]))
+
+
+#: Largest angle between the axis of a cylinder and the normal of a plane at which it stands, or is about to, in rad: where it falls on its
+#: end the lowest point goes around too fast for a step to follow.
+STANDS = np.pi / 4
 #: Lower and upper rim: the lowest point of each, on which a cylinder rolls, and three points of the body, on which it stands.
 RIMS = tuple((side, angle) for side in (-1.0, 1.0) for angle in (None, np.pi / 3, np.pi, -np.pi / 3))
 
@@ -282,7 +295,7 @@ def _segments(a, b):
 
 
 _KERNELS = {
-    "rims": lambda a, b: [of_plane(a, rim(a, b, place), jnp.zeros_like(a.size[:, 0])) for place in RIMS],
+    "rims": lambda a, b: [on_rim(a, b, place) for place in RIMS],
     "ellipsoid": lambda a, b: of_plane(a, lowest_of_ellipsoid(a, b), jnp.zeros_like(a.size[:, 0])),
     "segments": _segments,
     "ball and box": lambda a, b: ball_on_box(a.x, a.size[:, 0], b),
