@@ -196,6 +196,14 @@ def test_pairs_and_materials_are_mujocos(everything):
     assert_allclose(system.initial_state()[0], model.qpos0, atol=1e-15)
 
 
+def test_what_is_no_word_of_urdf_is_named():
+    """MuJoCo reads neither transmissions nor what simulators add."""
+    more = '<transmission name="gears"><joint name="swing"/></transmission><gazebo reference="foot"><mu1>0.4</mu1></gazebo></robot>'
+    with pytest.warns(UserWarning, match="<transmission>: 'gears'; <gazebo>: 'foot'"):
+        system = bodies.from_urdf(URDF.replace("</robot>", more))
+    assert system.left_out == ("<transmission>: 'gears'", "<gazebo>: 'foot'")
+
+
 @pytest.mark.parametrize("floating", [False, True])
 def test_urdf(floating):
     """Fixed, a leg on a wall; floating, with seven more coordinates: M and h are MuJoCo's."""
