@@ -378,6 +378,15 @@ def test_loops_in_a_plane_that_is_turned_in_space():
         bodies.assemble([crank, coupler, dataclasses.replace(follower, position=(0.6, 0, 0.1))], loops=loop)
 
 
+def test_weld_is_open_by_the_angle_that_is_left():
+    """2 sin(angle / 2) about the axis; after half a turn a body is not where it is welded."""
+    system = bodies.assemble([Body("a", 1.0, (1.0, 1, 1))], loops=bodies.Weld("world", "a", (0, 0, 0), (1.0, 0, 0, 0)))
+    axis = unit(np.array([1.0, 2.0, -2.0]))
+    q = np.stack([[0, 0, 0, np.cos(angle / 2), *(np.sin(angle / 2) * axis)] for angle in (1e-3, 2.5, np.pi)])
+    opening = np.abs(jax.vmap(lambda q: system.constraint(0.0, q))(jnp.asarray(q)))
+    assert_allclose(opening[:, 3:], 2 * np.sin(np.array([[1e-3], [2.5], [np.pi]]) / 2) * np.abs(axis), rtol=1e-9)
+
+
 def test_neighbours_in_a_chain_do_not_touch():
     """Neither does a body touch that is joined to what is fixed to its neighbour; things that stand about are touched all the same."""
     ball = Sphere(0.1)

@@ -14,8 +14,7 @@ from little_systems import UNOPTIMIZED
 from numpy.testing import assert_allclose
 
 from jaxnsd import bodies
-from jaxnsd.bodies.assemble import quaternion_of
-from jaxnsd.bodies.rotations import of_numbers
+from jaxnsd.bodies.rotations import of_numbers, quaternion_of
 
 mujoco = pytest.importorskip("mujoco")
 

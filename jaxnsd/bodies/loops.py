@@ -7,7 +7,7 @@ import numpy as np
 
 from ..pytrees import pytree
 from .lists import pick
-from .rotations import compose, cross, dot, matrix, turn, unit
+from .rotations import compose, cross, dot, matrix, quaternion_of, turn, unit
 
 
 @pytree
@@ -55,11 +55,11 @@ def apart(system, places):
 
 
 def _turned(system, places):
-    """Half of the skew part of the rotation that is left of the welds: the rotation vector, to second order, in the frame of the world."""
+    """What is left of the rotations of the welds: 2 sin(angle / 2) times the axis in the frame of the world, not zero after half a turn."""
     first, second = (np.array(part, int) for part in zip(*system.structure.welds, strict=True))
     R = compose(pick(places.R, first), matrix(system.loops.weld_orientation))
     left = compose(pick(places.R, second), jnp.swapaxes(R, 1, 2))
-    return 0.5 * jnp.stack([left[:, 2, 1] - left[:, 1, 2], left[:, 0, 2] - left[:, 2, 0], left[:, 1, 0] - left[:, 0, 1]], axis=1)
+    return 2 * jnp.stack([quaternion_of(one)[1:] for one in left])
 
 
 def _axes(system, places, k):
