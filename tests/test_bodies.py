@@ -137,6 +137,21 @@ def test_potential_energy_by_hand():
     assert_allclose(system.pose(0.0, jnp.array([phi])).rotation[0] @ np.array([0, 0, -0.8]), bob, atol=1e-15)
 
 
+def test_a_spring_without_length_is_linear():
+    """Also where its ends meet: force and its derivative are those of the stiffness in all three directions."""
+    ball = Body("ball", 1.0, (1.0, 1.0, 1.0))
+    system = bodies.assemble([ball], springs=Spring("world", "ball", 7.0), gravity=(0, 0, 0))
+    q0, u0 = system.initial_state()
+
+    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    def derivatives(q):
+        return jax.jacfwd(lambda q: system.h(0.0, q, u0))(q), jax.hessian(lambda q: system.potential_energy(0.0, q))(q)
+
+    of_force, of_energy = derivatives(q0)
+    assert_allclose(of_force[:3, :3], -7.0 * np.eye(3), atol=1e-15)
+    assert_allclose(of_energy[:3, :3], 7.0 * np.eye(3), atol=1e-15)
+
+
 def test_inertia_of_solids():
     """Moments of the solids by integration over random points in them; two shapes together by Steiner's theorem."""
     rng = np.random.default_rng(1)
@@ -383,7 +398,7 @@ def test_weld_is_open_by_the_angle_that_is_left():
     system = bodies.assemble([Body("a", 1.0, (1.0, 1, 1))], loops=bodies.Weld("world", "a", (0, 0, 0), (1.0, 0, 0, 0)))
     axis = unit(np.array([1.0, 2.0, -2.0]))
     q = np.stack([[0, 0, 0, np.cos(angle / 2), *(np.sin(angle / 2) * axis)] for angle in (1e-3, 2.5, np.pi)])
-    opening = np.abs(jax.vmap(lambda q: system.constraint(0.0, q))(jnp.asarray(q)))
+    opening = np.abs(jax.jit(jax.vmap(lambda q: system.constraint(0.0, q)), compiler_options=UNOPTIMIZED)(jnp.asarray(q)))
     assert_allclose(opening[:, 3:], 2 * np.sin(np.array([[1e-3], [2.5], [np.pi]]) / 2) * np.abs(axis), rtol=1e-9)
 
 
