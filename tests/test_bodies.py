@@ -137,6 +137,21 @@ def test_potential_energy_by_hand():
     assert_allclose(system.pose(0.0, jnp.array([phi])).rotation[0] @ np.array([0, 0, -0.8]), bob, atol=1e-15)
 
 
+def test_a_spring_without_length_is_linear():
+    """Also where its ends meet: force and its derivative are those of the stiffness in all three directions."""
+    ball = Body("ball", 1.0, (1.0, 1.0, 1.0))
+    system = bodies.assemble([ball], springs=Spring("world", "ball", 7.0), gravity=(0, 0, 0))
+    q0, u0 = system.initial_state()
+
+    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    def derivatives(q):
+        return jax.jacfwd(lambda q: system.h(0.0, q, u0))(q), jax.hessian(lambda q: system.potential_energy(0.0, q))(q)
+
+    of_force, of_energy = derivatives(q0)
+    assert_allclose(of_force[:3, :3], -7.0 * np.eye(3), atol=1e-15)
+    assert_allclose(of_energy[:3, :3], 7.0 * np.eye(3), atol=1e-15)
+
+
 def test_inertia_of_solids():
     """Moments of the solids by integration over random points in them; two shapes together by Steiner's theorem."""
     rng = np.random.default_rng(1)
@@ -344,6 +359,62 @@ def test_four_bar_linkage():
     assert np.max(np.abs(W(sol.q[-1]).T @ sol.u[-1])) < 1e-12
 
 
+@pytest.mark.slow
+def test_loops_in_a_plane_that_is_turned_in_space():
+    """A four-bar linkage, turned anyhow and on a body that is free: two rows, which say as much as those of plane="xy"."""
+    hinge, turned = Revolute((0.0, 0, 1.0)), Rotation.from_euler("xyz", (0.4, -0.7, 0.3))
+    rod = {"mass": 1.0, "inertia": (0.01, 0.01, 0.01), "joints": hinge}
+    crank, coupler = Body("crank", **rod), Body("coupler", **rod, parent="crank", position=(0.2, 0, 0))
+    follower = Body("follower", **rod, position=(0.6, 0, 0))
+    loop = Connect("coupler", "follower", (0.5, 0, 0), (0.4, 0, 0))
+    flat = bodies.assemble([crank, coupler, follower], loops=loop, plane="xy")
+    base = Body("base", 2.0, (1.0, 1.0, 1.0))
+    p = tuple(turned.as_quat(scalar_first=True))
+    on_base = {"parent": "base", "orientation": p}
+    spatial = bodies.assemble(
+        [
+            base,
+            dataclasses.replace(crank, **on_base),
+            coupler,
+            dataclasses.replace(follower, **on_base, position=tuple(turned.apply(follower.position))),
+        ],
+        loops=loop,
+    )
+    q = jnp.array([0.3, -0.8, 1.1])
+    pose = jnp.concatenate([jnp.array([1.0, 2.0, 3.0]), jnp.asarray(unit(np.array([0.5, -0.1, 0.7, 0.2]))), q])
+    look = jax.jit(lambda s, q, u: (s.constraint(0.0, q), s.W_g(0.0, q, u)), compiler_options=UNOPTIMIZED)
+    (opening, W), (wanted, W_flat) = look(spatial, pose, jnp.zeros(9)), look(flat, q, jnp.zeros(3))
+    assert_allclose(np.linalg.norm(opening), np.linalg.norm(wanted), rtol=1e-13)
+    # The base carries the loop: it does not open it. Axes in the plane may be turned.
+    assert_allclose(W[:6], 0.0, atol=1e-13)
+    assert_allclose(W[6:] @ opening, W_flat @ wanted, atol=1e-13)
+    assert_allclose(W[6:] @ W[6:].T, W_flat @ W_flat.T, atol=1e-13)
+    with pytest.raises(ValueError, match=r"'coupler' and 'follower' must meet, got them 0\.1 m apart"):
+        bodies.assemble([crank, coupler, dataclasses.replace(follower, position=(0.6, 0, 0.1))], loops=loop)
+
+
+def test_weld_is_open_by_the_angle_that_is_left():
+    """2 sin(angle / 2) about the axis; after half a turn a body is not where it is welded."""
+    system = bodies.assemble([Body("a", 1.0, (1.0, 1, 1))], loops=bodies.Weld("world", "a", (0, 0, 0), (1.0, 0, 0, 0)))
+    axis = unit(np.array([1.0, 2.0, -2.0]))
+    q = np.stack([[0, 0, 0, np.cos(angle / 2), *(np.sin(angle / 2) * axis)] for angle in (1e-3, 2.5, np.pi)])
+    opening = np.abs(jax.jit(jax.vmap(lambda q: system.constraint(0.0, q)), compiler_options=UNOPTIMIZED)(jnp.asarray(q)))
+    assert_allclose(opening[:, 3:], 2 * np.sin(np.array([[1e-3], [2.5], [np.pi]]) / 2) * np.abs(axis), rtol=1e-9)
+
+
+def test_neighbours_in_a_chain_do_not_touch():
+    """Neither does a body touch that is joined to what is fixed to its neighbour; things that stand about are touched all the same."""
+    ball = Sphere(0.1)
+    chain = [
+        Body("arm", 1.0, joints=Revolute(), shapes=ball),
+        Body("flange", 1.0, joints=(), parent="arm", shapes=ball),
+        Body("hand", 1.0, joints=Revolute(), parent="flange", shapes=ball),
+        Body("table", joints=(), shapes=Box((1.0, 1.0, 1.0)), position=(5.0, 0, 0)),
+    ]
+    found = {frozenset((contact.first, contact.second)) for contact in bodies.assemble(chain).contacts}
+    assert found == {frozenset(("table_box", f"{name}_sphere")) for name in ("arm", "flange", "hand")}
+
+
 def test_motors_and_controls():
     """Torque motor, position and velocity servo with a gear, limits of control and force; controls as numbers, rows and a function."""
     rod = {"mass": 1.0, "inertia": (1.0, 1.0, 1.0)}
@@ -449,6 +520,15 @@ WRONG = {
     "no points": (ValueError, "'x_points' must have points", lambda: [Body("x", 1.0, (1.0, 1, 1), shapes=Points(()))]),
     "axis": (ValueError, "axis of the joint 'x' must not be zero", lambda: [Body("x", 1.0, (1.0, 1, 1), joints=Revolute((0.0, 0, 0)))]),
     "limits": (ValueError, r"limits of 'x' must be \(lower", lambda: [Body("x", 1.0, (1.0, 1, 1), joints=Revolute(limits=(1.0, -1.0)))]),
+    "infinite mass": (ValueError, "mass must be finite", lambda: [Body("x", np.inf, (1.0, 1, 1))]),
+    "infinite inertia": (ValueError, "inertia must be finite", lambda: [Body("x", 1.0, (np.inf, 1, 1))]),
+    "several masses": (ValueError, "a number must have no axes", lambda: [Body("x", np.ones(2), (1.0, 1, 1))]),
+    "armature": (ValueError, "armature of the joint 'x' must not", lambda: [Body("x", 1.0, (1.0, 1, 1), joints=Revolute(armature=-1.0))]),
+    "driven": (
+        ValueError,
+        "is prescribed must have no limits.* 'x'",
+        lambda: [Body("x", 1.0, (1.0, 1, 1), joints=Revolute(motion=lambda t: t, limits=(0.0, 1.0)))],
+    ),
     "nothing moves": (ValueError, "at least one body must have a joint", lambda: [dataclasses.replace(BALL, joints=())]),
     "vector": (ValueError, "vector must have 3 numbers", lambda: [dataclasses.replace(BALL, position=(0.0, 1.0))]),
 }
@@ -461,8 +541,18 @@ def test_wrong_bodies_are_refused(name):
         bodies.assemble(parts())
 
 
+FLOOR = Plane(name="f", position=(0, 0, -5.0))
 OPTIONS = {
     "contacts": (ValueError, '"all", "world" or pairs', {"contacts": "none of them"}),
+    "friction": (
+        ValueError,
+        "mu of 'f' and 'egg_ellipsoid' must not be negative",
+        {"world": FLOOR, "contacts": [Pair("f", "egg", mu=-0.1)]},
+    ),
+    "restitution": (ValueError, r"e_N of .* must lie in \[0, 1\], got 1.5", {"world": FLOOR, "contacts": [Pair("f", "egg")], "e_N": 1.5}),
+    "with itself": (ValueError, "must move against each other", {"contacts": [Pair("ball", "ball")]}),
+    "given twice": (ValueError, "must be given once", {"world": FLOOR, "contacts": [Pair("f", "ball"), Pair("ball", "f")]}),
+    "out of the plane": (ValueError, "must be parallel to it, got the free joint 'ball'", {"plane": "xy"}),
     "unknown pair": (KeyError, "did you mean 'ball'", {"contacts": [Pair("bal", "world")]}),
     "kinds": (ValueError, "must be of kinds between which there is a gap", {"contacts": [Pair("egg", "ball")]}),
     "control": (ValueError, r"control must have shape \(1,\), one number for each motor \(rod\)", {"control": [1.0, 2.0]}),

@@ -11,13 +11,13 @@ from scipy.integrate import solve_ivp
 from scipy.spatial.transform import Rotation
 
 import jaxnsd
-from jaxnsd import GeneralizedAlpha, Lobatto, LocatedImpacts, Moreau, MoreauJean, SymmetricMoreau, bodies, simulate
+from jaxnsd import Lobatto, LocatedImpacts, Moreau, MoreauJean, SymmetricMoreau, bodies, simulate
 from jaxnsd.bodies import Body, Box, Capsule, Pair, Plane, Points, Revolute, Sphere
 from jaxnsd.models import SCENES, Cube, DoublePendulum, tippe_top
 
 G = 9.81
-#: The inertia of a free body depends on where it is, unless its frame is at the centre of mass.
-SCHEMES = [Moreau(), SymmetricMoreau(), MoreauJean(midpoint_mass=True), GeneralizedAlpha(), Lobatto(2)]
+#: Those that take quasi-velocities. The inertia of a free body depends on where it is, unless its frame is at the centre of mass.
+SCHEMES = [Moreau(), SymmetricMoreau(), MoreauJean(midpoint_mass=True), Lobatto(2)]
 
 
 def run(system, scheme, q0, u0, n_steps, dt):
@@ -50,6 +50,23 @@ def test_ball_on_a_slope_and_thrown_with_slip():
     assert_allclose(sol.u[:, 0], np.maximum(1.0 - 0.1 * G * sol.t, 5 / 7), atol=0.1 * G * dt)
     assert_allclose(sol.u[sol.t > rolls + dt, 0], 5 / 7, atol=1e-9)
     assert_allclose(sol.u[sol.t > rolls + dt, 4], 50 / 7, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_wheel_rolls_on_and_disc_settles():
+    """A wheel rolls without slip at its speed, whatever point of it is below; a disc that falls on its side lies still on its end."""
+    wheel = bodies.Cylinder(0.1, 0.04)
+    system = bodies.assemble([Body("wheel", 1.0, shapes=wheel, position=(0, 0, 0.1))], Plane(name="floor"), mu=0.5)
+    upright = Rotation.from_euler("x", 0.5 * np.pi)
+    q0 = jnp.array([0, 0, 0.1, *upright.as_quat(scalar_first=True)])
+    # Twenty turns a revolution of the world's y, at 2 m/s.
+    sol = run(system, Moreau(), q0, np.array([2.0, 0, 0, *upright.inv().apply([0, 20.0, 0])]), 2000, 1e-3)
+    assert_allclose(sol.u[:, 0], 2.0, atol=1e-6)
+    assert_allclose(sol.q[:, 2], 0.1, atol=1e-6)
+    tilted = Rotation.from_euler("x", 0.3).as_quat(scalar_first=True)
+    sol = run(system, Moreau(), [0, 0, 0.12, *tilted], np.array([0.2, 0, 0, 0, 0, 1.0]), 2000, 1e-3)
+    assert_allclose(sol.u[-1], 0.0, atol=1e-9)
+    assert_allclose(sol.q[-1, 2], 0.02, atol=1e-3)
 
 
 # --------------------------------------------------------------------------------------------------------------- free bodies
@@ -95,7 +112,7 @@ def test_symmetric_top_precesses():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
-    [SCHEMES[1], *(pytest.param(SCHEMES[k], marks=pytest.mark.long) for k in (0, 2, 3, 4))],
+    [SCHEMES[1], *(pytest.param(SCHEMES[k], marks=pytest.mark.long) for k in (0, 2, 3))],
     ids=lambda scheme: scheme.name,
 )
 def test_free_asymmetric_body(scheme):

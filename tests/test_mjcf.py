@@ -14,8 +14,7 @@ from little_systems import UNOPTIMIZED
 from numpy.testing import assert_allclose
 
 from jaxnsd import bodies
-from jaxnsd.bodies.assemble import quaternion_of
-from jaxnsd.bodies.rotations import of_numbers
+from jaxnsd.bodies.rotations import of_numbers, quaternion_of
 
 mujoco = pytest.importorskip("mujoco")
 
@@ -194,6 +193,14 @@ def test_pairs_and_materials_are_mujocos(everything):
     assert system.joint_names == ("root", "hip", "knee", "stretch", "shoulder", "rail", "pivot")
     assert system.motor_names == ("torque", "servo", "brake", "mixed")
     assert_allclose(system.initial_state()[0], model.qpos0, atol=1e-15)
+
+
+def test_what_is_no_word_of_urdf_is_named():
+    """MuJoCo reads neither transmissions nor what simulators add."""
+    more = '<transmission name="gears"><joint name="swing"/></transmission><gazebo reference="foot"><mu1>0.4</mu1></gazebo></robot>'
+    with pytest.warns(UserWarning, match="<transmission>: 'gears'; <gazebo>: 'foot'"):
+        system = bodies.from_urdf(URDF.replace("</robot>", more))
+    assert system.left_out == ("<transmission>: 'gears'", "<gazebo>: 'foot'")
 
 
 @pytest.mark.parametrize("floating", [False, True])

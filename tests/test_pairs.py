@@ -170,6 +170,32 @@ def test_balls_inside_boxes_are_as_deep_as_the_nearest_side(scene):
     assert_allclose(gap, -0.05 - 0.25, atol=1e-14)
 
 
+def test_a_capsule_lies_on_a_box_where_the_box_ends():
+    """Parallel to a side and beyond its edge: of its points the end and the one over the edge touch, at any turn about the vertical; one
+    whose axis is inside has the gap velocity of its points, too.
+    """
+    pill = Body("pill", 1.0, shapes=Capsule(0.1, 0.6))
+    system = bodies.assemble([pill], Box((0.4, 2.0, 0.2)), contacts=[Pair("pill", "world")])
+    lying = Rotation.from_euler("y", 0.5 * np.pi)
+    q = []
+    for angle, x, z in ((0.0, 0.15, 0.2), (0.3, 0.15, 0.2), (0.0, 0.0, 0.2), (0.3, 0.1, 0.05)):
+        q.append([x, 0.0, z, *(Rotation.from_euler("z", angle) * lying).as_quat(scalar_first=True)])
+    u = np.random.default_rng(2).standard_normal((4, 6))
+
+    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @jax.vmap
+    def evaluate(q, u):
+        rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]
+        return system.touches(0.0, q), rate, system.gap_velocity(0.0, q, u)
+
+    touch, rate, velocity = evaluate(jnp.asarray(q), jnp.asarray(u))
+    assert_allclose(velocity, rate, atol=1e-12)
+    # One end is on the box in the first two, none in the third, which lies across it.
+    assert_allclose(np.sort(touch.gap[:2], axis=1)[:, :2], 0.0, atol=1e-15)
+    assert_allclose(touch.gap[:3, 2], 0.0, atol=1e-15)
+    assert_allclose(touch.second[:3, 2], [[0.2, 0.0, 0.1], [0.2, 0.05 * np.tan(0.3), 0.1], [0.0, 0.0, 0.1]], atol=1e-14)
+
+
 def test_velocities_are_those_of_the_material_points(scene):
     """Gap velocities are the derivative of the gap, and that of the two points along the normal; slip is their velocity across it."""
     system, q, u, (touch, rate, gap_velocity, slip, W_N, W_F, tangents), _ = scene

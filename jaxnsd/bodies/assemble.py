@@ -10,16 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..laws import ImpactLaw, NewtonImpact
-from . import forces, pairs, parts
+from . import forces, loops, pairs, parts
 from .lists import pick
-from .loops import Loops
 from .multibody import Multibody
 from .parts import Body, Connect, Couple, Motor, Pair, Shape, Spring, Weld, several
-from .rotations import IDENTITY, compose, matrix, turn_back
+from .rotations import IDENTITY, compose, matrix, quaternion_of, turn_back
 from .structure import SIZES, JointOf, ShapeOf, Structure, find
 
 #: Cosine below which directions count as perpendicular.
 FLAT = 1e-5
+
+#: Points of a loop may be apart across its plane by this part of the size of the system: what was typed with so many digits.
+TYPED = 1e-6
 
 #: A moment of inertia may exceed the sum of the two others by this part: what was typed, or computed in single precision.
 TRIANGLE = 1e-6
@@ -113,6 +115,8 @@ def assemble(
         return j
 
     limited = [j for j, joint in enumerate(joint_parts) if _limits(joint) is not None]
+    if driven := [joints[j].name for j in limited if joints[j].prescribed]:
+        raise ValueError(f"assemble: a joint whose motion is prescribed must have no limits, which nothing could hold, got {driven[0]!r}")
     has = set()
     if any(_there(joint.stiffness) for joint in joint_parts):
         has.add("stiffness")
@@ -143,7 +147,7 @@ def assemble(
     n_m = len(motors)
     made = Multibody(
         structure,
-        gravity=_vector(gravity, 3),
+        gravity=jnp.asarray(_vector(gravity, 3)),
         mass=_stack([body.mass for body in bodies]),
         center=_stack([body.center for body in bodies], 3),
         inertia=_together([_tensor(body.inertia) for body in bodies], (3, 3)),
@@ -181,7 +185,8 @@ def assemble(
         law=law,
     )
     _check(made)
-    return _closed(_flattened(made), connects, welds)
+    _check_materials(made)
+    return _in_planes(_closed(_flattened(made), connects, welds))
 
 
 # --------------------------------------------------------------------------------------------------------------- numbers
@@ -190,6 +195,13 @@ def _number(x):
     if isinstance(x, jax.Array):
         return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
     return np.asarray(x, float)
+
+
+def _scalar(x):
+    x = _number(x)
+    if x.shape:
+        raise ValueError(f"assemble: a number must have no axes, got shape {x.shape}: {x!r}")
+    return x
 
 
 def _together(values, shape):
@@ -210,7 +222,7 @@ def _vector(x, n):
 
 def _stack(values, n=None):
     """An array (k,) of numbers, or (k, n) of vectors."""
-    return _together([_number(x) if n is None else _vector(x, n) for x in values], () if n is None else (n,))
+    return _together([_scalar(x) if n is None else _vector(x, n) for x in values], () if n is None else (n,))
 
 
 def _joined(values):
@@ -362,6 +374,12 @@ def _pairs(structure, contacts, exclude, shape_parts, otherwise):
         if contacts not in ("all", "world"):
             raise ValueError(f'assemble: contacts must be "all", "world" or pairs, got {contacts!r}')
         parents = (0, *structure.parents)
+        # What is fixed to a body that moves counts as a part of it.
+        whole = [next(b for b, moved in enumerate(layout.moves) if np.array_equal(moved, own)) for own in layout.moves]
+
+        def hangs_on(one, two):
+            return parents[one] == two or (whole[two] and whole[parents[whole[one]]] == whole[two])
+
         left_out = {frozenset(find("body", name, body_names) for name in pair) for pair in exclude}
         moves = layout.moves.any(axis=1)
         found = []
@@ -370,7 +388,7 @@ def _pairs(structure, contacts, exclude, shape_parts, otherwise):
                 second = shapes[b]
                 one, two = first.body, second.body
                 fixed = not moves[one], not moves[two]
-                joined = 0 not in (one, two) and (parents[one] == two or parents[two] == one)
+                joined = 0 not in (one, two) and (hangs_on(one, two) or hangs_on(two, one))
                 still = np.array_equal(layout.moves[one], layout.moves[two])
                 if one == two or still or joined or frozenset((one, two)) in left_out or (contacts == "world" and not any(fixed)):
                     continue
@@ -386,6 +404,7 @@ def _pairs(structure, contacts, exclude, shape_parts, otherwise):
                 own = [s for s, shape in enumerate(shapes) if body_names[shape.body] == name]
                 sides.append([names.index(name)] if name in names else own or [find("shape or body", name, names + body_names)])
             found += [(a, b, pair) for a in sides[0] for b in sides[1]]
+        _check_pairs([(a, b) for a, b, _ in found], names, [layout.moves[shape.body] for shape in shapes])
     chosen, materials = [], []
     for a, b, pair in found:
         if pairs.kernel(structure, (a, b)) is None:
@@ -404,6 +423,16 @@ def _pairs(structure, contacts, exclude, shape_parts, otherwise):
     return chosen, materials
 
 
+def _check_pairs(found, names, moves):
+    known = set()
+    for a, b in found:
+        if np.array_equal(moves[a], moves[b]):
+            raise ValueError(f"assemble: shapes of a pair must move against each other, got {names[a]!r} and {names[b]!r}, which do not")
+        if frozenset((a, b)) in known:
+            raise ValueError(f"assemble: a pair must be given once, got {names[a]!r} and {names[b]!r} more than once")
+        known.add(frozenset((a, b)))
+
+
 def _material(of_pair, of_shapes, otherwise):
     """What the pair says; else the geometric mean of what its shapes say, or what one of them says; else the default."""
     if of_pair is not None:
@@ -420,7 +449,7 @@ def _material(of_pair, of_shapes, otherwise):
 # ----------------------------------------------------------------------------------------------------------------- loops
 def _loops(connects, welds, couples):
     none = parts.ZERO
-    return Loops(
+    return loops.Loops(
         _stack([x.position for x in connects], 3),
         _stack([none if x.second_position is None else x.second_position for x in connects], 3),
         _stack([none if x.position is None else x.position for x in welds], 3),
@@ -434,27 +463,85 @@ def _padded(polynomial):
     return [*polynomial, *[0.0] * (5 - len(polynomial))]
 
 
-def _flattened(system):
-    """The system with what boxes have across a plane of motion: an axis of their own, of which the corners are in pairs, or all eight."""
-    structure = system.structure
-    boxes = [s for s, shape in enumerate(structure.shapes) if shape.kind == "box"]
-    if structure.plane is None or not boxes:
-        return system
-    # Where things are does not matter, only how they are turned: lengths may be traced, and turns in a plane keep what lies across it.
+def _turns(system):
+    """``(rotations of the shapes, Places)`` at the reference with all lengths zero; None: they are traced.
+
+    How things are turned does not depend on where they are: lengths may be traced.
+    """
     nowhere = {name: jnp.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
     with jax.ensure_compile_time_eval():
         still = dataclasses.replace(system, **nowhere)
-        R = compose(
-            pick(still.places(0.0, still.initial_state()[0]).R, [structure.shapes[s].body for s in boxes]),
-            matrix(pick(system.shape_orientation, boxes)),
-        )
-    if isinstance(R, jax.core.Tracer):
+        places = still.places(0.0, still.initial_state()[0])
+        R = compose(pick(places.R, [shape.body for shape in system.structure.shapes]), matrix(system.shape_orientation))
+    return None if any(isinstance(x, jax.core.Tracer) for x in (R, *places)) else (np.asarray(R), jax.tree.map(np.asarray, places))
+
+
+def _flattened(system):
+    """The system with what boxes have across a plane of motion: an axis of their own, of which the corners are in pairs, or all eight.
+
+    Raises ValueError for joints that move out of the plane, and planes whose normal is not in it; turns in it keep what lies across.
+    """
+    structure, layout = system.structure, system._layout
+    if structure.plane is None or (found := _turns(system)) is None:
         return system
+    (R, places), axis, name = found, structure.plane, ("yz", "xz", "xy")[structure.plane]
+    for j, joint in enumerate(structure.joints):
+        w, v = np.abs(places.w[layout.u_at[j]]), np.abs(places.v[layout.u_at[j]])
+        if joint.kind in ("free", "ball") or abs(w[axis] - (joint.kind == "hinge")) > FLAT or v[axis] > FLAT:
+            raise ValueError(f'assemble: with plane="{name}" all motion must be parallel to it, got the {joint.kind} joint {joint.name!r}')
     shapes = list(structure.shapes)
-    for s, row in zip(boxes, np.abs(np.asarray(R))[:, structure.plane], strict=True):
-        if np.sort(row)[1] < FLAT:
+    for s, row in enumerate(np.abs(R)[:, axis]):
+        if shapes[s].kind == "plane" and row[2] > FLAT and any(s in pair for pair in structure.pairs):
+            raise ValueError(f'assemble: with plane="{name}" normals must be in it, got the plane {shapes[s].name!r}')
+        if shapes[s].kind == "box" and np.sort(row)[1] < FLAT:
             shapes[s] = shapes[s]._replace(across=int(np.argmax(row)))
     return dataclasses.replace(system, structure=dataclasses.replace(structure, shapes=tuple(shapes)))
+
+
+def _in_planes(system):
+    """The system with the plane of every loop whose joints are parallel hinges, and sliders across them, wherever it is turned.
+
+    Across it nothing in the loop moves: the row of a constraint that says so would depend on the others.
+    """
+    structure, layout = system.structure, system._layout
+    closed = (*structure.connects, *structure.welds)
+    if structure.plane is not None or not closed or (found := _turns(system)) is None:
+        return system
+    _, places = found
+    across = []
+    for a, b in closed:
+        # What moves between the two bodies and the last one that carries both.
+        moving = np.flatnonzero(layout.moves[a] ^ layout.moves[b])
+        kinds = [structure.joints[j].kind for j in layout.joint_of_dof[moving]]
+        across.append(None)
+        if "hinge" not in kinds or not {"hinge", "slide"}.issuperset(kinds):
+            continue
+        hinge = moving[kinds.index("hinge")]
+        turning, sliding = (np.abs(x[moving] @ places.w[hinge]) for x in (places.w, places.v))
+        if np.all(np.abs(turning - [kind == "hinge" for kind in kinds]) < FLAT) and np.all(sliding < FLAT):
+            carrier = next(c for c, moved in enumerate(layout.moves) if np.array_equal(moved, layout.moves[a] & layout.moves[b]))
+            across[-1] = int(hinge), carrier, int(np.argmin(np.abs(places.w[hinge] @ places.R[carrier])))
+    system = dataclasses.replace(system, structure=dataclasses.replace(structure, across=tuple(across)))
+    _check_planes(system)
+    return system
+
+
+def _check_planes(system):
+    """Raise ValueError for points of a loop in a plane that are apart across it: nothing can bring them together."""
+    structure = system.structure
+    with jax.ensure_compile_time_eval():
+        places = system.places(0.0, system.initial_state()[0])
+        gaps = loops.apart(system, places)
+    if any(isinstance(x, jax.core.Tracer) for x in (places.w, gaps)):
+        return
+    size = np.abs(np.asarray(places.x)).max() + np.abs(np.asarray(gaps)).max()
+    for (a, b), gap, plane in zip((*structure.connects, *structure.welds), np.asarray(gaps), structure.across, strict=True):
+        if plane is not None and abs(gap @ np.asarray(places.w[plane[0]])) > TYPED * size:
+            names = [("world", *structure.bodies)[k] for k in (a, b)]
+            raise ValueError(
+                f"assemble: the points that close the loop of {names[0]!r} and {names[1]!r} must meet, got them "
+                f"{abs(gap @ np.asarray(places.w[plane[0]])):g} m apart along the axes of its hinges, which are parallel"
+            )
 
 
 def _closed(system, connects, welds):
@@ -479,17 +566,6 @@ def _closed(system, connects, welds):
     return dataclasses.replace(system, loops=dataclasses.replace(system.loops, **new))
 
 
-def quaternion_of(R):
-    """Unit quaternion, with w >= 0, of a rotation matrix that may be traced."""
-    trace = jnp.trace(R)
-    w = jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]])
-    rest = R + R.T + jnp.diag(jnp.broadcast_to(1 - trace, (3,)))
-    # Four multiples p_k p of the quaternion: the one of the largest of w, x, y, z is of no small length, also at half a turn.
-    multiples = jnp.concatenate([jnp.concatenate([1 + trace[None], w])[None], jnp.concatenate([w[:, None], rest], axis=1)])
-    p = multiples[jnp.argmax(jnp.diagonal(multiples))]
-    return jnp.where(p[0] < 0, -p, p) / jnp.sqrt(jnp.sum(p * p))
-
-
 # ---------------------------------------------------------------------------------------------------------------- checks
 def _check(system):
     """Raise ValueError where numbers that are known make no system."""
@@ -499,11 +575,21 @@ def _check(system):
         return not isinstance(x, jax.core.Tracer)
 
     for path, leaf in jax.tree_util.tree_leaves_with_path(system):
-        if known(leaf) and isinstance(leaf, (jax.Array, np.ndarray, float)) and np.any(np.isnan(np.asarray(leaf))):
-            raise ValueError(f"assemble: {jax.tree_util.keystr(path)} must be numbers, got NaN: {np.asarray(leaf)}")
+        if not known(leaf) or not isinstance(leaf, (jax.Array, np.ndarray, float)):
+            continue
+        name = jax.tree_util.keystr(path)
+        if np.any(np.isnan(np.asarray(leaf))):
+            raise ValueError(f"assemble: {name} must be numbers, got NaN: {np.asarray(leaf)}")
+        # Where a motor has no limits they are infinite.
+        if np.any(np.isinf(np.asarray(leaf))) and not name.endswith(("control_limits", "force_limits")):
+            raise ValueError(f"assemble: {name} must be finite, got {np.asarray(leaf)}")
     if known(system.mass) and np.any(np.asarray(system.mass) < 0):
         k = int(np.argmin(np.asarray(system.mass)))
         raise ValueError(f"assemble: the mass of {structure.bodies[k]!r} must not be negative, got {float(system.mass[k]):g} kg")
+    if known(system.armature) and np.any(np.asarray(system.armature) < 0):
+        k = int(np.argmin(np.asarray(system.armature)))
+        name = structure.joints[structure.layout.joint_of_dof[k]].name
+        raise ValueError(f"assemble: the armature of the joint {name!r} must not be negative, got {float(system.armature[k]):g}")
     if known(system.inertia):
         for name, tensor in zip(structure.bodies, np.asarray(system.inertia, float), strict=True):
             _check_inertia(name, tensor)
@@ -528,6 +614,25 @@ def _check(system):
             lower, upper = np.asarray(system.limits[k])
             if not lower <= upper:
                 raise ValueError(f"assemble: limits of {structure.joints[j].name!r} must be (lower, upper), got ({lower:g}, {upper:g})")
+
+
+def _check_materials(system):
+    """Friction and restitution of the pairs and limits, as far as they are known."""
+    shapes, joints = system.structure.shapes, system.structure.joints
+    of_pairs = [f"{shapes[a].name!r} and {shapes[b].name!r}" for a, b in system.structure.pairs]
+    of_limits = [f"the limits of {joints[j].name!r}" for j in system.structure.limits]
+    for what, names, values, highest in (
+        ("mu", of_pairs, system.friction, np.inf),
+        ("e_N", of_pairs, system.restitution, 1.0),
+        ("e_F", of_pairs, system.tangential_restitution, 1.0),
+        ("limit_restitution", of_limits, system.limit_restitution, 1.0),
+    ):
+        if isinstance(values, jax.core.Tracer):
+            continue
+        for name, value in zip(names, np.asarray(values), strict=True):
+            if not 0 <= value <= highest:
+                wanted = "not be negative" if highest == np.inf else "lie in [0, 1]"
+                raise ValueError(f"assemble: {what} of {name} must {wanted}, got {value:g}")
 
 
 def _check_inertia(name, tensor):

@@ -4,6 +4,9 @@ The axis with the largest separation says which (Gottschalk et al. 1996). Is it 
 clipped against it: its corners within the face are points of a corner on a face, as are the corners of the face within the other one, and
 where two edges cross, they are points of two edges. Is it the product of two edges, those are the only ones. What is closest is a choice
 that is not differentiated; every point has the normal of its two features, so that its gap changes as its two material points move.
+
+Where boxes overlap the smallest gap is minus the depth, the shortest way out. Where they are apart it is how far they are along that axis:
+their distance where a corner is over a face or edges cross, else (a corner beside a corner or an edge) a lower bound of it.
 """
 
 import jax.numpy as jnp

@@ -70,8 +70,9 @@ def potential(system, places, q):
         stretch, stiffness = _stretch(system, q)
         V = V + 0.5 * jnp.sum(stiffness * stretch * stretch)
     if system.structure.springs:
-        apart = length(_spans(system, places)[2])
-        V = V + 0.5 * jnp.sum(system.springs.stiffness * (apart - system.springs.length) ** 2)
+        span, slack = _spans(system, places)[2], system.springs.length
+        # (d - l)^2, multiplied out: smooth in the points where l = 0, also where they meet.
+        V = V + 0.5 * jnp.sum(system.springs.stiffness * (dot(span, span) - slack * (2 * length(span) - slack)))
     return V
 
 
@@ -83,9 +84,8 @@ def of_springs(system, q, places):
         force = force - stiffness * stretch
     if system.structure.springs:
         bodies, points, span = _spans(system, places)
-        apart = length(span)
-        pull = system.springs.stiffness * (apart - system.springs.length)
-        force = force + _between(system, places, bodies, points, pull[:, None] * normalized(span, apart, up(span)))
+        slack = system.springs.length[:, None] * normalized(span, length(span), up(span))
+        force = force + _between(system, places, bodies, points, system.springs.stiffness[:, None] * (span - slack))
     return force
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..pytrees import pytree
 from .lists import pick
-from .rotations import compose, matrix, turn
+from .rotations import compose, cross, dot, matrix, quaternion_of, turn, unit
 
 
 @pytree
@@ -23,27 +23,18 @@ class Loops:
 
 
 def opening(system, t, q):
-    """What has to vanish: distances along the axes of the world in m, rotations in rad, differences of coordinates."""
+    """What has to vanish: distances along the axes of the world in m, rotations in rad, differences of coordinates.
+
+    Of a loop in a plane (`Structure.across`) distances in it, along axes that its carrier moves, and the rotation about its normal.
+    """
     structure, loops, parts = system.structure, system.loops, []
-    inside = [i for i in range(3) if i != structure.plane]
     if structure.connects or structure.welds:
         places = system.places(t, q)
-
-        def apart(pairs, point, second_point):
-            first, second = (np.array(part, int) for part in zip(*pairs, strict=True))
-            R, S = pick(places.R, first), pick(places.R, second)
-            return R, S, pick(places.x, second) + turn(S, second_point) - pick(places.x, first) - turn(R, point)
-
-        if structure.connects:
-            _, _, gap = apart(structure.connects, loops.connect, loops.second_connect)
-            parts.append(_columns(gap, inside))
+        axes = [_axes(system, places, k) for k in range(len(structure.connects) + len(structure.welds))]
+        parts += [dot(along, gap[None]) for (_, along), gap in zip(axes, apart(system, places), strict=True)]
         if structure.welds:
-            R, S, gap = apart(structure.welds, loops.weld_position, loops.weld_anchor)
-            # Half of the skew part of the rotation that is left: the rotation vector, to second order, in the frame of the world.
-            left = compose(S, jnp.swapaxes(compose(R, matrix(loops.weld_orientation)), 1, 2))
-            turned = 0.5 * jnp.stack([left[:, 2, 1] - left[:, 1, 2], left[:, 0, 2] - left[:, 2, 0], left[:, 1, 0] - left[:, 0, 1]], axis=1)
-            about = range(3) if structure.plane is None else [structure.plane]
-            parts += [_columns(gap, inside), _columns(turned, about)]
+            of_welds = zip(axes[len(structure.connects) :], _turned(system, places), strict=True)
+            parts += [dot(about, left[None]) for (about, _), left in of_welds]
     layout = system._layout
     for k, (first, second) in enumerate(structure.couples):
         y = q[layout.q_at[first]] - system.reference[first]
@@ -53,5 +44,32 @@ def opening(system, t, q):
     return jnp.concatenate(parts) if parts else jnp.zeros((0,), q.dtype)
 
 
-def _columns(x, which):
-    return jnp.stack([x[:, i] for i in which], axis=1).reshape(-1)
+def apart(system, places):
+    """From the first to the second points of the connects, then of the welds, (n + m, 3) in the frame of the world."""
+    loops = system.loops
+    first, second = (np.array(part, int) for part in zip(*system.structure.connects, *system.structure.welds, strict=True))
+    point = jnp.concatenate([loops.connect, loops.weld_position])
+    second_point = jnp.concatenate([loops.second_connect, loops.weld_anchor])
+    R, S = pick(places.R, first), pick(places.R, second)
+    return pick(places.x, second) + turn(S, second_point) - pick(places.x, first) - turn(R, point)
+
+
+def _turned(system, places):
+    """What is left of the rotations of the welds: 2 sin(angle / 2) times the axis in the frame of the world, not zero after half a turn."""
+    first, second = (np.array(part, int) for part in zip(*system.structure.welds, strict=True))
+    R = compose(pick(places.R, first), matrix(system.loops.weld_orientation))
+    left = compose(pick(places.R, second), jnp.swapaxes(R, 1, 2))
+    return 2 * jnp.stack([quaternion_of(one)[1:] for one in left])
+
+
+def _axes(system, places, k):
+    """Axes (m, 3) about which, and (l, 3) along which, the k-th of the loops is closed."""
+    structure, eye = system.structure, jnp.eye(3, dtype=places.x.dtype)
+    if structure.plane is not None:
+        return eye[structure.plane : structure.plane + 1], eye[np.array([i for i in range(3) if i != structure.plane])]
+    if not structure.across or structure.across[k] is None:
+        return eye, eye
+    hinge, carrier, axis = structure.across[k]
+    n, along = places.w[hinge], places.R[carrier, :, axis]
+    first = unit(along - dot(along, n) * n)
+    return n[None], jnp.stack([first, cross(n, first)])

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ def from_urdf(
     floating:  whether the root link is free, with the first seven coordinates; else it is fixed to the world
     floor:     whether there is a plane z = 0, to which URDF has no word
     mu:        friction coefficient of all contacts, about which URDF says nothing
-    The rest is as in `from_mjcf`. Meshes are looked for beside the file; visual geometry is not taken.
+    The rest is as in `from_mjcf`. Meshes are looked for beside the file; visual geometry is not taken, nor are the bounds of efforts and
+    velocities, which are a controller's. Links behind fixed joints become parts of the links before them. Transmissions, and whatever else
+    URDF's own words do not describe (Gazebo's, say), are named as left out.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
@@ -91,7 +94,9 @@ def from_urdf(
             spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[1, 1, 1])
         compiled = spec.compile()
     compiled.geom_friction[:, 0] = mu
-    return _Importer(mujoco, compiled, "from_urdf").system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+    importer = _Importer(mujoco, compiled, "from_urdf")
+    importer.without(model)
+    return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
 
 
 def _read(caller, model, from_string, from_file):
@@ -160,6 +165,21 @@ class _Importer:
     def leave_out(self, what):
         """Note what is not taken."""
         self.left_out.append(what)
+
+    def without(self, model):
+        """Note what of a URDF MuJoCo does not read."""
+        text = str(model)
+        root = ElementTree.fromstring(text.strip()) if text.lstrip().startswith("<") else ElementTree.parse(text).getroot()
+        found = {}
+        for element in root:
+            if element.tag not in ("link", "joint", "material", "mujoco"):
+                found.setdefault(element.tag, []).append(repr(element.get("name") or element.get("reference") or "nameless"))
+        for tag, names in found.items():
+            self.leave_out(f"<{tag}>: {_listed(names)}")
+        mimics = [repr(joint.get("name")) for joint in root.iter("joint") if joint.find("mimic") is not None]
+        # Older versions do not know the word.
+        if len(mimics) > np.sum(self.m.eq_type == int(self.mujoco.mjtEq.mjEQ_JOINT)):
+            self.leave_out(f"<mimic> of joints: {_listed(mimics)}")
 
     def off(self, *flags):
         """Whether one of these flags is disabled; no version of MuJoCo has them all."""
@@ -364,6 +384,8 @@ class _Importer:
         overrides = bool(m.opt.enableflags & int(self.mujoco.mjtEnableBit.mjENBL_OVERRIDE))
         for k in range(m.npair):
             a, b = sorted((int(m.pair_geom1[k]), int(m.pair_geom2[k])))
+            if weld[m.geom_bodyid[a]] == weld[m.geom_bodyid[b]]:
+                continue
             found[a, b] = self.of_dim(int(m.pair_dim[k]), m.pair_friction[k, 0])
             if np.any(_there(m, "pair_adhesion")[k]):
                 sticky.add((a, b))
@@ -384,8 +406,7 @@ class _Importer:
                 self.leave_out(f"adhesion between {self.geom_names[a]!r} and {self.geom_names[b]!r}")
             materials.append(float(mu))
         for kinds, names in none.items():
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            self.leave_out(f"contact of {kinds}: {', '.join(names[:3])}{more}")
+            self.leave_out(f"contact of {kinds}: {_listed(names)}")
         for g in sorted({g for pair in chosen for g in pair}):
             for attribute, what in (("geom_adhesion", "adhesion"), ("geom_surfacevel", "velocity of the surface")):
                 if np.any(_there(m, attribute)[g]):
@@ -547,6 +568,12 @@ class _Chosen:
 def _there(m, attribute):
     """What a model says of each of its parts; zeros where this version of MuJoCo knows no such thing."""
     return getattr(m, attribute, np.zeros(max(m.nv, m.njnt, m.ngeom, m.npair, m.ntendon, m.nu)))
+
+
+def _listed(names):
+    """The first three of these names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 def _order(kind):

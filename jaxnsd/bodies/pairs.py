@@ -7,6 +7,7 @@ first shape to the second, ``g = n . (c_2 - c_1)``.
 import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -76,6 +77,19 @@ def rim(plane, shape, place):
     return shape.x + side * shape.size[:, 1:2] * axis + shape.size[:, :1] * arm
 
 
+def on_rim(plane, shape, place):
+    """`Touch` of a plane and a point of a rim. Those of the body are there while the cylinder stands: under a wheel they would be bumps."""
+    touch = of_plane(plane, rim(plane, shape, place), jnp.zeros_like(shape.size[:, 0]))
+    if place[1] is None:
+        return touch
+    stands = jnp.abs(dot(plane.R[:, :, 2], shape.R[:, :, 2])) > np.cos(STANDS)
+    far = boxes.FAR * jnp.max(shape.size, axis=1)
+    return Touch(jnp.where(stands, touch.gap, far), *(jnp.where(stands[:, None], x, 0.0) for x in touch[1:]))
+
+
+#: Largest angle between the axis of a cylinder and the normal of a plane at which it stands, or is about to, in rad: where it falls on its
+#: end the lowest point goes around too fast for a step to follow.
+STANDS = np.pi / 4
 #: Lower and upper rim: the lowest point of each, on which a cylinder rolls, and three points of the body, on which it stands.
 RIMS = tuple((side, angle) for side in (-1.0, 1.0) for angle in (None, np.pi / 3, np.pi, -np.pi / 3))
 
@@ -135,27 +149,42 @@ def nearest_to_box(middle, half, box):
     """Where on segments the point nearest to a box is, in [-1, 1].
 
     The slope of the squared distance grows along the segment, piecewise linearly between the points where a side of the box is passed:
-    its zero is found exactly. Where the segment enters the box it is the middle of the part inside.
+    its zeros are found exactly. Of a part that is parallel to a side it is the end at which this side ends, since the ends of the segment
+    have rows of their own; of a part between two such ends, or inside of the box, the middle.
     """
     a, d, h = turn_back(box.R, middle - box.x), turn_back(box.R, half), box.size
-    moving = jnp.abs(d) > jnp.finfo(d.dtype).tiny
+    eps = jnp.finfo(d.dtype)
+    moving = jnp.abs(d) > eps.tiny
     passes = jnp.stack([jnp.where(moving, (sign * h - a) / jnp.where(moving, d, 1.0), 1.0) for sign in (-1.0, 1.0)], axis=1).reshape(-1, 6)
     ends = jnp.ones_like(passes[:, :1])
     nodes = jnp.concatenate([-ends, jnp.clip(passes, -1.0, 1.0), ends], axis=1)
-    y = a[:, None] + nodes[:, :, None] * d[:, None]
-    slope = dot(y - jnp.clip(y, -h[:, None], h[:, None]), jnp.broadcast_to(d[:, None], y.shape))
-    low = jnp.max(jnp.where(slope < 0, nodes, -1.0), axis=1)
-    high = jnp.min(jnp.where(slope > 0, nodes, 1.0), axis=1)
 
-    def slope_at(s):
-        y = a + s[:, None] * d
-        return dot(y - jnp.clip(y, -h, h), d)
+    def outside(s):
+        y = a[:, None] + s[:, :, None] * d[:, None]
+        return y - jnp.clip(y, -h[:, None], h[:, None])
 
-    f, g = slope_at(low), slope_at(high)
-    steep = (g - f) > 0
-    s = jnp.where(steep, low - f * (high - low) / jnp.where(steep, g - f, 1.0), 0.5 * (low + high))
-    # An end of the segment is the nearest where the slope has one sign.
-    return jnp.clip(jnp.where(f > 0, low, jnp.where(g < 0, high, s)), -1.0, 1.0)
+    def slope(s):
+        return dot(outside(s), d[:, None])
+
+    slopes, none = slope(nodes), 64 * eps.eps * (length(d) * (length(a) + length(d)))[:, None]
+    # Where the slope ends to be negative, between two nodes, and where it begins to be positive.
+    low = jnp.max(jnp.where(slopes < -none, nodes, -1.0), axis=1, keepdims=True)
+    high = jnp.min(jnp.where(slopes > none, nodes, 1.0), axis=1, keepdims=True)
+    first = _zero(slope, low, jnp.min(jnp.where(nodes > low, nodes, 1.0), axis=1, keepdims=True), none)
+    last = _zero(slope, high, jnp.max(jnp.where(nodes < high, nodes, -1.0), axis=1, keepdims=True), none)
+    center = 0.5 * (first + last)
+    inside = jnp.all(outside(center) == 0, axis=2)
+    side = jnp.where(inside | ((first > -1) == (last < 1)), center, jnp.where(first > -1, first, last))
+    # On a side it is a choice: that it moves says nothing of the distance.
+    return jnp.where(last - first > jnp.sqrt(eps.eps), jax.lax.stop_gradient(side), first)[:, 0]
+
+
+def _zero(slope, node, beyond, none):
+    """Where a slope that is not zero at a node is zero before the next one, else that one; the node itself where it is zero there."""
+    f, g = slope(node), slope(beyond)
+    there = jnp.abs(f) > none
+    zero = node - f * (beyond - node) / jnp.where(there & (jnp.abs(g - f) > 0), g - f, 1.0)
+    return jnp.where(there, jnp.where(jnp.abs(g) > none, zero, beyond), node)
 
 
 # -------------------------------------------------------------------------------------------------- balls and cylinders
@@ -282,7 +311,7 @@ def _segments(a, b):
 
 
 _KERNELS = {
-    "rims": lambda a, b: [of_plane(a, rim(a, b, place), jnp.zeros_like(a.size[:, 0])) for place in RIMS],
+    "rims": lambda a, b: [on_rim(a, b, place) for place in RIMS],
     "ellipsoid": lambda a, b: of_plane(a, lowest_of_ellipsoid(a, b), jnp.zeros_like(a.size[:, 0])),
     "segments": _segments,
     "ball and box": lambda a, b: ball_on_box(a.x, a.size[:, 0], b),

@@ -298,7 +298,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Connect:
-    """A loop, closed by a ball joint: a point of the first body stays at a point of the second one (three bilateral constraints)."""
+    """A loop, closed by a ball joint: a point of the first body stays at a point of the second one (three bilateral constraints).
+
+    Two, where all joints of the loop are parallel hinges, and sliders across them, whose directions are numbers when it is assembled.
+    """
 
     first: str
     second: str
@@ -309,7 +312,10 @@ class Connect:
 
 @dataclass(frozen=True)
 class Weld:
-    """Two bodies that do not move against each other (six bilateral constraints): position and orientation of the second in the first."""
+    """Two bodies that do not move against each other (six bilateral constraints): position and orientation of the second in the first.
+
+    Three in the plane of a loop as that of `Connect`.
+    """
 
     first: str
     second: str

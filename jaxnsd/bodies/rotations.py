@@ -79,6 +79,17 @@ def quaternion(R):
     return p / np.linalg.norm(p)
 
 
+def quaternion_of(R):
+    """Unit quaternion, with w >= 0, of a rotation matrix that may be traced."""
+    trace = jnp.trace(R)
+    w = jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]])
+    rest = R + R.T + jnp.diag(jnp.broadcast_to(1 - trace, (3,)))
+    # Four multiples p_k p of the quaternion: the one of the largest of w, x, y, z is of no small length, also at half a turn.
+    multiples = jnp.concatenate([jnp.concatenate([1 + trace[None], w])[None], jnp.concatenate([w[:, None], rest], axis=1)])
+    p = multiples[jnp.argmax(jnp.diagonal(multiples))]
+    return jnp.where(p[0] < 0, -p, p) / jnp.sqrt(jnp.sum(p * p))
+
+
 def dot(a, b):
     """Scalar products of vectors (..., k)."""
     return jnp.sum(a * b, axis=-1)

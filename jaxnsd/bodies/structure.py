@@ -71,6 +71,9 @@ class Structure:
     has: frozenset = frozenset()
     #: What a model file has that is not here.
     left_out: tuple[str, ...] = ()
+    #: Of the connects, then of the welds: the loop's plane, as (velocity of a hinge across it, body that carries the loop, the axis of this
+    #: body that is most along the plane); None: there is none, or all motion is parallel to ``plane``.
+    across: tuple[tuple[int, int, int] | None, ...] = ()
 
     def __hash__(self):
         return self._hash
@@ -159,7 +162,7 @@ class Layout:
         dofs = [range(u_at[j], u_at[j] + SIZES[joint.kind][1]) for j, joint in enumerate(joints)]
         moves = np.zeros((n_b + 1, self.n_s), bool)
         carried = np.zeros((self.n_s, self.n_s), bool)
-        self.body_of_dof = np.zeros(self.n_s, int)
+        self.body_of_dof, self.joint_of_dof = np.zeros(self.n_s, int), np.zeros(self.n_s, int)
         for b in range(1, n_b + 1):
             moves[b] = moves[structure.parents[b - 1]]
             for j in of_body[b]:
@@ -170,7 +173,7 @@ class Layout:
                     carried[dofs[j]] = moves[b]
                 if joints[j].kind == "free":
                     carried[dofs[j][3:]] = moves[b]
-                self.body_of_dof[list(dofs[j])] = b
+                self.body_of_dof[list(dofs[j])], self.joint_of_dof[list(dofs[j])] = b, j
         self.moves, self.carried = moves, carried
         #: [k, j]: velocity k moves the body of velocity j, so that their entry of the mass matrix is computed from j's composite body
         self.path = moves[self.body_of_dof].T
