@@ -544,7 +544,9 @@ def test_bad_input_is_refused(changes, error, message):
 
 
 @pytest.mark.parametrize("solver", [SemismoothNewton, jaxnsd.InteriorPoint])
-@pytest.mark.parametrize("field, value", [("tolerance", -1.0), ("tolerance", "a"), ("tolerance", jnp.ones(()) / 2), ("max_iterations", 2.5), ("max_outer", 0)])
+@pytest.mark.parametrize(
+    "field, value", [("tolerance", -1.0), ("tolerance", "a"), ("tolerance", jnp.ones(()) / 2), ("max_iterations", 2.5), ("max_outer", 0)]
+)
 def test_settings_that_make_no_sense_are_refused(solver, field, value):
     # With a negative tolerance the interior point method took nothing for a solution.
     with pytest.raises(ValueError, match=f"{solver.__name__}: {field} must"):

@@ -65,7 +65,7 @@ def landing(p):
     """
     e, mu, lift, vx, wy = p
     (x, attitude, v, w), system = TOSSED, Cube()
-    x, v, w = x + [0, 0, lift], v + [vx, 0, 0], w + [0, wy, 0]
+    x, v, w = np.add(x, (0, 0, lift)), np.add(v, (vx, 0, 0)), np.add(w, (0, wy, 0))
     R, r = Rotation.from_quat(np.roll(attitude, -1)), -0.5 * system.side * np.ones(3)
     fallen = np.array([0, 0, -G])
 
