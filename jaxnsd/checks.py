@@ -6,6 +6,7 @@ Values are checked where they are known; under `jit`, `vmap` and `grad` only sha
 import collections.abc
 import dataclasses
 import functools
+import inspect
 import os
 import traceback
 import warnings
@@ -70,6 +71,10 @@ def _solver(caller, solver):
         hash(solver)
     except TypeError:
         raise TypeError(f"{caller}: solver must be hashable, got {solver!r}: make it a dataclass with frozen=True") from None
+    try:
+        inspect.signature(solver.solve).bind("problem", "guess", refine=False)
+    except TypeError as error:
+        raise TypeError(f"{caller}: {type(solver).__name__}.solve must take (problem, guess, *, refine=False): {error}") from None
 
 
 def steps(t0, t1, dt, n_steps, save_every):
@@ -179,6 +184,14 @@ def start(q0, u0, start):
     return final
 
 
+def made_by(caller, scheme, solution):
+    """Check that a solution is one of this scheme; of one that was put together by hand nothing is known."""
+    if solution.scheme not in (None, scheme):
+        raise ValueError(
+            f"{caller}: the solution must be one of {scheme!r}, got one of another scheme, {solution.scheme!r}: pass that which made it"
+        )
+
+
 def continues(system, scheme, solver, dt, start):
     """Check that a scheme can go on from a solution with this dt."""
     final = start.final
@@ -189,9 +202,15 @@ def continues(system, scheme, solver, dt, start):
     own = jax.eval_shape(init, system, start.t[-1], final.q, final.u)
     if jax.tree.map(jnp.shape, own) != jax.tree.map(jnp.shape, final):
         raise ValueError(f"simulate: start must be of the same system and scheme, got a state that is none of {scheme.name}()")
-    if scheme.lead and known(dt, *start.t[:2]):
-        before = float(start.t[1] - start.t[0]) / start.save_every
-        if abs(dt - before) > 1e-6 * dt:
+    if start.scheme not in (None, scheme):
+        raise ValueError(
+            f"simulate: start must be of the same system and scheme, got a solution of {start.scheme!r} for {scheme!r}; to go on with "
+            "another scheme start from sol.q[-1] and jaxnsd.node_velocities(system, sol.scheme, sol)[-1]"
+        )
+    if scheme.lead and known(dt, start.t):
+        before, steps = float(start.dt), (len(start.t) - 1) * start.save_every
+        round_off = float(np.finfo(start.t.dtype).eps * np.abs(start.t).max()) / steps
+        if abs(dt - before) > 1e-6 * dt + round_off:
             raise ValueError(
                 f"simulate: velocities of {scheme.name}() are at mid-interval, so it goes on with the same dt = {before:.6g}, got {dt}; "
                 "for another start from sol.q[-1] and jaxnsd.node_velocities(system, scheme, sol)[-1]"
@@ -396,7 +415,10 @@ def _signatures(structure, leaves, q, u):
         contact_data(field, lambda system, field=field: jnp.asarray(laws.coefficients(system)[field], q.dtype))
     for k, (kind, size) in enumerate(parts):
         for method, wanted in (("size", gap), ("axes", (*gap, size, size))):
-            got = jax.eval_shape(lambda system, k=k, method=method: getattr(laws.of(system).sets[k], method)(*gap, q.dtype), system)
+            try:
+                got = jax.eval_shape(lambda system, k=k, method=method: getattr(laws.of(system).sets[k], method)(*gap, q.dtype), system)
+            except Exception as error:
+                raise ValueError(f"{kind}.{method} failed for n = {gap[0]} contacts{_line(error)}: {error}") from error
             if got is not None and got.shape != wanted:
                 raise ValueError(f"{kind}.{method} must return shape {wanted} for n = {gap[0]} contacts, got {got.shape}")
 
@@ -463,6 +485,9 @@ def _contact_data(system, name):
         if np.any(value > 0) and not _has_friction(system):
             what = "G_F" if isinstance(system, LinearSystem) else "tangential_velocity(t, q, u)"
             warnings.warn(f"{name}.{field} is positive, but without {what} no friction acts; write it, or leave {field} out", stacklevel=5)
+    sets = laws.of(system).friction
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(sets)):
+        raise ValueError(f"{name}.law.friction must be finite, got {sets}")
 
 
 def _has_friction(system):

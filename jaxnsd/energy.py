@@ -122,8 +122,7 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
         raise ValueError(f"energy.balance: takes one motion, got a batch of shape {jnp.shape(solution.t)[:-1]}; use jax.vmap")
     if scheme.unbalanced:
         raise ValueError(f"energy.balance: {scheme.unbalanced}")
-    if set(solution.auxiliary) != set(scheme.auxiliary):
-        raise ValueError(f"energy.balance: the solution must be one of {scheme.name}(), got one of another scheme: pass that which made it")
+    checks.made_by("energy.balance", scheme, solution)
     t, q, u = solution.t, solution.q, solution.u
     kinetic, potential = jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)
     linear = isinstance(system, LinearSystem) and system.is_linear()
@@ -181,7 +180,7 @@ def _form(A, x, y=None):
 def _theta(system, scheme, solution):
     """A14 (35), (92)."""
     t, q, v = solution.t, solution.q, solution.u
-    dt, theta = (t[-1] - t[0]) / (len(t) - 1), scheme.theta
+    dt, theta = solution.dt, scheme.theta
     F = jax.vmap(system.external_force)(t)
     dq, dv = jnp.diff(q, axis=0), jnp.diff(v, axis=0)
     v_theta, F_theta = (theta * x[1:] + (1 - theta) * x[:-1] for x in (v, F))
@@ -210,7 +209,7 @@ def _filtered(x, nu):
 def _alpha(system, scheme, solution):
     """A14 (69), with its cases (72), (80), (88): the filters x, y, z of Lemma 2 are known once q, v and F are."""
     t, q, v, a = solution.t, solution.q, solution.u, solution.auxiliary["a"]
-    dt = (t[-1] - t[0]) / (len(t) - 1)
+    dt = solution.dt
     c = scheme.coefficients
     krenk = isinstance(scheme, KrenkHogsberg)
     F = jax.vmap(system.external_force)(t)

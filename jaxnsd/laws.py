@@ -153,7 +153,7 @@ def data(system, shape, dtype, rate=None):
         if callable(value):
             # At rest the speed is the smallest there is: the derivative of a root is infinite at zero.
             at_rest = jnp.full(shape, thresholds.tiny(dtype), dtype)
-            value = value(at_rest if rate is None else jnp.where(rate < 0, -rate, at_rest))
+            value = jnp.asarray(value(at_rest if rate is None else jnp.where(rate < 0, -rate, at_rest)), dtype)
             value = value if rate is None else jnp.where((value >= 0) & (value <= 1), value, jnp.nan)
         e.append(jnp.broadcast_to(jnp.asarray(value, dtype), shape))
     sets = of(system).sets

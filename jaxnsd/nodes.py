@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from . import checks
 from .anisotropy import isotropic
 from .contact import SemismoothNewton
 from .schemes.base import Percussions, State
@@ -15,10 +16,11 @@ def node_velocities(system, scheme, solution):
     They are ``solution.u`` but for `SymmetricMoreau` and `VariationalMoreau`, whose ``u[k]`` is that of half a step after the node
     ``t[k]``: there they are of second order, with contacts and constraints as they are at the node. For one motion; `vmap` makes batches.
     """
+    checks.made_by("node_velocities", scheme, solution)
     if not scheme.lead:
         return solution.u
     scheme = getattr(scheme, "scheme", scheme)  # that which LocatedImpacts wraps
-    dt = (solution.t[1] - solution.t[0]) / solution.save_every
+    dt = solution.dt
     prepared, solver = scheme.prepare(isotropic(system), dt), SemismoothNewton()
     before = jax.tree.map(
         lambda first, rest: jnp.concatenate([first[None], rest]),

@@ -189,6 +189,8 @@ class _Event:
         """Contacts (n,) that come to rest: they close too slowly to be told from rest, or with one of the last impacts of a sequence."""
         W_N = self.scheme.system(self.placed).W_N(self.t, self.q)
         opened = self.system.gap(t, before.q) > closed_gap(W_N, self.slow[0], self.dt, self.q)
+        # So has one that starts from a located impact, with its gap closed, on the last arc before the rest.
+        opened |= self.system.gap_velocity(t, before.q, before.u) > thresholds.touch(self.q.dtype) * self.slow[0]
         e_N, _, mu = self.system.contact_data(self.t, self.q, rate)
         last = self.impacting & (-e_N * rate < thresholds.LAST * self.slow[0])
         # With friction what is left of the normal velocity goes on into slip: it must not be taken out.

@@ -57,6 +57,7 @@ class Solution:
     ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
     ``final``       state of the scheme at the last node, from which ``simulate(..., start=solution)`` goes on
     ``save_every``  int           steps in a stored interval
+    ``scheme``      the scheme that made it
     ==============  ============  =================================================================================
 
     A batch (`vmap`) adds leading axes to all of them. The worst code of a run is its last: one that diverges ends as NON_FINITE;
@@ -81,6 +82,7 @@ class Solution:
     auxiliary: Any
     final: Any = None
     save_every: int = field(default=1, metadata={"static": True})
+    scheme: Any = field(default=None, metadata={"static": True})
 
     def __repr__(self) -> str:
         """One line: shapes, span of time, outcomes."""
@@ -102,6 +104,11 @@ class Solution:
     def success(self) -> jax.Array:
         """Whether every step succeeded: a boolean, with the batch's shape."""
         return jnp.all(self.outcome == 0, axis=-1) & (self.initial_outcome == 0)
+
+    @property
+    def dt(self) -> jax.Array:
+        """Step in s, with the batch's shape: from all of the times, whose round-off may be much of one step."""
+        return (self.t[..., -1] - self.t[..., 0]) / ((jnp.shape(self.t)[-1] - 1) * self.save_every)
 
     def count(self, event: Event) -> jax.Array:
         """Number of stored intervals with an `Event`: an integer, with the batch's shape. ``sol.count(jaxnsd.Event.GRAZING)``."""
@@ -322,7 +329,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     outcome, code = jnp.maximum(outcome, invalid), jnp.maximum(code.astype(jnp.int32), invalid)
     if final is not None:
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
-    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, every)
+    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, every, history.scheme)
 
 
 def _parameters(system, times, q0):

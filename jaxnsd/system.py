@@ -124,7 +124,8 @@ class System:
     ``kinetic_energy(t, q, u)``      scalar, quadratic in u; or
     ``mass_matrix(t, q)``            (n_u, n_u), symmetric positive definite
     ``potential_energy(t, q)``       scalar; default 0
-    ``force(t, q, u)``               (n_u,) generalized forces without potential; default 0
+    ``force(t, q, u)``               (n_u,) generalized forces without potential; default 0. What inertia makes is derived, gyroscopic
+                                     moments too: they are no part of it
     ``q_dot(t, q, u)``               (n_q,) kinematic equation, affine in u; default u
     ``gap(t, q)``                    (n_N,) gaps, positive open; default none
     ``tangential_velocity(t, q, u)`` (n_N, d), d = 1 planar, d = 2 spatial, affine in u; default d = 0, frictionless. Further columns are

@@ -544,7 +544,9 @@ def test_bad_input_is_refused(changes, error, message):
 
 
 @pytest.mark.parametrize("solver", [SemismoothNewton, jaxnsd.InteriorPoint])
-@pytest.mark.parametrize("field, value", [("tolerance", -1.0), ("tolerance", "a"), ("max_iterations", 2.5), ("max_outer", 0)])
+@pytest.mark.parametrize(
+    "field, value", [("tolerance", -1.0), ("tolerance", "a"), ("tolerance", jnp.ones(()) / 2), ("max_iterations", 2.5), ("max_outer", 0)]
+)
 def test_settings_that_make_no_sense_are_refused(solver, field, value):
     # With a negative tolerance the interior point method took nothing for a solution.
     with pytest.raises(ValueError, match=f"{solver.__name__}: {field} must"):
@@ -589,6 +591,37 @@ def test_a_solver_of_ones_own():
     np.testing.assert_allclose(runs[0].q, runs[1].q, atol=1e-9)
     with pytest.raises(TypeError, match=r"hashable.*frozen=True"):
         solve_contact_problem(G, c, mu, d=1, solver=type("Mutable", (jaxnsd.AbstractContactSolver,), {"__hash__": None})())
+
+
+def without_refine(self, problem, guess):
+    """A method `solve` that lacks an argument."""
+
+
+@pytest.mark.parametrize(
+    "solve, error, message",
+    [
+        (without_refine, TypeError, r"Wrong\.solve must take \(problem, guess, \*, refine=False\): .*refine"),
+        (lambda self, problem, guess, *, refine=False: guess, TypeError, r"Wrong\.solve must return a jaxnsd\.contact\.Result, got"),
+        (
+            lambda self, problem, guess, *, refine=False: jaxnsd.contact.Result(jnp.zeros(7), 1, 0.0, 0.0, -1),
+            ValueError,
+            r"percussions z like the guess, float64 of shape \(3,\), got float64 of shape \(7,\)",
+        ),
+    ],
+)
+def test_solvers_of_ones_own_that_make_no_sense_are_refused(solve, error, message):
+    wrong = type("Wrong", (jaxnsd.AbstractContactSolver,), {"solve": solve})()
+    with pytest.raises(error, match=message):
+        solve_contact_problem(jnp.eye(3), jnp.array([-1.0, 0.1, 0.2]), 0.3, solver=wrong)
+
+
+def test_a_solver_of_ones_own_may_count_in_python():
+    def solve(self, problem, guess, *, refine=False):
+        return jaxnsd.contact.Result(jnp.maximum(0, -problem.c / problem.G[0, 0]), 2, 0, 0.0, -1)
+
+    own = type("Division", (jaxnsd.AbstractContactSolver,), {"solve": solve})()
+    solution = solve_contact_problem(2 * jnp.eye(1), jnp.array([-1.0]), 0.0, d=0, solver=own)
+    assert (solution.P, solution.iterations, solution.outcome) == (0.5, 2, 0)
 
 
 # ----------------------------------------------------------------------------------- several discs, and a least normal percussion

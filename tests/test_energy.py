@@ -215,6 +215,8 @@ def test_a_motion_that_goes_on_has_no_filtered_balance():
     assert np.abs(energy.balance(system, other, other_on).residual).max() < 1e-13
     with pytest.raises(ValueError, match=r"one of HHT.*got one of another scheme"):
         energy.balance(system, scheme, other_on)
+    with pytest.raises(ValueError, match=r"one of MoreauJean\(theta=0.6\).*got one of another scheme, MoreauJean\(theta=0.7\)"):
+        energy.balance(system, jaxnsd.MoreauJean(0.6), other_on)
 
 
 def test_what_cannot_be_balanced_is_refused():

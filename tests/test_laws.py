@@ -263,6 +263,8 @@ def test_through_an_oblique_impact_derivatives_by_the_parameters_of_friction_are
         (NewtonImpact(lambda speed: jnp.ones(3)), ValueError, "law.e_N must be a scalar or of shape (1,)"),
         (NewtonImpact(friction=sets.Ellipse(-0.1, 0.2)), ValueError, "law.friction.mu_1 must be finite and not negative"),
         (NewtonImpact(friction=sets.Ellipse(np.array([0.1, 0.2]), 0.2)), ValueError, "law.friction.mu_1 must be a scalar or of shape (1,)"),
+        (NewtonImpact(friction=sets.Ellipse(0.1, 0.2, np.inf)), ValueError, "law.friction must be finite, got Ellipse(mu_1=0.1"),
+        (NewtonImpact(friction=sets.Ellipse(0.1, 0.2, np.zeros(2))), ValueError, "Ellipse.axes failed for n = 1 contacts"),
         (NewtonImpact(friction=sets.Segment(0.1)), ValueError, "tangential_velocity must return shape (1, 1), the columns of the friction"),
         (0.3, TypeError, "law must be a law such as jaxnsd.NewtonImpact()"),
     ],
@@ -270,6 +272,12 @@ def test_through_an_oblique_impact_derivatives_by_the_parameters_of_friction_are
 def test_laws_that_make_no_sense_are_refused(law, error, message):
     with pytest.raises(error, match=re.escape(message)):
         jaxnsd.check(jaxnsd.system(type("Wrong", (Bare,), {"law": law}))(), Moreau(), *THROWN, 1.0, 0.1)
+
+
+def test_a_restitution_may_be_a_list():
+    law = NewtonImpact(lambda speed: [0.5 * jnp.exp(-speed[0])])
+    e_N, _, _ = jaxnsd.laws.data(jaxnsd.system(type("Listed", (Bare,), {"law": law}))(), (1,), float, jnp.array([-2.0]))
+    np.testing.assert_allclose(e_N, [0.5 * np.exp(-2.0)], rtol=1e-15)
 
 
 @jaxnsd.system

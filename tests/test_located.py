@@ -1,17 +1,20 @@
 """Impacts located inside of the step: exact where free flight is, of the scheme's order elsewhere, and so is the derivative."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scheme_table import over
+from scipy.optimize import brentq
+from scipy.spatial.transform import Rotation
 from test_sensitivity import G, Thrown, error, exact, thrown
 
 import jaxnsd
 from jaxnsd import LocatedImpacts, System, simulate
-from jaxnsd.models import BouncingBall, CornerBlock, PointMassOnSlope, SpringPendulum
+from jaxnsd.models import BouncingBall, CornerBlock, Cube, PointMassOnSlope, SpringPendulum
 from jaxnsd.schemes.located.segments import Veiled
 
 EXACT_IN_FLIGHT = [jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.8), jaxnsd.SymmetricMoreau(), jaxnsd.Lobatto(2)]
@@ -28,6 +31,90 @@ def test_exact_in_value_and_derivative_where_flight_is(scheme):
     np.testing.assert_allclose(forward, jax.jacfwd(reference)(p), atol=1e-12)
     if scheme == EXACT_IN_FLIGHT[0]:
         np.testing.assert_allclose(jax.jit(jax.jacrev(run))(p), forward, atol=1e-12)
+
+
+@jaxnsd.system
+class OneCorner(Cube):
+    """A cube of which one corner alone can touch the floor."""
+
+    def gap(self, t, q):
+        return Cube.gap(self, t, q)[:1]
+
+    def gap_velocity(self, t, q, u):
+        return Cube.gap_velocity(self, t, q, u)[:1]
+
+    def tangential_velocity(self, t, q, u):
+        return Cube.tangential_velocity(self, t, q, u)[:1]
+
+    def W_N(self, t, q, u=None):
+        return Cube.W_N(self, t, q)[:, :1]
+
+    def W_F(self, t, q, u=None):
+        return Cube.W_F(self, t, q)[:, :1]
+
+
+#: Centre, attitude (w, x, y, z), velocity and angular velocity of a cube in the air, and a time after its corner has hit the floor.
+TOSSED = np.array([0.0, 0.0, 0.2]), np.array([0.9, 0.3, -0.2, 0.25]), np.array([0.5, -0.3, -1.0]), np.array([3.0, -2.0, 4.0])
+LANDED = 0.128
+
+
+def landing(p):
+    """Centre, velocities and angular velocities of `OneCorner` at `LANDED`, for ``(e_N, mu, lift, v_x, omega_y)``: from event to event.
+
+    In flight the angular velocity of a cube is constant. At the impact of the corner ``r`` friction is found by the angle of its direction.
+    """
+    e, mu, lift, vx, wy = p
+    (x, attitude, v, w), system = TOSSED, Cube()
+    x, v, w = np.add(x, (0, 0, lift)), np.add(v, (vx, 0, 0)), np.add(w, (0, wy, 0))
+    R, r = Rotation.from_quat(np.roll(attitude, -1)), -0.5 * system.side * np.ones(3)
+    fallen = np.array([0, 0, -G])
+
+    def height(s):
+        return (x + s * v + 0.5 * s * s * fallen + (R * Rotation.from_rotvec(s * w)).apply(r))[2]
+
+    s = brentq(height, 0, LANDED, xtol=1e-15)
+    x, v, R = x + s * v + 0.5 * s * s * fallen, v + s * fallen, R * Rotation.from_rotvec(s * w)
+    D = np.hstack([np.eye(3), R.as_matrix() @ np.cross(np.eye(3), r).T])  # velocity of the corner: v + R (w x r)
+    inverse = 1 / np.repeat([system.mass, system.mass * system.side**2 / 6], 3)
+    Delassus, free = (D * inverse) @ D.T, D @ np.concatenate([v, w]) * [1, 1, 1 + e]
+    P = np.linalg.solve(Delassus, -free)
+    if np.hypot(*P[:2]) > mu * P[2]:
+
+        def sliding(angle):
+            d = np.array([np.cos(angle), np.sin(angle)])
+            P_N = -free[2] / (Delassus[2, 2] + mu * Delassus[2, :2] @ d)
+            P = P_N * np.array([*(mu * d), 1])
+            slip = (Delassus @ P + free)[:2]
+            return slip[0] * d[1] - slip[1] * d[0], slip @ d, P
+
+        angles = np.linspace(0, 2 * np.pi, 361)
+        turns = [(a, b) for a, b in itertools.pairwise(angles) if sliding(a)[0] * sliding(b)[0] <= 0]
+        found = [sliding(brentq(lambda angle: sliding(angle)[0], *turn, xtol=1e-15)) for turn in turns]
+        (P,) = [P for _, along, P in found if along < 0 < P[2]]  # against the slip
+    v, w = np.split(np.concatenate([v, w]) + inverse * (D.T @ P), 2)
+    s = LANDED - s
+    return np.concatenate([x + s * v + 0.5 * s * s * fallen, v + s * fallen, w])
+
+
+@pytest.mark.slow
+def test_a_cube_that_lands_on_a_corner_and_slips_or_sticks():
+    """In space, by a quaternion: saltation is right to first order, located impacts to the second, that of the rotation in flight."""
+    x, attitude, v, w = TOSSED
+
+    def run(p, scheme, dt):
+        e, mu, lift, vx, wy = p
+        q0 = jnp.concatenate([x + jnp.array([0, 0, 1]) * lift, attitude / np.linalg.norm(attitude)])
+        u0 = jnp.concatenate([v + jnp.array([1, 0, 0]) * vx, w + jnp.array([0, 1, 0]) * wy])
+        sol = simulate(OneCorner(e_N=e, mu=mu), scheme, q0, u0, LANDED, dt)
+        return jnp.concatenate([sol.q[-1, :3], sol.u[-1]])
+
+    points = np.array([[0.4, 0.15, 0, 0, 0], [0.4, 0.9, 0, 0, 0]])
+    h = 1e-5 * np.eye(5)
+    wanted = [np.stack([(landing(p + k) - landing(p - k)) / 2e-5 for k in h], axis=1) for p in points]
+    for scheme, dt, bound in ((LocatedImpacts(jaxnsd.MoreauJean()), 2e-3, 1e-5), (jaxnsd.Moreau(), 2e-4, 5e-3)):
+        forward = jax.jit(jax.vmap(jax.jacfwd(lambda p, scheme=scheme, dt=dt: run(p, scheme, dt))))(points)
+        for got, J in zip(forward, wanted, strict=True):
+            assert np.abs(got - J).max() < bound * np.abs(J).max()
 
 
 @pytest.mark.long

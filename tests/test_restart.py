@@ -77,6 +77,20 @@ def test_velocities_at_the_nodes():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+def test_a_float32_run_goes_on_whenever_it_is():
+    """Times of 1000 s are known to 6e-5 s, so that two of them do not tell a step of 1e-2 s."""
+    ball, state, scheme, dt = BouncingBall(), (jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32)), SymmetricMoreau(), 1e-2
+    whole = simulate(ball, scheme, *state, 1001.5, dt, 1000.0)
+    sol = simulate(ball, scheme, *state, 1000.5, dt, 1000.0)
+    for t1 in (1001.0, 1001.5):
+        sol = simulate(ball, scheme, None, None, t1, dt, start=sol)
+    np.testing.assert_allclose(sol.q, whole.q[100:], rtol=0, atol=1e-5)
+    at, wanted = (node_velocities(ball, scheme, x)[-1] for x in (sol, whole))
+    np.testing.assert_allclose(at, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
 def test_what_cannot_be_gone_on_from():
     ball, state = BouncingBall(), (jnp.array([1.0]), jnp.zeros(1))
     first = simulate(ball, SymmetricMoreau(), *state, 0.5, 1 / 64)
@@ -85,6 +99,10 @@ def test_what_cannot_be_gone_on_from():
         go(q0=state[0])
     with pytest.raises(ValueError, match=r"same system and scheme.*GeneralizedAlpha"):
         go(scheme=GeneralizedAlpha(0.8))
+    with pytest.raises(ValueError, match=r"same system and scheme.*SymmetricMoreau\(\) for VariationalMoreau\(\)"):
+        go(scheme=VariationalMoreau())  # states of one shape, velocities of different times
+    with pytest.raises(ValueError, match=r"one of VariationalMoreau\(\), got one of another scheme, SymmetricMoreau\(\)"):
+        node_velocities(ball, VariationalMoreau(), first)
     with pytest.raises(ValueError, match=r"same dt = 0.015625, got 0.0078125.*node_velocities"):
         go(dt=1 / 128)
     with pytest.raises(TypeError, match="start must be a Solution"):

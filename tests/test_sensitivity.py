@@ -96,7 +96,7 @@ def test_the_motion_is_the_same():
     np.testing.assert_allclose(jax.jit(lambda p: jax.jvp(run, (p,), (p,))[0])(p), value, rtol=1e-12)
 
 
-@over(SCHEMES[:3], SCHEMES[:1], slow=SCHEMES)
+@over([*SCHEMES[:3], jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())], SCHEMES[:1], slow=[*SCHEMES, jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())])
 def test_at_rest_the_derivative_is_that_of_the_rest(scheme):
     """A ball that has come to rest, after infinitely many impacts, lies where it lies whatever the height of fall was."""
 
@@ -104,7 +104,8 @@ def test_at_rest_the_derivative_is_that_of_the_rest(scheme):
         sol = simulate(BouncingBall(), scheme, height[None], jnp.zeros(1), 4.0, 1e-2)
         return sol.q[-1, 0], sol.u[-1, 0]
 
-    for derivative in jax.jit(jax.vmap(jax.jacfwd(final)))(jnp.linspace(0.9, 1.1, 20)):
+    # Of 40 heights LocatedImpacts once left three with what an arc of the last sequence, begun inside of a step, had made of them.
+    for derivative in jax.jit(jax.vmap(jax.jacfwd(final)))(jnp.linspace(0.9, 1.1, 40)):
         np.testing.assert_allclose(derivative, 0, atol=1e-12)
 
 

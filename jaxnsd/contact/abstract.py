@@ -21,8 +21,9 @@ class Result(NamedTuple):
 def settings(solver, at_least):
     """Check the tolerance of a solver, and that its bounds are whole numbers, ``at_least`` so large."""
     name, tolerance = type(solver).__name__, solver.tolerance
-    if tolerance is not None and (isinstance(tolerance, (bool, str)) or np.ndim(tolerance) or not 0 < tolerance < 1):
-        raise ValueError(f"{name}: tolerance must lie between 0 and 1, got {tolerance!r}")
+    number = isinstance(tolerance, (int, float, np.number)) and not isinstance(tolerance, bool)
+    if tolerance is not None and not (number and 0 < tolerance < 1):
+        raise ValueError(f"{name}: tolerance must be a number between 0 and 1, got {tolerance!r}")
     for field, least in at_least.items():
         value = getattr(solver, field)
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):

@@ -211,10 +211,25 @@ class SemismoothNewton(AbstractContactSolver):
 
 def solve(problem, guess, solver, *, refine=False):
     """`Result` of a `Problem`, unpacked or not, by a ``solver`` that need not know of unpacked problems."""
-    if solver.unpacked or not linalg.is_unpacked(guess):
+    if solver.unpacked:
         return solver.solve(problem, guess, refine=refine)
-    result = solver.solve(problem.packed(), linalg.pack(guess), refine=refine)
+    if not linalg.is_unpacked(guess):
+        return returned(solver, solver.solve(problem, guess, refine=refine), guess)
+    guess = linalg.pack(guess)
+    result = returned(solver, solver.solve(problem.packed(), guess, refine=refine), guess)
     return result._replace(z=linalg.unpack(result.z))
+
+
+def returned(solver, result, guess):
+    """The `Result` that a solver of one's own has returned, looked at while it is traced."""
+    call = f"{type(solver).__name__}.solve"
+    if not isinstance(result, Result):
+        raise TypeError(f"{call} must return a jaxnsd.contact.Result, got {type(result).__name__}")
+    if jnp.shape(result.z) != guess.shape or jnp.result_type(result.z) != guess.dtype:
+        wanted, got = (f"{jnp.result_type(x)} of shape {jnp.shape(x)}" for x in (guess, result.z))
+        raise ValueError(f"{call} must return percussions z like the guess, {wanted}, got {got}")
+    kinds = Result(guess.dtype, jnp.int32, guess.dtype, guess.dtype, jnp.int32)
+    return Result(*map(jnp.asarray, result, kinds))
 
 
 def response(problem, z, xi, dxi, dmu, solver, dleast=None):
