@@ -99,9 +99,24 @@ class Stages:
             return jnp.concatenate([args.q[None, :], x.Q])
         return args.q[None, :] + args.dt * combine(self.tableau(args.q.dtype).a, x.V)
 
-    def gap(self, args, x):
-        """Smallest gap of every contact, (n,), at the stages 2..s."""
-        return jnp.min(jax.vmap(args.system.gap)(self.times(args)[1:], self.positions(args, x)[1:]), axis=0)
+    def chosen(self, choice, x, axis=1):
+        """Rows of the chosen contacts, and all bilateral ones, of an array of all rows of every stage, which lie along ``axis``."""
+        contacts, bilateral = jnp.split(x, [self.m], axis)
+        return jnp.concatenate([choice.rows(contacts, self.shape[1], axis), bilateral], axis)
+
+    def seen(self, choice, values):
+        """`Values`, or changes of them, with the rows of the chosen contacts."""
+        return values._replace(rows=self.chosen(choice, values.rows), mu=choice.take(values.mu, axis=1))
+
+    def put(self, choice, x):
+        """Inverse of `chosen` for rows (s - 1, ...): zero for the other contacts."""
+        m = choice.size * (self.shape[1] + 1)
+        return jnp.concatenate([jax.vmap(lambda z: choice.put_rows(z, self.shape[1]))(x[:, :m]), x[:, m:]], axis=1)
+
+    def gap(self, args, values):
+        """Smallest gap of every contact, (n,), at the stages 2..s, of `Values`."""
+        n, d = self.shape
+        return args.dt * jnp.min(values.rows[:, n * d : self.m], axis=0)
 
     def near(self, args, x):
         """Contacts (n,) that pushed in the last step or are expected to close in this one: rather too many than too few."""
@@ -175,15 +190,14 @@ class Stages:
         """A JAX array in the kind the contact problem is written in."""
         return linalg.unpack(x) if (self.s - 1) * self.m <= linalg.UNROLL else x
 
-    def contact_problem(self, linear, values, c=None):
-        """The contacts of all stages, or with c None their law alone; what is open now may close, so none is taken out."""
+    def contact_problem(self, args, values, G=None, c=None):
+        """The contacts of all stages, or their law alone; what is open now may close, so none is taken out."""
         (n, d), mu = self.shape, self.friction(values.mu)
         # The normal rows are gaps over dt.
         ones = jnp.ones((n * (self.s - 1), 1 + d), values.mu.dtype)
-        r = None if self.r is None else (self.r * linear.args.dt * ones[:, 0], self.r * ones[:, 1:])
-        G, mu, active = map(self.convert, (linear.G, mu, jnp.ones(mu.shape[:1], bool)))
-        c, r = c if c is None else self.convert(c), r and tuple(map(self.convert, r))
-        return contact.Problem(G, c, mu, active, d, r, sizes=self.discs)
+        r = None if self.r is None else (self.r * args.dt * ones[:, 0], self.r * ones[:, 1:])
+        G, c, mu, active = (x if x is None else self.convert(x) for x in (G, c, mu, jnp.ones(mu.shape[:1], bool)))
+        return contact.Problem(G, c, mu, active, d, r and tuple(map(self.convert, r)), sizes=self.discs)
 
     def friction(self, mu):
         """Friction coefficients of the contacts of all stages, from those of the stages (s - 1, n, ...)."""

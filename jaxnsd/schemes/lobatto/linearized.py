@@ -1,5 +1,8 @@
 """The equations of the stages, linearized: velocities and bilateral percussions are condensed away, the contacts are left."""
 
+import copy
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -29,9 +32,9 @@ def first(x):
 
 
 class Linearized:
-    """Derivatives of the equations of the stages, with velocities and bilateral percussions condensed away.
+    """Derivatives of the equations of the stages, with velocities condensed away.
 
-    What is left are the contacts of all stages: ``xi = G z + c``.
+    With the bilateral percussions condensed away too, see `condensed`, the contacts of all stages are left: ``xi = G z + c``.
     """
 
     def __init__(self, stages, args, x):
@@ -39,7 +42,6 @@ class Linearized:
         self.tableau = stages.tableau(x.V.dtype)
         self.differentiate(x)
         self.eliminate()
-        self.condense()
 
     def differentiate(self, x):
         """Derivatives stage by stage: of momenta, rows and impulses."""
@@ -116,6 +118,18 @@ class Linearized:
             for part in (change[:, m:], change[:, : n * d], change[:, n * d : m])
         )
         return bilateral, jnp.concatenate([tangential, normal])
+
+    def condensed(self, choice=None):
+        """The same with the bilateral percussions condensed away, and of the contacts only the chosen ones."""
+        view = copy.copy(self)
+        if choice is not None:
+            stages = self.stages
+            view.stages = dataclasses.replace(stages, shape=(choice.size, stages.shape[1]))
+            view.W = stages.chosen(choice, self.W, axis=2)
+            view.rows_Q, view.rows_V = stages.chosen(choice, self.rows_Q), stages.chosen(choice, self.rows_V)
+            view.values = stages.seen(choice, self.values)
+        view.condense()
+        return view
 
     def condense(self):
         """Effect of the percussions on velocities and rows, with the bilateral rows kept at zero."""
