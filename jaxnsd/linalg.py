@@ -6,12 +6,15 @@ XLA sees is straight-line scalar code, a structure of arrays under `vmap`, that 
 `UNROLL` rows, where straight-line code takes too long to compile, the same functions work on ordinary JAX arrays: callers are written once.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from . import native, thresholds
+from .derivatives import with_rule
 
 #: Largest matrix, in rows, that is unpacked into scalars, and largest one that is inverted by vectorized Gauss-Jordan elimination.
 UNROLL, GAUSS_JORDAN = 4, 32
@@ -57,14 +60,32 @@ def vector(entries):
     return out
 
 
+@jax.tree_util.register_pytree_node_class
+class Scalars(NamedTuple):
+    """An object array as a pytree of its entries."""
+
+    entries: tuple
+    shape: tuple
+
+    def tree_flatten(self):
+        """Entries, and the shape."""
+        return self.entries, self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape, entries):
+        """Inverse of `tree_flatten`."""
+        return cls(tuple(entries), shape)
+
+
 def to_leaves(x):
-    """Pytree of a vector for loops, which know no object arrays: a tuple of scalars; a JAX array passes through."""
-    return tuple(x) if is_unpacked(x) else x
+    """Pytree for loops, which know no object arrays: those in ``x`` are taken apart; JAX arrays pass through."""
+    return jax.tree.map(lambda x: Scalars(tuple(x.ravel()), x.shape) if is_unpacked(x) else x, x)
 
 
 def from_leaves(leaves):
     """Inverse of `to_leaves`."""
-    return vector(leaves) if isinstance(leaves, tuple) else leaves
+    is_leaf = lambda x: isinstance(x, Scalars)  # noqa: E731
+    return jax.tree.map(lambda x: vector(x.entries).reshape(x.shape) if is_leaf(x) else x, leaves, is_leaf=is_leaf)
 
 
 def elementwise(function):
@@ -187,12 +208,20 @@ def _invert_pivot(pivot, guard):
 
 
 def _inverse(a, guard):
-    """Inverse by Gauss-Jordan elimination in place: n rank-one updates of the whole matrix, each one fused; if small, in scalars."""
+    """Inverse by Gauss-Jordan elimination in place: n rank-one updates of the whole matrix, each one fused; if small, in scalars.
+
+    Its derivative is that of an inverse: no step of the elimination is differentiated.
+    """
     n = a.shape[0]
     if n <= UNROLL:
         return pack(_lu_unpacked(unpack(a), guard)(unpack(jnp.eye(n, dtype=a.dtype))))
 
-    return lax.fori_loop(0, n, lambda k, a: _eliminated(a, k, guard), a)
+    def rule(primals, tangents):
+        inverse = invert(*primals)
+        return inverse, -matmul(inverse, matmul(tangents[0], inverse))
+
+    invert = with_rule(lambda a: lax.fori_loop(0, n, lambda k, a: _eliminated(a, k, guard), a), rule)
+    return invert(a)
 
 
 def _eliminated(a, k, guard):

@@ -12,6 +12,7 @@ an infinitesimal random vector: the method cannot cycle.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -106,18 +107,19 @@ def refine(M, q, state):
     number = jnp.arange(N)
     rows = (basic[:, None] == (number + N)[None, :]).astype(q.dtype)  # rows of the basic x
     columns = (nonbasic[:, None] == number[None, :]).astype(q.dtype)  # columns of the nonbasic w
-    inverse = matmul(matmul(rows.T, T[:, : N + 1]), columns)
-    closed, x = jnp.any(rows > 0, axis=0), matmul(rows.T, T[:, N + 1])
+    closed = jnp.any(rows > 0, axis=0)
 
-    def error(x):
-        return jnp.max(jnp.abs(jnp.minimum(x, matmul(M, x) + q)))
+    def better(_, carry):
+        """The step to w = 0 from the best so far; the first one leads to the basic solution itself."""
+        x, w, error = carry
+        y = matmul(rows.T, jnp.where(jnp.isinf(error), T[:, N + 1], -matmul(T[:, : N + 1], matmul(columns, w))))
+        y = jnp.where(closed, jnp.maximum(x + y, 0), 0)
+        w_y = matmul(M, y) + q
+        error_y = jnp.max(jnp.abs(jnp.minimum(y, w_y)))
+        return jax.tree.map(lambda a, b: jnp.where(error_y < error, a, b), (y, w_y, error_y), carry)
 
-    x = jnp.where(closed, jnp.maximum(x, 0), 0)
-    for _ in range(2):
-        better = x - jnp.where(closed, matmul(inverse, matmul(M, x) + q), 0)
-        better = jnp.where(closed, jnp.maximum(better, 0), 0)
-        x = jnp.where(error(better) < error(x), better, x)
-    return x
+    nothing = jnp.zeros_like(q)
+    return lax.fori_loop(0, 3, better, (nothing, nothing, jnp.full((), jnp.inf, q.dtype)))[0]
 
 
 class Cones(NamedTuple):

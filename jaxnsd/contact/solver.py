@@ -1,7 +1,7 @@
 """The solver of contact problems: a semismooth Newton method, and what takes over where it cycles."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +41,18 @@ REDUNDANT = 0.5
 CHUNK = 32
 
 
+class Point(NamedTuple):
+    """What is known of the equations at one ``z``: the carry of a loop, for which `Equations` turns unpacked entries into leaves."""
+
+    z: object
+    xi: object
+    modes: object
+    F: object  # natural map
+    ratio: object  # its entries over their bounds
+
+
 class Equations:
-    """The natural map of one problem as a function of a loop's carry ``(z, xi, largest)``; ``largest`` is its largest entry."""
+    """The natural map of one problem as a function of percussions."""
 
     def __init__(self, problem, settings, dtype):
         self.problem, self.tolerance = problem, settings.tolerance_for(dtype)
@@ -54,11 +64,12 @@ class Equations:
         self.most = multiply(thresholds.violation(self.tolerance, dtype), self.free())
 
     def at(self, z):
-        """Carry at ``z``, and the error: the largest entry of the natural map over its bound."""
+        """`Point` at ``z``, and the error: the largest entry of the natural map over its bound."""
         xi = linalg.matmul(self.problem.G, z) + self.problem.c
-        F = absolute(self.residual(z, xi)[1])
-        error = linalg.max_entry(divide(F, self.bound(z)))
-        return (linalg.to_leaves(z), linalg.to_leaves(xi), linalg.max_entry(F)), error
+        modes = modes_at(self.problem, self.r, z, xi)
+        F = natural_map(self.problem, self.r, z, xi, modes)
+        ratio = divide(absolute(F), self.bound(z))
+        return linalg.to_leaves(Point(z, xi, modes, F, ratio)), linalg.max_entry(ratio)
 
     def free(self):
         """Largest free velocity, in units in which the Delassus operator of every contact is one: as percussions, a bound for each row."""
@@ -79,23 +90,16 @@ class Equations:
         terms = join(terms_N, beside(discs, terms_F))
         return minimum(self.tolerance * terms, self.most) + self.tiny
 
-    def residual(self, z, xi):
-        """Modes of the contacts, and the natural map."""
-        modes = modes_at(self.problem, self.r, z, xi)
-        return modes, natural_map(self.problem, self.r, z, xi, modes)
-
-    def worst(self, carry, error):
+    def worst(self, point, error):
         """Contact with the largest entry of the natural map over its bound where the problem was not solved, else -1."""
-        z, xi, _ = map(linalg.from_leaves, carry)
-        F = linalg.pack(divide(absolute(self.residual(z, xi)[1]), self.bound(z)))
-        F_N, F_F = split(F, self.problem.n, self.problem.d)
-        largest = jnp.max(jnp.concatenate([F_N[:, None], F_F], axis=1), axis=1)
+        ratio_N, ratio_F = split(linalg.pack(linalg.from_leaves(point.ratio)), self.problem.n, self.problem.d)
+        largest = jnp.max(jnp.concatenate([ratio_N[:, None], ratio_F], axis=1), axis=1)
         return jnp.where(error <= 1, -1, jnp.argmax(largest).astype(jnp.int32))
 
-    def newton(self, carry, shift=None):
+    def newton(self, point, shift=None):
         """One Newton step; with a ``shift`` of the matrix (see `problem.newton_step`)."""
-        z, xi, _ = map(linalg.from_leaves, carry)
-        return self.at(newton_step(self.problem, self.r, z, xi, *self.residual(z, xi), shift))
+        z, xi, modes, F, _ = linalg.from_leaves(point)
+        return self.at(newton_step(self.problem, self.r, z, xi, modes, F, shift))
 
     def sweep(self, carry):
         """Sweeps of Gauss-Seidel, which go on from where they were, then Newton steps, kept if they solve the problem."""
@@ -121,7 +125,7 @@ class Equations:
     def rescue(self, z, error, max_rescues):
         """``(carry, error, iterations)`` of the globalized iteration, from the error at z."""
         problem = self.problem
-        start = self.at(z)[0]
+        start, _ = self.at(z)
         if enumeration.takes(problem):
             found, least = enumeration.best(problem, self.at)
             better = least < error
@@ -197,13 +201,14 @@ class SemismoothNewton(AbstractContactSolver):
         start = (start, jnp.full_like(error, jnp.inf) if refine else error)
         shift = float(jnp.finfo(problem.dtype).eps) ** REDUNDANT if problem.redundant else None
         newton, error, iterations = iterate(lambda carry: equations.newton(carry, shift), *start, self.max_iterations)
-        z = linalg.from_leaves(newton[0])
+        z, _, _, F, _ = linalg.from_leaves(newton)
+        largest = linalg.max_entry(absolute(F))
         if not self.max_rescues:
-            largest, contact = newton[2], equations.worst(newton, error)
+            contact = equations.worst(newton, error)
         else:
             arrays = problem.packed()._replace(d=None, sizes=None, redundant=None)
             rescued = rescue(self, problem.d, problem.sizes)
-            z, error, largest, iterations, contact = rescued(arrays, linalg.pack(z), error, newton[2], iterations)
+            z, error, largest, iterations, contact = rescued(arrays, linalg.pack(z), error, largest, iterations)
             if linalg.is_unpacked(guess):
                 z = linalg.unpack(z)
         return Result(z, iterations, error, largest, contact)
@@ -246,7 +251,7 @@ def rescue(settings, d, sizes):
     def one(arrays, z, error, largest, iterations):
         equations = Equations(arrays._replace(d=d, sizes=sizes), settings, z.dtype)
         best, error, more = equations.rescue(z, error, settings.max_rescues)
-        return best[0], error, best[2], iterations + more, equations.worst(best, error)
+        return best.z, error, linalg.max_entry(absolute(best.F)), iterations + more, equations.worst(best, error)
 
     def nothing(arrays, z, error, largest, iterations):
         return z, error, largest, iterations, jnp.full_like(iterations, -1)
