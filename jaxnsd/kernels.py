@@ -7,7 +7,8 @@ the square of their number where one loop holds them all, and a call by the runt
 A kernel has no libraries to call: what XLA would hand to one it does itself, and what it cannot do makes a step no kernel.
 
 In forward mode value and derivative of a kernel are one kernel again, and so is what `vmap` makes of it. In reverse mode nothing is left of
-it but ordinary operations: what the way back needs of the way forward would be computed again in every kernel.
+it but ordinary operations: what the way back needs of the way forward would be computed again in every kernel. There the steps of both ways
+are made kernels in the end, by `stepwise`.
 """
 
 from dataclasses import dataclass, replace
@@ -16,12 +17,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import core, lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
 from . import native
-from .lanes import chosen, replaced
+from .pytrees import chosen, replaced
 
 #: Largest product of matrices, in multiplications, in a kernel.
 LARGEST = 1 << 24
@@ -32,6 +33,11 @@ LARGE = 5700
 
 #: Operations from which on the derivative of a step, of three times as many, is one.
 DIFFERENTIATED = LARGE // 3
+
+#: Operations from which on a step of the way forward, or back, of reverse mode is one. Of a cube (2400 and 3000) that takes the compilation
+#: of a gradient from 21 to 15 CPU seconds, of a slider-crank in minimal coordinates (7000 and 7700) from 70 to 34; a step of each, of 9 and
+#: 11 microseconds, takes 7 and 6 more.
+REVERSED = 2000
 
 #: Entries of all arrays that a `kernel` is given, which it gets as one vector.
 GIVEN = 1 << 14
@@ -181,8 +187,146 @@ def at_once(jaxpr):
     return changed(jaxpr)
 
 
-def _loops(jaxpr):
-    """Number of operations on arrays, those of inner functions included; None where an operation is not `NATIVE`."""
+def stepwise(function, *args, least):
+    """``function(*args)``, a list, where loops over steps of ``least`` operations and more are loops of the runtime over kernels.
+
+    It is not differentiated any more. What such a loop carries, reads and writes is one vector of each dtype: what is many arrays costs the
+    runtime a call for each.
+    """
+    jaxpr = jax.make_jaxpr(function)(*args)
+    if not _has_steps(jaxpr.jaxpr, least):
+        return jaxpr_as_fun(jaxpr)(*args)
+    return _evaluated(jaxpr.jaxpr, jaxpr.consts, args, least)
+
+
+#: Operations in which there may be a loop over the steps.
+_AROUND = ("scan", "jit", "pjit", "checkpoint", "remat2", "closed_call")
+
+
+def _has_steps(jaxpr, least):
+    """Whether there is a loop over large steps."""
+    return any(_is_loop_over_steps(x, least) or _has_steps(_inside(x), least) for x in jaxpr.eqns if x.primitive.name in _AROUND)
+
+
+def _inside(equation):
+    inner = equation.params["call_jaxpr" if equation.primitive.name == "closed_call" else "jaxpr"]
+    return getattr(inner, "jaxpr", inner)
+
+
+def _is_loop_over_steps(equation, least):
+    if equation.primitive.name != "scan":
+        return False
+    own = _loops(_inside(equation), inner_loops=False)
+    plain = all(_is_plain(x.aval) for x in (*equation.invars, *equation.outvars))
+    return plain and own is not None and own >= least and _loops(_inside(equation)) is not None
+
+
+def _is_plain(aval):
+    return any(jnp.issubdtype(aval.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+
+
+def _evaluated(jaxpr, consts, args, least):
+    """What a jaxpr leads to, its loops over steps changed."""
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+
+    def value(x):
+        return x.val if isinstance(x, Literal) else known[x]
+
+    for equation in jaxpr.eqns:
+        values = [value(x) for x in equation.invars]
+        if equation.primitive.name in _AROUND and (_is_loop_over_steps(equation, least) or _has_steps(_inside(equation), least)):
+            out = (_scan if equation.primitive.name == "scan" else _around)(equation, values, least)
+        else:
+            bound = equation.primitive.get_bind_params(equation.params)
+            # Older versions of JAX return the functions apart.
+            functions, params = bound if isinstance(bound, tuple) else ((), bound)
+            out = equation.primitive.bind(*functions, *values, **params)
+            out = out if equation.primitive.multiple_results else [out]
+        known.update(zip(equation.outvars, out, strict=True))
+    return [value(x) for x in jaxpr.outvars]
+
+
+def _around(equation, values, least):
+    """A function around loops over steps; where it is to be computed again it must not be merged with what was computed before."""
+    if equation.params.get("differentiated") and equation.params.get("prevent_cse"):
+        values = lax.optimization_barrier(values)
+    inner = next(equation.params[name] for name in ("jaxpr", "call_jaxpr") if name in equation.params)
+    return _evaluated(_inside(equation), getattr(inner, "consts", ()), values, least)
+
+
+def _scan(equation, values, least):
+    """`lax.scan` over steps, or over groups of them."""
+    params, body = equation.params, equation.params["jaxpr"]
+    n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
+    length, reverse = params["length"], params["reverse"]
+    if not _is_loop_over_steps(equation, least):
+
+        def group(carry, x):
+            out = _evaluated(body.jaxpr, body.consts, [*values[:n], *carry, *x], least)
+            return out[: m - n], out[m - n :]
+
+        carry, rows = lax.scan(group, values[n:m], values[m:], length, reverse)
+        return [*carry, *rows]
+    consts, carry, xs = _Vectors(body.in_avals[:n]), _Vectors(body.in_avals[n:m]), _Vectors(body.in_avals[m:])
+    ys = _Vectors(body.out_avals[m - n :])
+    sizes = [len(consts.kinds), len(carry.kinds), len(xs.kinds)]
+
+    def step(*args):
+        first, second, third = (iter(args[sum(sizes[:i]) : sum(sizes[: i + 1])]) for i in range(3))
+        out = jaxpr_as_fun(body)(*consts.unpack(first), *carry.unpack(second), *xs.unpack(third))
+        return [*carry.pack(out[: m - n]), *ys.pack(out[m - n :])]
+
+    of = Kernel(step, tuple([*carry.shapes(), *ys.shapes()]), least=0)
+    given = consts.pack(values[:n])
+
+    def called(vectors, x):
+        *rows, k = x
+        out = _kernel.bind(*given, *vectors, *rows, k, of=replace(of, function=lambda *args: step(*args[:-1])))
+        return out[: sizes[1]], out[sizes[1] :]
+
+    rows = [*xs.pack(values[m:], lead=1), jnp.arange(length)]
+    last, written = lax.scan(called, carry.pack(values[n:m]), rows, length, reverse)
+    return [*carry.unpack(last), *ys.unpack(written, lead=1)]
+
+
+class _Vectors:
+    """Arrays of given shapes as one vector of each dtype."""
+
+    def __init__(self, avals):
+        self.avals = avals
+        self.kinds = sorted({x.dtype for x in avals if x.size}, key=str)
+
+    def shapes(self):
+        """Shapes of the vectors."""
+        sizes = (sum(x.size for x in self.avals if x.dtype == kind) for kind in self.kinds)
+        return [core.ShapedArray((size,), kind) for size, kind in zip(sizes, self.kinds, strict=True)]
+
+    def pack(self, values, lead=0):
+        """The vectors; ``lead`` axes stay in front."""
+        pairs = [(x, aval.dtype) for x, aval in zip(values, self.avals, strict=True) if aval.size]
+        flat = [(jnp.reshape(x, (*jnp.shape(x)[:lead], -1)), dtype) for x, dtype in pairs]
+        return [jnp.concatenate([x for x, dtype in flat if dtype == kind], axis=lead) for kind in self.kinds]
+
+    def unpack(self, vectors, lead=0):
+        """Inverse of `pack`."""
+        vectors = dict(zip(self.kinds, vectors, strict=True))
+        at, out = dict.fromkeys(self.kinds, 0), []
+        front = next((x.shape[:lead] for x in vectors.values()), ())
+        for aval in self.avals:
+            if not aval.size:
+                out.append(jnp.zeros((*front, *aval.shape), aval.dtype))
+                continue
+            start = at[aval.dtype]
+            at[aval.dtype] = start + aval.size
+            out.append(vectors[aval.dtype][..., start : start + aval.size].reshape(*front, *aval.shape))
+        return out
+
+
+def _loops(jaxpr, inner_loops=True):
+    """Number of operations on arrays, those of inner functions included; None where an operation is not `NATIVE`.
+
+    inner_loops: whether those of `lax.scan` count
+    """
     total = 0
     for equation in jaxpr.eqns:
         name, params, avals = equation.primitive.name, equation.params, [x.aval for x in equation.invars]
@@ -196,7 +340,9 @@ def _loops(jaxpr):
         else:
             inside = params["jaxprs"].solve if name == "custom_linear_solve" else list(params.values())
             inner = [getattr(x, "jaxpr", x) for x in jax.tree.leaves(inside) if hasattr(x, "eqns")]
-        sizes = [x and _loops(x) for x in inner]
+        if name == "scan" and not inner_loops:
+            continue
+        sizes = [x and _loops(x, inner_loops) for x in inner]
         if None in sizes:
             return None
         total += sum(sizes) if inner else any(x.aval.size > 1 for x in equation.outvars)
@@ -213,6 +359,7 @@ class Kernel:
 
     function: Any  # (*args) -> outs
     outs: tuple  # their shapes
+    least: int | None = None  # operations from which on it pays; None: `LARGE`
     at_once: bool = False  # whether the derivative is a kernel, that of value and derivative
     parts: tuple = ()  # pairs (a, o): the first o outs depend on the first a arguments alone
 
@@ -273,7 +420,7 @@ def _lower(ctx, *args, of):
         return mlir.lower_fun(of.function, multiple_results=True)(ctx, *args)
     jaxpr = jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in)
     size, function, outs = _loops(jaxpr.jaxpr), jaxpr_as_fun(jaxpr), of.outs
-    if size is None or size < LARGE:
+    if size is None or size < (LARGE if of.least is None else of.least):
         return mlir.lower_fun(function, multiple_results=True)(ctx, *args)
     kinds = sorted({x.dtype for x in ctx.avals_in if x.size}, key=str)
 

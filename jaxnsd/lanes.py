@@ -22,7 +22,8 @@ from jax import core, lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from . import native
+from . import kernels, native
+from .pytrees import chosen, replaced
 
 #: Independent loops that a batch is split into; each runs on a core of its own, and is compiled on its own. Results do not depend on it.
 STRANDS = min(os.cpu_count() or 1, 4)
@@ -229,17 +230,6 @@ def _wider(args, stored, mapped, moved, size, run):
     return out, [len(run.levels)] * len(out)
 
 
-def chosen(values, mask):
-    """Those of ``values`` that the mask has."""
-    return [x for x, m in zip(values, mask, strict=True) if m]
-
-
-def replaced(values, mask, new):
-    """``values`` with those of the mask replaced, in order, by ``new``."""
-    new = iter(new)
-    return [next(new) if m else x for x, m in zip(values, mask, strict=True)]
-
-
 def _varies(shape):
     """Axes of the devices of a `shard_map` that an array varies over; older versions of JAX do not keep them."""
     axes = getattr(shape, "manual_axis_type", None)
@@ -256,7 +246,11 @@ def _alike(leaves):
 
 def _lower(ctx, *args, run):
     plain = [core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
-    return native.lower_fun(_value)(ctx.replace(avals_in=plain), *args, run=run)
+    value = functools.partial(_value, run=run)
+    if tuple(ctx.module_context.platforms) == ("cpu",):
+        # Of a batch the steps are many: what they take matters more than what their compilation does.
+        value = functools.partial(kernels.stepwise, value, least=kernels.LARGE if run.levels else kernels.REVERSED)
+    return native.lower_fun(value)(ctx.replace(avals_in=plain), *args)
 
 
 _run.def_impl(_value)

@@ -52,3 +52,14 @@ def adopt(base):
 def pytree(cls):
     """Class decorator that makes a class a frozen dataclass and a pytree."""
     return register(dataclasses.dataclass(frozen=True)(cls))
+
+
+def chosen(values, mask):
+    """Those of ``values`` that the mask has."""
+    return [x for x, m in zip(values, mask, strict=True) if m]
+
+
+def replaced(values, mask, new):
+    """``values`` with those of the mask replaced, in order, by ``new``."""
+    new = iter(new)
+    return [next(new) if m else x for x, m in zip(values, mask, strict=True)]

@@ -10,7 +10,7 @@ from jax import lax
 
 import jaxnsd
 from jaxnsd import SemismoothNewton, kernels, lanes, simulate
-from jaxnsd.models import CornerBlock, RotatingBall
+from jaxnsd.models import BouncingBall, CornerBlock, RotatingBall
 from jaxnsd.schemes import Moreau
 
 #: Shapes and dimension numbers as of `lax.dot_general`: vectors, matrices, batches, several contracted axes, of sizes on either side of
@@ -192,3 +192,28 @@ def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_ev
         return
     stored = jax.grad(lambda mu: jnp.sum(run(dataclasses.replace(system, mu=mu), checkpoint=50, **other).q[-1]))(jnp.asarray(0.3))
     np.testing.assert_allclose(stored, wanted_slope, rtol=1e-8)
+
+
+@pytest.mark.oldest
+def test_steps_of_reverse_mode_are_kernels(monkeypatch):
+    """What takes a gradient's loops over the steps apart changes nothing: of one run, stored in intervals and recomputed, of a batch."""
+    q0, u0 = BouncingBall().initial_state()
+
+    def gradient(options):
+        def height(e_N, q0):
+            return simulate(BouncingBall(e_N=e_N), Moreau(), q0, u0, 0.6, 2e-3, **options).q[-1, 0]
+
+        of = jax.grad(height, (0, 1))
+        return of if options else lambda e_N, q0: jax.vmap(of, (0, None))(e_N * jnp.array([1.0, 0.9, 0.8]), q0)
+
+    for options in ({}, {"save_every": 5, "checkpoint": 100}, {"sensitivity": "discrete"}):
+        found = []
+        for least in (0, 1 << 30):
+            monkeypatch.setattr(kernels, "REVERSED", least)
+            monkeypatch.setattr(kernels, "LARGE", least)
+            lowered = jax.jit(gradient(options)).lower(0.5, q0)
+            assert ("xla_cpu_small_call" in lowered.as_text()) == (least == 0)
+            found.append(lowered.compile()(0.5, q0))
+        assert np.all(np.asarray(found[0][0]) != 0)
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
