@@ -194,18 +194,25 @@ def stepwise(function, *args, least):
     runtime a call for each.
     """
     jaxpr = jax.make_jaxpr(function)(*args)
-    if not _has_steps(jaxpr.jaxpr, least):
+    steps, around = set(), set()
+    if not _find_steps(jaxpr.jaxpr, least, steps, around):
         return jaxpr_as_fun(jaxpr)(*args)
-    return _evaluated(jaxpr.jaxpr, jaxpr.consts, args, least)
+    return _evaluated(jaxpr.jaxpr, jaxpr.consts, args, steps, around)
 
 
 #: Operations in which there may be a loop over the steps.
 _AROUND = ("scan", "jit", "pjit", "checkpoint", "remat2", "closed_call")
 
 
-def _has_steps(jaxpr, least):
-    """Whether there is a loop over large steps."""
-    return any(_is_loop_over_steps(x, least) or _has_steps(_inside(x), least) for x in jaxpr.eqns if x.primitive.name in _AROUND)
+def _find_steps(jaxpr, least, steps, around):
+    """Add the identities of loops over large steps to ``steps``, and of what they are in to ``around``; whether there are any."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _AROUND:
+            if _is_loop_over_steps(equation, least):
+                steps.add(id(equation))
+            elif _find_steps(_inside(equation), least, steps, around):
+                around.add(id(equation))
+    return any(id(equation) in steps or id(equation) in around for equation in jaxpr.eqns)
 
 
 def _inside(equation):
@@ -214,18 +221,22 @@ def _inside(equation):
 
 
 def _is_loop_over_steps(equation, least):
+    """Whether it is a loop whose body, beside what inner loops do, is a large step that can be a kernel."""
     if equation.primitive.name != "scan":
         return False
-    own = _loops(_inside(equation), inner_loops=False)
-    plain = all(_is_plain(x.aval) for x in (*equation.invars, *equation.outvars))
-    return plain and own is not None and own >= least and _loops(_inside(equation)) is not None
+    body = equation.params["jaxpr"]
+    avals = (*body.in_avals, *body.out_avals)
+    if not all(map(_is_plain, avals)) or sum(x.size for x in avals) > GIVEN:
+        return False
+    own = _loops(body.jaxpr, inner_loops=False)
+    return own is not None and own >= least and _loops(body.jaxpr) is not None
 
 
 def _is_plain(aval):
     return any(jnp.issubdtype(aval.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
 
 
-def _evaluated(jaxpr, consts, args, least):
+def _evaluated(jaxpr, consts, args, steps, around):
     """What a jaxpr leads to, its loops over steps changed."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
@@ -234,8 +245,10 @@ def _evaluated(jaxpr, consts, args, least):
 
     for equation in jaxpr.eqns:
         values = [value(x) for x in equation.invars]
-        if equation.primitive.name in _AROUND and (_is_loop_over_steps(equation, least) or _has_steps(_inside(equation), least)):
-            out = (_scan if equation.primitive.name == "scan" else _around)(equation, values, least)
+        if id(equation) in steps:
+            out = _scan_of_kernels(equation, values)
+        elif id(equation) in around:
+            out = (_scan if equation.primitive.name == "scan" else _around)(equation, values, steps, around)
         else:
             bound = equation.primitive.get_bind_params(equation.params)
             # Older versions of JAX return the functions apart.
@@ -246,27 +259,31 @@ def _evaluated(jaxpr, consts, args, least):
     return [value(x) for x in jaxpr.outvars]
 
 
-def _around(equation, values, least):
+def _around(equation, values, steps, around):
     """A function around loops over steps; where it is to be computed again it must not be merged with what was computed before."""
     if equation.params.get("differentiated") and equation.params.get("prevent_cse"):
         values = lax.optimization_barrier(values)
     inner = next(equation.params[name] for name in ("jaxpr", "call_jaxpr") if name in equation.params)
-    return _evaluated(_inside(equation), getattr(inner, "consts", ()), values, least)
+    return _evaluated(_inside(equation), getattr(inner, "consts", ()), values, steps, around)
 
 
-def _scan(equation, values, least):
-    """`lax.scan` over steps, or over groups of them."""
+def _scan(equation, values, steps, around):
+    """`lax.scan` around loops over steps."""
     params, body = equation.params, equation.params["jaxpr"]
     n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
-    length, reverse = params["length"], params["reverse"]
-    if not _is_loop_over_steps(equation, least):
 
-        def group(carry, x):
-            out = _evaluated(body.jaxpr, body.consts, [*values[:n], *carry, *x], least)
-            return out[: m - n], out[m - n :]
+    def group(carry, x):
+        out = _evaluated(body.jaxpr, body.consts, [*values[:n], *carry, *x], steps, around)
+        return out[: m - n], out[m - n :]
 
-        carry, rows = lax.scan(group, values[n:m], values[m:], length, reverse)
-        return [*carry, *rows]
+    carry, rows = lax.scan(group, values[n:m], values[m:], params["length"], params["reverse"])
+    return [*carry, *rows]
+
+
+def _scan_of_kernels(equation, values):
+    """`lax.scan` over steps, each a kernel."""
+    params, body = equation.params, equation.params["jaxpr"]
+    n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
     consts, carry, xs = _Vectors(body.in_avals[:n]), _Vectors(body.in_avals[n:m]), _Vectors(body.in_avals[m:])
     ys = _Vectors(body.out_avals[m - n :])
     sizes = [len(consts.kinds), len(carry.kinds), len(xs.kinds)]
@@ -276,16 +293,15 @@ def _scan(equation, values, least):
         out = jaxpr_as_fun(body)(*consts.unpack(first), *carry.unpack(second), *xs.unpack(third))
         return [*carry.pack(out[: m - n]), *ys.pack(out[m - n :])]
 
-    of = Kernel(step, tuple([*carry.shapes(), *ys.shapes()]), least=0)
-    given = consts.pack(values[:n])
+    of, given = Kernel(step, tuple([*carry.shapes(), *ys.shapes()]), least=0), consts.pack(values[:n])
 
-    def called(vectors, x):
-        *rows, k = x
-        out = _kernel.bind(*given, *vectors, *rows, k, of=replace(of, function=lambda *args: step(*args[:-1])))
+    def called(vectors, rows):
+        out = _kernel.bind(*given, *vectors, *rows, of=of)
         return out[: sizes[1]], out[sizes[1] :]
 
-    rows = [*xs.pack(values[m:], lead=1), jnp.arange(length)]
-    last, written = lax.scan(called, carry.pack(values[n:m]), rows, length, reverse)
+    # The number of the step keeps the loop with the runtime, see `_lower`.
+    rows = [*xs.pack(values[m:], lead=1), jnp.arange(params["length"])]
+    last, written = lax.scan(called, carry.pack(values[n:m]), rows, params["length"], params["reverse"])
     return [*carry.unpack(last), *ys.unpack(written, lead=1)]
 
 

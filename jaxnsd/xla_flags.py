@@ -5,9 +5,8 @@ whole loop touches fewer bytes than a threshold, 1 kB by default: then it compil
 single trajectory ten to forty times as fast. The threshold can be set by the environment only, before the first computation.
 
 One native function of a large step, and of its gradient above all, takes LLVM more than in proportion to compile. A large step is
-therefore a function of its own, in a loop of the runtime (see `kernels`); for gradients of large systems a lower threshold, 131072 say,
-leaves the loops to the runtime (README, Compilation). The loops of a gradient of the rotating ball touch some 80 kB, those of the
-slider-crank 700 kB, those of a run of the cube, with the globalization of its solver in a branch, between 1 and 4 MB.
+therefore a function of its own, in a loop of the runtime (see `kernels`). The loops of a gradient of the rotating ball touch some 80 kB,
+those of a run of the cube, with the globalization of its solver in a branch, between 1 and 4 MB.
 
 Nothing else changes, and results agree to round-off. ``JAXNSD_XLA_FLAGS=0`` leaves the environment alone; a threshold that is already
 set is kept. ``XLA_FLAGS`` may name a file that holds the flags, as XLA has it for a value that does not start with a dash: its content
