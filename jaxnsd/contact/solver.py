@@ -112,15 +112,40 @@ class Equations:
         best = jax.tree.map(lambda a, b: jnp.where(solved, a, b), tried, start[0])
         return (swept, best), jnp.where(solved, error, start[1])
 
-    def pivot(self, carry):
-        """Lemke's method on friction cones whose edges close in on the last directions, then Newton steps; the best is kept."""
+    def pivot(self, carry, newton=None):
+        """Lemke's method on friction cones whose edges close in on the last directions, then Newton steps; the best is kept.
+
+        newton: None, or ``(first, guess, steps, refine)``: the first time Newton's method takes so many steps from a guess instead
+        """
         cones, best, least, iterations = carry
-        z, cones, pivots = complete(self.problem, cones)
-        shift = jnp.asarray(float(jnp.finfo(z.dtype).eps) ** np.array(SHIFTS), z.dtype)[cones.attempt % len(SHIFTS)]
-        x, error, steps = iterate(lambda carry: self.newton(carry, shift), *self.at(z), POLISH)
+        lemke, eps = lambda: complete(self.problem, cones), float(jnp.finfo(least.dtype).eps)
+        first, guess, steps, refine = newton or (False, None, None, False)
+        z, cones, pivots = lax.cond(first, lambda: (guess, cones, jnp.zeros_like(iterations)), lemke) if newton else lemke()
+        shift = jnp.asarray(eps ** np.array(SHIFTS), least.dtype)[cones.attempt % len(SHIFTS)]
+        start, error = self.at(z)
+        if newton:
+            shift, steps = jnp.where(first, eps**REDUNDANT, shift), jnp.where(first, steps, POLISH)
+            error = jnp.where(first, jnp.inf, error) if refine else error
+        x, error, steps = iterate(lambda point: self.newton(point, shift), start, error, steps if newton else POLISH)
         better = error < least
         best, error = jax.tree.map(lambda a, b: jnp.where(better, a, b), (x, error), (best, least))
         return (cones, best, error, iterations + pivots + steps), error
+
+    def solve(self, guess, settings, refine):
+        """`Result` of Newton's method from a ``guess`` and, where it cycles, of its globalization (see `in_one_loop`)."""
+        problem = self.problem
+        nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(lambda: self.at(guess)[0]))
+        # What is not a number has no solution to look for.
+        least = jnp.where(jnp.isfinite(jnp.sum(problem.G) + jnp.sum(problem.c)), jnp.inf, jnp.nan).astype(guess.dtype)
+
+        def attempt(carry):
+            first, *state = carry
+            state, error = self.pivot(state, (first, guess, settings.max_iterations, refine))
+            return (jnp.zeros((), bool), *state), error
+
+        start = jnp.ones((), bool), widest(problem), nothing, least, jnp.zeros((), jnp.int32)
+        (_, _, best, _, iterations), error, _ = iterate(attempt, start, least, 1 + settings.max_rescues)
+        return Result(best.z, iterations, error, linalg.max_entry(absolute(best.F)), self.worst(best, error))
 
     def rescue(self, z, error, max_rescues):
         """``(carry, error, iterations)`` of the globalized iteration, from the error at z."""
@@ -196,6 +221,12 @@ class SemismoothNewton(AbstractContactSolver):
         """
         if large(problem):
             return self.interior().solve(problem, guess, refine=refine)
+        if problem.redundant and self.max_rescues and size(problem) <= SMALL:
+            return in_one_loop(self, problem, refine)(_arrays(problem), guess)
+        return self.one_after_the_other(problem, guess, refine)
+
+    def one_after_the_other(self, problem, guess, refine):
+        """Newton's method, and then its globalization."""
         equations = Equations(problem, self, problem.dtype)
         start, error = equations.at(guess)
         start = (start, jnp.full_like(error, jnp.inf) if refine else error)
@@ -206,9 +237,8 @@ class SemismoothNewton(AbstractContactSolver):
         if not self.max_rescues:
             contact = equations.worst(newton, error)
         else:
-            arrays = problem.packed()._replace(d=None, sizes=None, redundant=None)
             rescued = rescue(self, problem.d, problem.sizes)
-            z, error, largest, iterations, contact = rescued(arrays, linalg.pack(z), error, largest, iterations)
+            z, error, largest, iterations, contact = rescued(_arrays(problem), linalg.pack(z), error, largest, iterations)
             if linalg.is_unpacked(guess):
                 z = linalg.unpack(z)
         return Result(z, iterations, error, largest, contact)
@@ -243,6 +273,34 @@ def response(problem, z, xi, dxi, dmu, solver, dleast=None):
     if solver.unpacked or not linalg.is_unpacked(z):
         return solver.response(problem, *args)
     return linalg.unpack(solver.response(problem.packed(), *map(linalg.pack, args)))
+
+
+def _arrays(problem):
+    """What a problem has of arrays."""
+    return problem.packed()._replace(d=None, sizes=None, redundant=None)
+
+
+def in_one_loop(settings, problem, refine):
+    """Function that solves a problem of redundant contacts by Newton's method and its globalization, of which it is the first attempt.
+
+    In one loop they are compiled in two thirds of the time; in a batch one comes after the other, so that the rest does not wait.
+    """
+    static = {"d": problem.d, "sizes": problem.sizes, "redundant": problem.redundant}
+
+    def one_after_the_other(arrays, guess):
+        return settings.one_after_the_other(arrays._replace(**static), guess, refine)
+
+    @custom_vmap
+    def solved(arrays, guess):
+        return Equations(arrays._replace(**static), settings, guess.dtype).solve(guess, settings, refine)
+
+    @solved.def_vmap
+    def _batched(axis_size, in_batched, *args):
+        axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
+        out = jax.vmap(one_after_the_other, tuple(axes), axis_size=axis_size)(*args)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return solved
 
 
 def rescue(settings, d, sizes):
