@@ -63,7 +63,7 @@ class Plank(jaxnsd.System):
 
 @pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="it is about XLA's CPU backend")
-def test_a_run_calls_no_library():
+def test_a_run_calls_no_library(monkeypatch):
     """A system written with products, with a quaternion and without a closed form of anything, values and derivatives."""
     q0, u0 = jnp.array([0.0, 0, 0.3, 1, 0, 0, 0]), jnp.array([0.1, 0, 0, 0.2, 0.1, 0.3])
 
@@ -71,9 +71,15 @@ def test_a_run_calls_no_library():
         return jnp.sum(jaxnsd.simulate(Plank(), jaxnsd.Moreau(), q, u, 0.4, 1e-2).q[-1] ** 2)
 
     # Without the rewriting there are products of the library in it.
-    for function in (final, jax.grad(final)):
-        text = jax.jit(function).lower(q0, u0).compile().as_text()
-        for word in ("custom-call(", "ynn", " sort(", " scatter("):
+    # A loop over kernels is handed to the runtime by a sort that is never done: the gradient has one, unless it is native.
+    for function, reversed_, words in (
+        (final, kernels.REVERSED, ("custom-call(", "ynn", " scatter(", " sort(")),
+        (jax.grad(final), kernels.REVERSED, ("custom-call(", "ynn", " scatter(")),
+        (jax.grad(final), 1 << 30, ("custom-call(", "ynn", " scatter(", " sort(")),
+    ):
+        monkeypatch.setattr(kernels, "REVERSED", reversed_)
+        text = jax.jit(lambda *args, of=function: of(*args)).lower(q0, u0).compile().as_text()
+        for word in words:
             assert word not in text, word
 
 
