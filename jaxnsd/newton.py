@@ -45,6 +45,11 @@ def storing_solutions(function):
     return jax.checkpoint(function, policy=jax.checkpoint_policies.save_only_these_names("solution"), prevent_cse=False)
 
 
+def known(value, function, *args):
+    """``value``, known to be ``function(*args)``, which is evaluated where it is differentiated alone."""
+    return with_rule(lambda value, *args: value, lambda primals, tangents: jax.jvp(function, primals[1:], tangents[1:]))(value, *args)
+
+
 def implicit(response, x, args):
     """The solution ``x`` of ``Phi(x, args) = 0``, with the derivative of the implicit function.
 

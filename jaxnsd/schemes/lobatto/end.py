@@ -12,13 +12,12 @@ from ..velocity import Step, pytree
 from .equations import combine
 
 
-def finish(stages, args, x, slack, settings):
+def finish(stages, args, x, F, slack, settings):
     """The end of the step: ``(q, u, Delta P, R^1..R^s, info)``; C24 (47b), (50), (51), (56), (58)."""
     system, t, dt, q, u = args
     b = stages.tableau(q.dtype).b
     t_end, q_end = t + dt, stages.positions(args, x)[-1]
-    F, start = stages.impulses(args, x)
-    target = start + combine(b[None, :-1], F)[0] + b[-1] * dt * system.b(t_end, q_end, x.V[-1])
+    target = system.momentum(t, q, u) + combine(b[None, :-1], F)[0] + b[-1] * dt * system.b(t_end, q_end, x.V[-1])
     total = combine(b[None, :-1], x.R)[0]
     if total.shape[0]:
         # The unknown Delta P acts at the end as a whole: what the stages have of it is taken back there.

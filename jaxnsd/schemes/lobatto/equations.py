@@ -169,7 +169,7 @@ class Stages:
         """The equations at the unknowns ``x``."""
         t, Q = self.times(args), self.positions(args, x)
         p, rows, q_dot = jax.vmap(lambda t, Q, V: self.law(args.system, args.dt, t, Q, V))(t, Q, x.V)
-        return self.assembled(args, x, p, rows[1:], q_dot, *self.impulses(args, x))
+        return self.assembled(args, x, p, rows[1:], q_dot, self.impulses(args, x), args.system.momentum(args.t, args.q, args.u))
 
     def assembled(self, args, x, p, rows, q_dot, F, start):
         """`Values` from what the stages contribute: momenta (s, n_u), rows, q_dot (s, n_q), impulses and the momentum at the start."""
@@ -181,10 +181,9 @@ class Stages:
 
     @traced_once
     def impulses(self, args, x):
-        """``(F^1..F^{s-1}, p(t_n, q_n, u_n))``."""
+        """F^1..F^{s-1}, (s - 1, n_u)."""
         stages = (self.times(args)[:-1], self.positions(args, x)[:-1], x.V[:-1], x.R)
-        F = jax.vmap(lambda *stage: self.force(args.system, args.dt, *stage))(*stages)
-        return F, args.system.momentum(args.t, args.q, args.u)
+        return jax.vmap(lambda *stage: self.force(args.system, args.dt, *stage))(*stages)
 
     def convert(self, x):
         """A JAX array in the kind the contact problem is written in."""

@@ -61,12 +61,13 @@ class Linearized:
         (p, rows, q_dot), ((self.p_Q, p_V), (self.rows_Q, self.rows_V), (v_Q, v_V)) = both(stages.law)(t[1:], Q[1:], x.V[1:])
         # The coordinates of the first stage are known.
         M, p_1 = with_value(lambda V: system.momentum(t[0], q, V))(x.V[0])
-        F_V, F = (y[None] for y in with_value(lambda V: stages.force(system, dt, t[0], q, V, x.R[0]))(x.V[0]))
-        self.F_Q = jnp.zeros((0, *F_V.shape[1:2], n_q), q.dtype)
         if stages.s > 2:
-            F_on, (self.F_Q, F_V_on) = both(stages.force)(t[1:-1], Q[1:-1], x.V[1:-1], x.R[1:])
-            F, F_V = jnp.concatenate([F, F_on]), jnp.concatenate([F_V, F_V_on])
-        self.p_V, self.F_V = jnp.concatenate([M[None], p_V]), F_V
+            F, (F_Q, self.F_V) = both(stages.force)(t[:-1], Q[:-1], x.V[:-1], x.R)
+            self.F_Q = F_Q[1:]
+        else:
+            self.F_V, F = (y[None] for y in with_value(lambda V: stages.force(system, dt, t[0], q, V, x.R[0]))(x.V[0]))
+            self.F_Q = jnp.zeros((0, F.shape[1], n_q), q.dtype)
+        self.p_V = jnp.concatenate([M[None], p_V])
         self.W = jax.vmap(lambda t, Q, V: stages.directions(system, t, Q, V))(t[:-1], Q[:-1], x.V[:-1])
         if stages.quasi:
             V_1, q_dot_1 = with_value(lambda V: system.q_dot(t[0], q, V))(x.V[0])

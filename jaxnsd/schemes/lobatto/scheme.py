@@ -104,7 +104,7 @@ class Lobatto(Scheme):
         args = Arguments(system, t, dt, state.q, state.u)
         n_g, n_gamma = state.P.P_g.shape[0], state.P.P_gamma.shape[0]
         stages = Stages(self.stages, self.r, state.P.P_F.shape, n_g, n_gamma, system.defines("q_dot"), laws.discs(system))
-        x, slack, info = solve(stages, args, guess(stages, args, state), settings)
-        q, u, P, R, end = finish(stages, args, x, slack, settings)
+        x, F, slack, info = solve(stages, args, guess(stages, args, state), settings)
+        q, u, P, R, end = finish(stages, args, x, F, slack, settings)
         # The stages keep the length of a quaternion to their order; the motion does not depend on it.
         return LobattoState(system.normalized(q), u, P, x.V, *R), base.total(info, end)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from ... import contact, linalg
-from ...newton import implicit, iterate, solution, storing_solutions
+from ...newton import implicit, iterate, known, solution, storing_solutions
 from .. import base, gathered
 from ..base import Info
 from ..gathered import Choice
@@ -29,11 +29,13 @@ def guess(stages, args, state):
 
 
 def solve(stages, args, x, settings):
-    """``(x, slack, info)``: unknowns, differentiable in ``args``; the largest ``R_N^{i-1} - r g_N^i`` of all stages, which is not."""
+    """``(x, F, slack, info)``: unknowns and `Stages.impulses`, differentiable in ``args``; the largest ``R_N^{i-1} - r g_N^i`` of all
+    stages, which is not.
+    """
     frozen, x = jax.tree.map(lax.stop_gradient, (args, x))
-    x, slack, info = _found(stages, frozen, x, settings)
-    x = implicit(StageResponse(stages, settings), jax.tree.map(lax.stop_gradient, x), args)
-    return x, solution(lax.stop_gradient(slack)), info
+    x, F, slack, info = jax.tree.map(lax.stop_gradient, _found(stages, frozen, x, settings))
+    x = implicit(StageResponse(stages, settings), x, args)
+    return x, known(F, stages.impulses, args, x), solution(slack), info
 
 
 class Change(NamedTuple):
@@ -50,7 +52,7 @@ class Change(NamedTuple):
 
 
 def _found(stages, args, x, settings):
-    """``(x, slack, info)``: the solution, by iteration, at the cost of the contacts that are near.
+    """``(x, F, slack, info)``: the solution, by iteration, at the cost of the contacts that are near.
 
     A contact that is open at all stages has no percussion and obeys all equations: the solution without it is that with it. One that was
     left out and closes is near from then on; where contacts need the globalization, which is compiled once, all of them are.
@@ -78,7 +80,7 @@ def _found(stages, args, x, settings):
         return gathered.switch(near, (*sizes, n), branch)
 
     def iteration(carry):
-        x, info, _, near = carry
+        x, info, *_, near = carry
         linear = Linearized(stages, args, x)
         found = changed(x, linear, near)
         after = Unknowns(x.V + found.dV, x.Q + found.dQ, found.R)
@@ -91,13 +93,13 @@ def _found(stages, args, x, settings):
             # With all contacts it goes on from where it was.
             after, near = jax.tree.map(lambda a, b: jnp.where(stuck, a, b), x, after), closed
         info = Info(info.iterations + found.iterations, residual, bound <= 1, found.contact)
-        return (after, info, slack, near), bound
+        return (after, info, values.F, slack, near), bound
 
     near = stages.near(args, x) if sizes else None
-    start = (x, base.nothing_to_solve(dtype), jnp.zeros((n,), dtype), near)
-    (x, info, slack, _), _, _ = iterate(iteration, start, jnp.full((), jnp.inf, dtype), settings.max_outer)
+    start = (x, base.nothing_to_solve(dtype), jnp.zeros_like(x.V[:-1]), jnp.zeros((n,), dtype), near)
+    (x, info, F, slack, _), _, _ = iterate(iteration, start, jnp.full((), jnp.inf, dtype), settings.max_outer)
     info = info._replace(contact=jnp.where(info.converged | (info.contact < 0), -1, info.contact % max(n, 1)))
-    return x, slack, info
+    return x, F, slack, info
 
 
 def change(linear, R, settings):
