@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import energy, sets, xla_flags  # xla_flags sets an option of XLA's CPU backend, before the first computation
+from . import energy, sets, xla_flags  # xla_flags sets options of XLA's CPU backend, before the first computation
 from .contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
 from .contact_problem import ContactSolution, solve_contact_problem
 from .laws import NewtonImpact, PoissonImpact

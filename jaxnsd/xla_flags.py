@@ -1,4 +1,4 @@
-"""One setting of XLA's CPU backend, made when jaxnsd is imported.
+"""Two settings of XLA's CPU backend, made when jaxnsd is imported.
 
 A time step is a loop of a few hundred operations on a few bytes. XLA's CPU runtime dispatches such operations one by one, unless the
 whole loop touches fewer bytes than a threshold, 1 kB by default: then it compiles the loop into one native function, which runs a
@@ -8,11 +8,16 @@ One native function of a large step, and of its gradient above all, takes LLVM m
 therefore a function of its own, in a loop of the runtime (see `kernels`). The loops of a gradient of the rotating ball touch some 80 kB,
 those of a run of the cube, with the globalization of its solver in a branch, between 1 and 4 MB.
 
-Nothing else changes, and results agree to round-off. ``JAXNSD_XLA_FLAGS=0`` leaves the environment alone; a threshold that is already
-set is kept. ``XLA_FLAGS`` may name a file that holds the flags, as XLA has it for a value that does not start with a dash: its content
-then takes the place of the name.
+LLVM unrolls the many short loops of such a function generously: a step of a cube, whose code no longer fits the first-level cache, is
+compiled in 15 % less and runs 20 % faster with a lower bound, one of a box with `Lobatto(3)` is compiled in 27 % less. That setting is one
+of LLVM's own, for all of its back ends: it is left alone where JAX may run on something else than a CPU.
+
+Nothing else changes, and results agree to round-off. ``JAXNSD_XLA_FLAGS=0`` leaves the environment alone; what is already set is kept.
+``XLA_FLAGS`` may name a file that holds the flags, as XLA has it for a value that does not start with a dash: its content then takes the
+place of the name.
 """
 
+import importlib.util
 import os
 import re
 from collections.abc import MutableMapping
@@ -21,12 +26,15 @@ from collections.abc import MutableMapping
 #: large batches stay with the runtime, which spreads them over the cores.
 THRESHOLD = 1 << 22
 
-_OPTION = "xla_cpu_small_while_loop_byte_threshold"
+#: Instructions up to which LLVM unrolls a loop as a whole, in LLVM's own measure; 300 by default. From 25 to 100 nothing ran slower than by
+#: default, among the cube, the rotating ball, the woodpecker and the slider-crank, with 10 all of them did.
+UNROLL = 40
+
 _FLAG = "--xla_backend_extra_options="
 
 
-def set_threshold(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Add the threshold to ``XLA_FLAGS`` of an environment, beside the options that are already there."""
+def set_flags(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Add the settings to ``XLA_FLAGS`` of an environment, beside the options that are already there."""
     flags = environment.get("XLA_FLAGS", "").strip()
     if environment.get("JAXNSD_XLA_FLAGS") == "0":
         return
@@ -36,11 +44,19 @@ def set_threshold(environment: MutableMapping[str, str] = os.environ) -> None:
                 flags = file.read().strip()
         except OSError:
             return  # XLA says that it cannot read it
-    if _OPTION in flags:
-        return
-    setting = f"{_OPTION}={THRESHOLD}"
-    flags, found = re.subn(rf"({re.escape(_FLAG)}\S*)", rf"\1,{setting}", flags, count=1)
-    environment["XLA_FLAGS"] = flags if found else f"{flags} {_FLAG}{setting}".strip()
+    options = {"xla_cpu_small_while_loop_byte_threshold": THRESHOLD}
+    if is_cpu_alone(environment):
+        options["-unroll-threshold"] = UNROLL
+    settings = ",".join(f"{name}={value}" for name, value in options.items() if name not in flags)
+    if settings:
+        flags, found = re.subn(rf"({re.escape(_FLAG)}\S*)", rf"\1,{settings}", flags, count=1)
+        environment["XLA_FLAGS"] = flags if found else f"{flags} {_FLAG}{settings}".strip()
 
 
-set_threshold()
+def is_cpu_alone(environment: MutableMapping[str, str]) -> bool:
+    """Whether JAX can run on nothing else: it is told so, or there is no plug-in for another platform."""
+    told = environment.get("JAX_PLATFORMS", "")
+    return told == "cpu" if told else not any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
+
+
+set_flags()

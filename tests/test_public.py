@@ -1,4 +1,4 @@
-"""What `import jaxnsd` gives: the public names, nothing of matplotlib, types; and the one flag that it sets."""
+"""What `import jaxnsd` gives: the public names, nothing of matplotlib, types; and the flags that it sets."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 import jaxnsd
-from jaxnsd.xla_flags import set_threshold
+from jaxnsd.xla_flags import set_flags
 
 IMPORT = """
 import sys, jaxnsd
@@ -38,7 +38,8 @@ def test_public_names():
         jaxnsd.simulation  # noqa: B018
 
 
-SETTING = "xla_cpu_small_while_loop_byte_threshold=4194304"
+NATIVE, UNROLL = "xla_cpu_small_while_loop_byte_threshold=4194304", "-unroll-threshold=40"
+SETTING = f"{NATIVE},{UNROLL}"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,8 @@ SETTING = "xla_cpu_small_while_loop_byte_threshold=4194304"
         (None, f"--xla_backend_extra_options={SETTING}"),
         ("--a=1  --b", f"--a=1  --b --xla_backend_extra_options={SETTING}"),
         ("--xla_backend_extra_options=c=1 --b", f"--xla_backend_extra_options=c=1,{SETTING} --b"),
-        ("--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=7", None),  # None: left as it is
+        ("--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=7,-unroll-threshold=9", None),  # None: left as it is
+        ("--xla_backend_extra_options=-unroll-threshold=9", f"--xla_backend_extra_options=-unroll-threshold=9,{NATIVE}"),
         ("FILE", f"--d=1\n--e --xla_backend_extra_options={SETTING}"),
         ("missing_file", None),
     ],
@@ -55,9 +57,20 @@ SETTING = "xla_cpu_small_while_loop_byte_threshold=4194304"
 def test_flags_beside_those_that_are_there(tmp_path, before, after):
     (tmp_path / "flags").write_text("--d=1\n--e\n")
     before = str(tmp_path / "flags") if before == "FILE" else before
-    environment = {} if before is None else {"XLA_FLAGS": before}
-    set_threshold(environment)
+    environment = {"JAX_PLATFORMS": "cpu"} | ({} if before is None else {"XLA_FLAGS": before})
+    set_flags(environment)
     assert environment["XLA_FLAGS"] == (before if after is None else after)
     switched_off = {"XLA_FLAGS": "--a", "JAXNSD_XLA_FLAGS": "0"}
-    set_threshold(switched_off)
+    set_flags(switched_off)
     assert switched_off["XLA_FLAGS"] == "--a"
+
+
+def test_options_of_all_back_ends_of_llvm_are_left_alone_beside_a_cpu(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "jax_plugins" or None)
+    for told, setting in (("", NATIVE), ("cuda,cpu", NATIVE), ("cpu", SETTING)):
+        environment = {"JAX_PLATFORMS": told}
+        set_flags(environment)
+        assert environment["XLA_FLAGS"] == f"--xla_backend_extra_options={setting}"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    set_flags(environment := {})
+    assert environment["XLA_FLAGS"] == f"--xla_backend_extra_options={SETTING}"
