@@ -8,9 +8,10 @@ One native function of a large step, and of its gradient above all, takes LLVM m
 therefore a function of its own, in a loop of the runtime (see `kernels`). The loops of a gradient of the rotating ball touch some 80 kB,
 those of a run of the cube, with the globalization of its solver in a branch, between 1 and 4 MB.
 
-LLVM unrolls the many short loops of such a function generously: a step of a cube, whose code no longer fits the first-level cache, is
-compiled in 15 % less and runs 20 % faster with a lower bound, one of a box with `Lobatto(3)` is compiled in 27 % less. That setting is one
-of LLVM's own, for all of its back ends: it is left alone where JAX may run on something else than a CPU.
+LLVM unrolls the many short loops of such a function generously. With a lower bound a step of a cube, whose code did not fit the
+first-level cache, is compiled in 20 % less and runs 15 % faster; one of a box with `Lobatto(3)` is compiled in 29 % less, one of a hopper
+from `bodies` in 28 %. That setting is one of LLVM's own, for all of its back ends: it is left alone where JAX may run on something else
+than a CPU.
 
 Nothing else changes, and results agree to round-off. ``JAXNSD_XLA_FLAGS=0`` leaves the environment alone; what is already set is kept.
 ``XLA_FLAGS`` may name a file that holds the flags, as XLA has it for a value that does not start with a dash: its content then takes the
@@ -27,8 +28,8 @@ from collections.abc import MutableMapping
 THRESHOLD = 1 << 22
 
 #: Instructions up to which LLVM unrolls a loop as a whole, in LLVM's own measure; 300 by default. From 25 to 100 nothing ran slower than by
-#: default, among the cube, the rotating ball, the woodpecker and the slider-crank, with 10 all of them did.
-UNROLL = 40
+#: default beyond the noise of 8 %: cube, rotating ball, woodpecker, slider-crank; from 60 on hopper and cheetah. With 10 all did.
+UNROLL = 60
 
 _FLAG = "--xla_backend_extra_options="
 

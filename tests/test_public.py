@@ -38,7 +38,7 @@ def test_public_names():
         jaxnsd.simulation  # noqa: B018
 
 
-NATIVE, UNROLL = "xla_cpu_small_while_loop_byte_threshold=4194304", "-unroll-threshold=40"
+NATIVE, UNROLL = "xla_cpu_small_while_loop_byte_threshold=4194304", "-unroll-threshold=60"
 SETTING = f"{NATIVE},{UNROLL}"
 
 
