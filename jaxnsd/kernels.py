@@ -210,14 +210,15 @@ def _find_steps(jaxpr, least, steps, around):
         if equation.primitive.name in _AROUND:
             if _is_loop_over_steps(equation, least):
                 steps.add(id(equation))
-            elif _find_steps(_inside(equation), least, steps, around):
+            elif _find_steps(_inside(equation)[0], least, steps, around):
                 around.add(id(equation))
     return any(id(equation) in steps or id(equation) in around for equation in jaxpr.eqns)
 
 
 def _inside(equation):
+    """The jaxpr of an operation of `_AROUND`, and its constants."""
     inner = equation.params["call_jaxpr" if equation.primitive.name == "closed_call" else "jaxpr"]
-    return getattr(inner, "jaxpr", inner)
+    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
 
 def _is_loop_over_steps(equation, least):
@@ -263,17 +264,16 @@ def _around(equation, values, steps, around):
     """A function around loops over steps; where it is to be computed again it must not be merged with what was computed before."""
     if equation.params.get("differentiated") and equation.params.get("prevent_cse"):
         values = lax.optimization_barrier(values)
-    inner = next(equation.params[name] for name in ("jaxpr", "call_jaxpr") if name in equation.params)
-    return _evaluated(_inside(equation), getattr(inner, "consts", ()), values, steps, around)
+    return _evaluated(*_inside(equation), values, steps, around)
 
 
 def _scan(equation, values, steps, around):
     """`lax.scan` around loops over steps."""
-    params, body = equation.params, equation.params["jaxpr"]
+    params = equation.params
     n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
 
     def group(carry, x):
-        out = _evaluated(body.jaxpr, body.consts, [*values[:n], *carry, *x], steps, around)
+        out = _evaluated(*_inside(equation), [*values[:n], *carry, *x], steps, around)
         return out[: m - n], out[m - n :]
 
     carry, rows = lax.scan(group, values[n:m], values[m:], params["length"], params["reverse"])
@@ -438,25 +438,12 @@ def _lower(ctx, *args, of):
     size, function, outs = _loops(jaxpr.jaxpr), jaxpr_as_fun(jaxpr), of.outs
     if size is None or size < (LARGE if of.least is None else of.least):
         return mlir.lower_fun(function, multiple_results=True)(ctx, *args)
-    kinds = sorted({x.dtype for x in ctx.avals_in if x.size}, key=str)
-
-    def inside(*vectors):
-        at, pieces = dict.fromkeys(kinds, 0), []
-        for s in ctx.avals_in:
-            if not s.size:
-                pieces.append(jnp.zeros(s.shape, s.dtype))
-                continue
-            start = at[s.dtype]
-            pieces.append(vectors[kinds.index(s.dtype)][start : start + s.size].reshape(s.shape))
-            at[s.dtype] = start + s.size
-        return [*function(*pieces), *(x[:1] for x in vectors)]
-
-    inside = jax.jit(inside)
+    packed = _Vectors(ctx.avals_in)
+    inside = jax.jit(lambda *vectors: [*function(*packed.unpack(vectors)), *(x[:1] for x in vectors)])
 
     def call(*args):
         args = [_by_the_runtime(x) if jnp.issubdtype(x.dtype, jnp.integer) and not x.ndim else x for x in args]
-        vectors = [jnp.concatenate([jnp.ravel(x) for x in args if x.dtype == kind]) for kind in kinds]
-        return _call.bind(*vectors, function=inside)[: len(outs)]
+        return _call.bind(*packed.pack(args), function=inside)[: len(outs)]
 
     return mlir.lower_fun(call, multiple_results=True)(ctx, *args)
 
