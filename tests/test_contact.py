@@ -376,6 +376,27 @@ def test_redundant_corners(corners):
 
 
 @pytest.mark.slow
+def tilted_cube(rng):
+    """A cube on eight corners that are next to where they should be, at 1 m/s to 1 cm/s: 24 rows, of which six are independent."""
+    corners = np.stack(np.meshgrid(*[(-1.0, 1.0)] * 3, indexing="ij"), axis=-1).reshape(8, 3) + 1e-3 * rng.normal(size=(8, 3))
+    axes = np.tile(np.eye(3)[[2, 0, 1]], (8, 1))
+    W = np.concatenate([axes, np.cross(np.repeat(corners, 3, axis=0), axes)], axis=1).T
+    u = rng.choice([1, 0.1, 0.01]) * rng.normal(size=6) - 0.1 * np.eye(6)[2]
+    return W.T @ (W / np.repeat([1, 0.6], 3)[:, None]), W.T @ u, np.full(8, rng.uniform(0, 1.3))
+
+
+def test_damped_steps_lead_newtons_method_out_of_its_cycles():
+    # Without the damping 35 % of them cycle.
+    rng = generator(7)
+    G, c, mu = stacked([tilted_cube(rng) for _ in range(300)])
+    solution = solve_batch(G, c, mu, 2, SemismoothNewton().nearby())
+    solved = np.asarray(solution.outcome == Outcome.SUCCESS)
+    assert solved.mean() > 0.95
+    for k in np.flatnonzero(solved):
+        P = np.asarray(solution.P[k])
+        assert natural_map(P, G[k] @ P + c[k], mu[k], G[k], 2) < 1e-10 * np.abs(c[k]).max()
+
+
 def test_redundant_corners_equal_one_contact_at_the_centre():
     # Without rotation a box that lands flat and slides is a particle: four corners act like one contact.
     W = box(4)[0][:3]  # it cannot turn

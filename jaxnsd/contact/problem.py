@@ -172,12 +172,12 @@ def split_rows(matrix, n, d):
     return matrix[n * d :], matrix[: n * d].reshape(n, d, matrix.shape[1])
 
 
-def newton_step(problem, r, z, xi, modes, residual, shift=None):
+def newton_step(problem, r, z, xi, modes, residual, shift=None, guard=True):
     """One step of the semismooth Newton method from ``z``.
 
-    Without a ``shift`` percussions that the matrix does not determine (redundant contacts) stay as they are. Where their rows contradict
-    each other by a slip however small, the solution lies elsewhere: some of these contacts slip. The matrix plus ``shift`` times the
-    identity takes the step as far as it takes them to.
+    With its ``guard`` (see `linalg.lu`) percussions that the matrix does not determine (redundant contacts) stay as they are. Where their
+    rows contradict each other by a slip however small, the solution lies elsewhere: some of these contacts slip. The matrix plus ``shift``
+    times the identity takes the step as far as it takes them to, and needs no guard.
     """
     n, d = problem.n, problem.d
     r_N, _ = r
@@ -192,7 +192,7 @@ def newton_step(problem, r, z, xi, modes, residual, shift=None):
     matrix = newton_matrix(problem, r, modes)
     if shift is not None:
         matrix = matrix + shift * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-    return z - linalg.lu(matrix, guard=shift is None)(join(F_N, F_F))
+    return z - linalg.lu(matrix, guard=guard)(join(F_N, F_F))
 
 
 def response(problem, z, xi, dxi, dmu, dleast=None):

@@ -37,6 +37,12 @@ POLISH, SHIFTS = 60, (0.5, 0.4, 0.6)
 #: follow: of 3000 steps of a cube at rest on four corners 360 needed Lemke's method; with it none, after 1 to 3 iterations each.
 REDUNDANT = 0.5
 
+#: Newton steps after which those that follow are damped: by a shift of their matrix, of entries of order one, that is `DAMPING` first and
+#: falls by `DECAY` with each. Newton's method that cycles among the modes of its contacts is led out of its cycle by small steps. Of 1000
+#: random problems of 12 contacts on 27 velocities, of a cube on 8 corners and of a body on 4 points 20 steps leave 22, 101 and 7 unsolved
+#: without it, with it 7, 46 and 1, and 30 steps 3, 15 and 0.
+UNDAMPED, DAMPING, DECAY = 7, 0.3, 0.4
+
 #: Members of a batch on which Newton's method cycled are gathered, so many at a time, and globalized apart from the rest.
 CHUNK = 32
 
@@ -116,11 +122,25 @@ class Equations:
         largest = jnp.max(jnp.concatenate([ratio_N[:, None], ratio_F], axis=1), axis=1)
         return jnp.where(error <= 1, -1, jnp.argmax(largest).astype(jnp.int32))
 
-    def newton(self, point, shift=None):
-        """One Newton step; with a ``shift`` of the matrix (see `problem.newton_step`)."""
+    def newton(self, point, shift=None, guard=True):
+        """One Newton step; ``shift`` and ``guard`` as in `problem.newton_step`."""
         point = linalg.from_leaves(point)
         modes, F, _ = self.residual(point)
-        return self.at(newton_step(self.problem, self.r, point.z, point.xi, modes, F, shift))
+        return self.at(newton_step(self.problem, self.r, point.z, point.xi, modes, F, shift, guard))
+
+    def improved(self, start, error, steps, shift=None):
+        """``(point, error, iterations)`` after Newton steps from a point, with a ``shift`` of their matrices; of spatial contacts damped."""
+        if linalg.is_unpacked(self.problem.G) or self.problem.d < 2:
+            return iterate(lambda point: self.newton(point, shift, shift is None), start, error, steps)
+
+        def step(carry):
+            point, k = carry
+            damping = jnp.where(k < UNDAMPED, 0, DAMPING * DECAY ** (k - UNDAMPED).astype(error.dtype))
+            point, error_ = self.newton(point, damping if shift is None else jnp.maximum(shift, damping), shift is None)
+            return (point, k + 1), error_
+
+        (point, _), error, iterations = iterate(step, (start, jnp.zeros((), jnp.int32)), error, steps)
+        return point, error, iterations
 
     def sweep(self, carry):
         """Sweeps of Gauss-Seidel, which go on from where they were, then Newton steps, kept if they solve the problem."""
@@ -147,7 +167,7 @@ class Equations:
         if newton:
             shift, steps = jnp.where(first, eps**REDUNDANT, shift), jnp.where(first, steps, POLISH)
             error = jnp.where(first, jnp.inf, error) if refine else error
-        x, error, steps = iterate(lambda point: self.newton(point, shift), start, error, steps if newton else POLISH)
+        x, error, steps = self.improved(start, error, steps if newton else POLISH, shift)
         better = error < least
         best, error = jax.tree.map(lambda a, b: jnp.where(better, a, b), (x, error), (best, least))
         return (cones, best, error, iterations + pivots + steps), error
@@ -196,7 +216,8 @@ class SemismoothNewton(AbstractContactSolver):
 
     tolerance:       bound of every row of the natural map, relative to the terms that this row is made of: each contact in its own units
                      (and of the momentum balance relative to the momenta); None: 1e-12 in float64, 2e-6 in float32
-    max_iterations:  bound of the Newton iterations of one contact problem, before the globalization takes over
+    max_iterations:  bound of the Newton iterations of one contact problem, before the globalization takes over; those of spatial
+                     contacts are damped from the eighth on
     max_rescues:     bound of the globalized iterations of a problem on which plain Newton cycles; the rest of a batch waits but does
                      not change. They start afresh, so that they do not depend on where Newton's method has come to, and with it on the
                      tolerance. Up to 16 spatial or 32 planar contacts each is a run of Lemke's method: one is enough for planar and
@@ -206,7 +227,7 @@ class SemismoothNewton(AbstractContactSolver):
     """
 
     tolerance: float | None = None
-    max_iterations: int = 10
+    max_iterations: int = 20
     max_rescues: int = 60
     max_outer: int = 20
     unpacked: ClassVar[bool] = True
@@ -228,7 +249,7 @@ class SemismoothNewton(AbstractContactSolver):
 
     def nearby(self):
         """Without the globalization, which is two thirds of the compilation."""
-        return replace(self, max_rescues=0, max_iterations=20)
+        return replace(self, max_rescues=0, max_iterations=30)
 
     def solve(self, problem, guess, *, refine=False):
         """Solve a contact problem from a ``guess`` by a semismooth Newton method; where it cycles, by a globalized iteration.
@@ -252,7 +273,7 @@ class SemismoothNewton(AbstractContactSolver):
         start, error = equations.at(guess)
         start = (start, jnp.full_like(error, jnp.inf) if refine else error)
         shift = float(jnp.finfo(problem.dtype).eps) ** REDUNDANT if problem.redundant else None
-        newton, error, iterations = iterate(lambda carry: equations.newton(carry, shift), *start, self.max_iterations)
+        newton, error, iterations = equations.improved(*start, self.max_iterations, shift)
         z, largest = linalg.from_leaves(newton.z), newton.largest
         if not self.max_rescues:
             contact = equations.worst(newton, error)
