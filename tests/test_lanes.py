@@ -1,5 +1,6 @@
 """Batches member by member: what is made of a run, by batching and differentiation in any order, has the values of the plain function."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -107,6 +108,28 @@ def test_on_two_devices():
 
 
 @pytest.mark.slow
+def test_the_garbage_collector_waits_while_tracing_and_not_after_whatever_happens():
+    seen = []
+
+    def looking(x):
+        seen.append(gc.isenabled())
+        if len(x) > 2:
+            raise RuntimeError("while tracing")
+        return jnp.sin(x)
+
+    jax.jit(jax.grad(lambda x: lanes.run(looking, x).sum())).lower(x)
+    assert seen and not any(seen) and gc.isenabled()
+    with pytest.raises(RuntimeError, match="while tracing"):
+        lanes.run(looking, jnp.ones(3))
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        lanes.run(looking, x)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_without_jit_and_with_plain_numbers():
     """Leaves that are Python numbers, mapped and differentiated without jit."""
 

@@ -129,7 +129,7 @@ class Equations:
         return self.at(newton_step(self.problem, self.r, point.z, point.xi, modes, F, shift, guard))
 
     def improved(self, start, error, steps, shift=None):
-        """``(point, error, iterations)`` after Newton steps from a point, with a ``shift`` of their matrices; of spatial contacts damped."""
+        """``(point, error, iterations)`` after Newton steps, with a ``shift`` of their matrices; those of spatial contacts are damped."""
         if linalg.is_unpacked(self.problem.G) or self.problem.d < 2:
             return iterate(lambda point: self.newton(point, shift, shift is None), start, error, steps)
 
