@@ -24,9 +24,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from . import contact, linalg, thresholds
+from . import contact, laws, linalg, thresholds
 from .derivatives import not_a_number, undefined, with_rule
 from .newton import solution, storing_solutions
 from .results import Event
@@ -275,41 +276,64 @@ class _Event:
 
         The first as parts of q, u and percussions, an axis of the contacts in front, zero where there was no impact; the second None, or
         the acceleration and the forces with the velocity ``turned``, if there is one ``crossing``. All accelerations and all impact maps
-        are in one loop, so that they are compiled once: first the flow before the event, then those after each.
+        are in one loop, as one problem, which is compiled once: first the flow before the event, then every impact and the flow after it.
         """
         n, t, q = self.flow.n, self.t, self.q
         q_dot = self.system.q_dot(t, q, self.u)
         before, starts, happens = [self.persistent], [self.u], [jnp.any(self.impacting)]
         if crossing is not None:
             before, starts, happens = [*before, self.pushed], [*starts, turned], [*happens, jnp.any(crossing)]
+        first = len(starts)
+        ahead = np.array([True] * first + [False, True] * n)
+
+        def each(of_starts, of_contacts):
+            """Rows of the flow at every start, then of every contact's impact and of the flow after it."""
+            return jnp.concatenate([jnp.stack(of_starts), jnp.repeat(of_contacts, 2, axis=0)])
+
         rows = (
-            jnp.concatenate([jnp.stack(before), self.persistent[None] | jnp.eye(n, dtype=bool)]),
-            jnp.concatenate([jnp.stack(starts), jnp.broadcast_to(self.u, (n, *self.u.shape))]),
-            jnp.concatenate([jnp.stack(happens), self.impacting]),
-            jnp.arange(len(starts) + n),
+            each(before, self.persistent[None] | jnp.eye(n, dtype=bool)),
+            each(starts, jnp.broadcast_to(self.u, (n, *self.u.shape))),
+            each(happens, self.impacting),
+            jnp.asarray(ahead),
+            jnp.arange(len(ahead)),
         )
         nothing = jax.tree.map(jnp.zeros_like, (self.u, self.flow.P))
-        place, d_place = jax.jvp(self.place, (t, q), (jnp.ones_like(t), q_dot))
+        at = jax.jvp(self.place, (t, q), (jnp.ones_like(t), q_dot))
+        expands = laws.of(self.system).expands
 
-        def row(f_minus, row):
-            mask, u, happens, k = row
+        def row(carry, row):
+            f_minus, after = carry
+            mask, u, happens, ahead, k = row
+            u = jnp.where(ahead & (k >= first), after, u)
 
-            def of_impact(u):
+            def either(u):
+                return self.flow.either(ahead, self.prepared, at, t, self.dt, q, u, (q_dot, f_minus[0]), mask, self.slow)
+
+            def in_two_phases(u):
+                """What `either` is where the impact has a compression and an expansion."""
+
                 def impact(place, t, q, u):
                     return self.flow.impact(self.scheme.placed(self.prepared, place), t, q, u, mask)[:2]
 
-                (u, _), turned = jax.jvp(impact, (place, t, q, u), (d_place, jnp.ones_like(t), q_dot, f_minus[0]))
-                return u, (turned[0], jax.tree.map(jnp.add, turned[1], f_minus[1]))
+                def of_impact(u):
+                    return jax.jvp(impact, (at[0], t, q, u), (at[1], jnp.ones_like(t), q_dot, f_minus[0]))
 
-            u, turned = lax.cond(happens & (k >= len(starts)), of_impact, lambda u: (u, nothing), u)
-            f_plus = lax.cond(happens, lambda u: self.acceleration(mask, u), lambda u: nothing, u)
-            f_minus = jax.tree.map(lambda a, b: jnp.where(k == 0, a, b), f_plus, f_minus)
-            jump = q_dot - self.system.q_dot(t, q, u), *jax.tree.map(jnp.subtract, turned, f_plus)
-            return f_minus, (jump, f_plus)
+                return lax.cond(ahead, lambda u: (self.acceleration(mask, u), nothing), of_impact, u)
 
-        _, (jumps, f_plus) = lax.scan(row, nothing, rows)
-        jumps = jax.tree.map(lambda x: x[len(starts) :], jumps)
-        return jumps, None if crossing is None else jax.tree.map(lambda x: x[1], f_plus)
+            def neither(u):
+                return (jnp.where(ahead, 0, u), nothing[1]), nothing
+
+            x, turned = lax.cond(happens, in_two_phases if expands else either, neither, u)
+            f_minus = jax.tree.map(lambda a, b: jnp.where(k == 0, a, b), x, f_minus)
+            # The forces before the impact go on to its percussions.
+            turned = turned[0], jax.tree.map(lambda a, b: jnp.where(happens, a + b, 0), turned[1], f_minus[1])
+            return (f_minus, x[0]), (x, turned, q_dot - self.system.q_dot(t, q, u))
+
+        _, (x, turned, dq) = lax.scan(row, (nothing, self.u), rows)
+        f_plus = jax.tree.map(lambda x: x[first + 1 :: 2], x)
+        turned = jax.tree.map(lambda x: x[first::2], turned)
+        jumps = dq[first + 1 :: 2], *jax.tree.map(jnp.subtract, turned, f_plus)
+        return jumps, None if crossing is None else jax.tree.map(lambda x: x[1], x)
 
     def acceleration(self, mask, u):
         """du/dt (n_u,), and forces, of the motion in which the contacts of ``mask`` are closed."""

@@ -133,9 +133,9 @@ class Scheme:
         del t, q, u
         return prepared
 
-    def placed(self, prepared, place):
-        """``prepared``, at a `gathered.Place`."""
-        return Placed(prepared, place)
+    def placed(self, prepared, place, h=None):
+        """``prepared``, at a `gathered.Place`, with the forces ``h`` (n_u,) where they are given."""
+        return Placed(prepared, place, h)
 
     def mass_times(self, prepared, t, q, u, x):
         """``M(t, q) x``; of ``u`` only the shape matters."""

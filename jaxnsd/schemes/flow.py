@@ -12,6 +12,7 @@ from jax import lax
 from .. import contact, laws, linalg, thresholds
 from . import velocity
 from .condensed import kinematics
+from .gathered import Place
 from .velocity import Law, Step, pytree, static
 
 #: A contact that closes faster than this multiple of the speed that the forces make in a step has an impact; a slower one persists.
@@ -58,30 +59,58 @@ class Flow:
         Contact velocities below ``slow`` count as zero. ``placed`` is ``prepared`` at (t, q), where it is known.
         """
         placed = prepared if placed is None else placed
-        kin = kinematics(self.scheme.system(placed), t, q, u)
+        kept, kept_b = self.kept(placed, t, q, u, slow)
+        after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, placed, kept_b)
+        return (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
+
+    def kept(self, placed, t, q, u, slow):
+        """What of the velocities at (t, q) is no acceleration: its negative for contacts, (n (d + 1),), itself for bilateral rows, or None.
+
+        ``placed``: `prepared` at (t, q).
+        """
+        system = self.scheme.system(placed)
+        kin = kinematics(system, t, q, u)
         rate_N, rate_F = contact.split(linalg.matmul(kin.W.T, u) + kin.chi, self.n, self.d)
         slow_N, slow_F = slow
         # What is left of the normal velocity of a closed contact, or of the tangential one of a contact that sticks, is no acceleration.
         closed = jnp.abs(rate_N) <= slow_N
         kept_F = []
-        for size in laws.discs(self.scheme.system(prepared)) or (self.d,):
+        for size in laws.discs(system) or (self.d,):
             first = sum(part.shape[1] for part in kept_F)
             rate, slow = rate_F[:, first : first + size], slow_F[:, first : first + size]
             sticks = jnp.sum(rate * rate, axis=1) <= jnp.sum(slow * slow, axis=1)
             kept_F.append(jnp.where((closed & sticks)[:, None], -rate, 0))
         kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.concatenate(kept_F, axis=1))
         # Likewise for bilateral rows: u may be of the node before, and what it violates them by here is no acceleration either.
-        kept_b = linalg.matmul(kin.W_b.T, u) + kin.chi_b if kin.chi_b.shape[0] else None
-        after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, placed, kept_b)
-        return (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
+        return kept, linalg.matmul(kin.W_b.T, u) + kin.chi_b if kin.chi_b.shape[0] else None
 
-    def solve(self, prepared, t, dt, q, u, kept, mask, placed=None, kept_b=None):
+    def either(self, ahead, prepared, at, t, dt, q, u, along, mask, slow):
+        """``((x, P), tangent)``: those of `acceleration` where ``ahead``, else of `impact`, with its tangent along the motion.
+
+        One contact problem for both, which is compiled once. at: `Place` at (t, q), and its tangent; along: those of q and u
+        """
+        here, d_here = at
+        system = self.scheme.system(prepared)
+        later = Place.of(system, t + dt, q + dt * system.q_dot(t, q, u), u)._replace(M=here.M)
+        place, d_place = jax.tree.map(lambda a, b: jnp.where(ahead, a, b), (later, jax.tree.map(jnp.zeros_like, here)), (here, d_here))
+        kept, kept_b = jax.tree.map(lambda x: jnp.where(ahead, x, 0), self.kept(self.scheme.placed(prepared, here), t, q, u, slow))
+        h = jnp.where(ahead, system.h(t, q, u), 0)
+
+        def solved(place, t, q, u):
+            placed = self.scheme.placed(prepared, place, h)
+            return self.solve(placed, t, dt, q, u, kept, mask, kept_b=kept_b, bounces=jnp.where(ahead, 0, jnp.ones_like(t)))[:2]
+
+        (after, P), tangent = jax.jvp(solved, (place, t, q, u), (d_place, jnp.ones_like(t), *along))
+        change = (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
+        return jax.tree.map(lambda a, b: jnp.where(ahead, a, b), change, (after, P)), tangent
+
+    def solve(self, prepared, t, dt, q, u, kept, mask, placed=None, kept_b=None, bounces=None):
         """``(u, P, info)`` of ``M (u - u_minus) = dt h + W P`` from (t, q), with the contact law on those contacts that ``mask`` names.
 
         It is the impact law at (t, q), or, with ``prepared`` at (t, q) as ``placed``, the law without restitution at the configuration dt
-        ahead.
+        ahead. ``bounces``: what the restitution of the impact law is multiplied by, or None.
         """
-        step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), placed, kept_b, self.scheme)
+        step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), placed, kept_b, bounces, self.scheme)
         return velocity.solve(step, u, self.P, self.settings)
 
 
@@ -108,6 +137,7 @@ class FlowStep(Step):
     mask: Any  # (n,) contacts that are closed: positive
     placed: Any  # None: the impact law at (t, q); else ``prepared`` at (t, q), and the law is that dt ahead
     kept_b: Any  # velocities of the bilateral rows that stay, or None
+    bounces: Any  # factor of the impact law's restitution, or None
     scheme: Any = static()
 
     linear: ClassVar[bool] = True
@@ -154,6 +184,8 @@ class FlowStep(Step):
         if not self.impact:
             return Law(self.kept, self.system.contact_data(self.t, self.q)[2])
         law = super().law(kin)
+        if self.bounces is not None:
+            law = law._replace(rebound=self.bounces * law.rebound)
         return law if self.kept is None else law._replace(rebound=law.rebound + self.kept)
 
     def active(self):

@@ -175,10 +175,10 @@ class Place(NamedTuple):
 
 
 class Placed(Evaluated):
-    """A system at one `Place`."""
+    """A system at one `Place`; with forces ``h`` (n_u,), where they are given, in the place of its own."""
 
-    def __init__(self, system, place):
-        super().__init__(system, place.M)
+    def __init__(self, system, place, h=None):
+        super().__init__(system, place.M, h)
         self._place = place
 
     def gap(self, t, q):
@@ -237,7 +237,7 @@ jax.tree_util.register_pytree_node(
     Choice, lambda c: ((c.mask, c.index), c.size), lambda size, leaves: _made(Choice, mask=leaves[0], index=leaves[1], size=size)
 )
 jax.tree_util.register_pytree_node(Evaluated, lambda s: ((s._system, s._M, s._h), None), lambda _, leaves: Evaluated(*leaves))
-jax.tree_util.register_pytree_node(Placed, lambda s: ((s._system, s._place), None), lambda _, leaves: Placed(*leaves))
+jax.tree_util.register_pytree_node(Placed, lambda s: ((s._system, s._place, s._h), None), lambda _, leaves: Placed(*leaves))
 jax.tree_util.register_pytree_node(Subsystem, lambda s: ((s._system, s._choice), None), lambda _, leaves: Subsystem(*leaves))
 
 

@@ -172,9 +172,9 @@ class ImplicitScheme(Scheme):
         """The system of a `Prepared`."""
         return prepared.system
 
-    def placed(self, prepared, place):
-        """A `Prepared`, at a `gathered.Place`."""
-        return prepared._replace(system=Placed(prepared.system, place))
+    def placed(self, prepared, place, h=None):
+        """A `Prepared`, at a `gathered.Place`, with the forces ``h`` (n_u,) where they are given."""
+        return prepared._replace(system=Placed(prepared.system, place, h))
 
     def mass_times(self, prepared, t, q, u, x):
         """``M(t, q) x``; of ``u`` only the shape matters."""
