@@ -202,7 +202,10 @@ def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_ev
 
 @pytest.mark.oldest
 def test_steps_of_reverse_mode_are_kernels(monkeypatch):
-    """What takes a gradient's loops over the steps apart changes nothing: of one run, stored in intervals and recomputed, of a batch."""
+    """What takes a gradient's loops over the steps apart changes nothing: of one run, stored in intervals and recomputed, of a batch.
+
+    Steps are kernels, or too large for that and left to the runtime, or small.
+    """
     q0, u0 = BouncingBall().initial_state()
 
     def gradient(options):
@@ -214,12 +217,16 @@ def test_steps_of_reverse_mode_are_kernels(monkeypatch):
 
     for options in ({}, {"save_every": 5, "checkpoint": 100}, {"sensitivity": "discrete"}):
         found = []
-        for least in (0, 1 << 30):
+        for least, most in ((0, 1 << 30), (0, 0), (1 << 30, 0)):
             monkeypatch.setattr(kernels, "REVERSED", least)
             monkeypatch.setattr(kernels, "LARGE", least)
+            monkeypatch.setattr(kernels, "MOST", most)
             lowered = jax.jit(gradient(options)).lower(0.5, q0)
-            assert ("xla_cpu_small_call" in lowered.as_text()) == (least == 0)
+            assert ("xla_cpu_small_call" in lowered.as_text()) == (most > 0)
+            # The mark of a loop that is left to the runtime.
+            assert ("stablehlo.sort" in lowered.as_text()) == (least == 0)
             found.append(lowered.compile()(0.5, q0))
         assert np.all(np.asarray(found[0][0]) != 0)
-        for a, b in zip(*found, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-12)
+        for other in found[1:]:
+            for a, b in zip(found[0], other, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-12)
