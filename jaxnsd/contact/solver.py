@@ -227,7 +227,7 @@ class SemismoothNewton(AbstractContactSolver):
     """
 
     tolerance: float | None = None
-    max_iterations: int = 20
+    max_iterations: int = 10
     max_rescues: int = 60
     max_outer: int = 20
     unpacked: ClassVar[bool] = True
