@@ -375,7 +375,6 @@ def test_redundant_corners(corners):
             assert np.all(np.isfinite(jacobian)) and np.abs(jacobian).max() < 1e4
 
 
-@pytest.mark.slow
 def tilted_cube(rng):
     """A cube on eight corners that are next to where they should be, at 1 m/s to 1 cm/s: 24 rows, of which six are independent."""
     corners = np.stack(np.meshgrid(*[(-1.0, 1.0)] * 3, indexing="ij"), axis=-1).reshape(8, 3) + 1e-3 * rng.normal(size=(8, 3))
@@ -397,6 +396,7 @@ def test_damped_steps_lead_newtons_method_out_of_its_cycles():
         assert natural_map(P, G[k] @ P + c[k], mu[k], G[k], 2) < 1e-10 * np.abs(c[k]).max()
 
 
+@pytest.mark.slow
 def test_redundant_corners_equal_one_contact_at_the_centre():
     # Without rotation a box that lands flat and slides is a particle: four corners act like one contact.
     W = box(4)[0][:3]  # it cannot turn

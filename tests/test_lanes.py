@@ -107,7 +107,6 @@ def test_on_two_devices():
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.slow
 def test_the_garbage_collector_waits_while_tracing_and_not_after_whatever_happens():
     seen = []
 
@@ -130,6 +129,7 @@ def test_the_garbage_collector_waits_while_tracing_and_not_after_whatever_happen
         gc.enable()
 
 
+@pytest.mark.slow
 def test_without_jit_and_with_plain_numbers():
     """Leaves that are Python numbers, mapped and differentiated without jit."""
 
