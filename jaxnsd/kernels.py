@@ -198,7 +198,7 @@ def stepwise(function, *args, least):
     runtime a call for each. Steps that no kernel takes, or that are larger than pays, are left to the runtime as they are.
     """
     jaxpr = jax.make_jaxpr(function)(*args)
-    steps, around = set(), set()
+    steps, around = {}, set()
     if not _find_steps(jaxpr.jaxpr, least, steps, around):
         return jaxpr_as_fun(jaxpr)(*args)
     return _evaluated(jaxpr.jaxpr, jaxpr.consts, args, steps, around)
@@ -209,11 +209,11 @@ _AROUND = ("scan", "jit", "pjit", "checkpoint", "remat2", "closed_call")
 
 
 def _find_steps(jaxpr, least, steps, around):
-    """Add the identities of loops over large steps to ``steps``, and of what they are in to ``around``; whether there are any."""
+    """Add to ``steps`` what loops over large steps become, by identity, and to ``around`` what they are in; whether there are any."""
     for equation in jaxpr.eqns:
         if equation.primitive.name in _AROUND:
-            if _is_loop_over_steps(equation, least):
-                steps.add(id(equation))
+            if loop := _loop_over_steps(equation, least):
+                steps[id(equation)] = loop
             elif _find_steps(_inside(equation)[0], least, steps, around):
                 around.add(id(equation))
     return any(id(equation) in steps or id(equation) in around for equation in jaxpr.eqns)
@@ -225,21 +225,18 @@ def _inside(equation):
     return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
 
-def _is_loop_over_steps(equation, least):
-    """Whether it is a loop whose body, beside what inner loops do, is a large step that could be a kernel but for its size."""
+def _loop_over_steps(equation, least):
+    """What evaluates a loop whose body, beside inner loops, is a large step: kernels or, where too large, the runtime; else None."""
     if equation.primitive.name != "scan":
-        return False
+        return None
     body = equation.params["jaxpr"]
-    if not all(map(_is_plain, (*body.in_avals, *body.out_avals))):
-        return False
+    avals = (*body.in_avals, *body.out_avals)
+    if not all(map(_is_plain, avals)):
+        return None
     own = _loops(body.jaxpr, inner_loops=False)
-    return own is not None and own >= least and _loops(body.jaxpr) is not None
-
-
-def _is_for_kernels(equation):
-    """Whether a loop over steps is not too large for kernels."""
-    body = equation.params["jaxpr"]
-    return _loops(body.jaxpr, inner_loops=False) < MOST and sum(x.size for x in (*body.in_avals, *body.out_avals)) <= GIVEN
+    if own is None or own < least or _loops(body.jaxpr) is None:
+        return None
+    return _scan_of_kernels if own < MOST and sum(x.size for x in avals) <= GIVEN else _scan_by_the_runtime
 
 
 def _is_plain(aval):
@@ -256,7 +253,7 @@ def _evaluated(jaxpr, consts, args, steps, around):
     for equation in jaxpr.eqns:
         values = [value(x) for x in equation.invars]
         if id(equation) in steps:
-            out = (_scan_of_kernels if _is_for_kernels(equation) else _scan_by_the_runtime)(equation, values)
+            out = steps[id(equation)](equation, values)
         elif id(equation) in around:
             out = (_scan if equation.primitive.name == "scan" else _around)(equation, values, steps, around)
         else:

@@ -136,8 +136,8 @@ class Equations:
         def step(carry):
             point, k = carry
             damping = jnp.where(k < UNDAMPED, 0, DAMPING * DECAY ** (k - UNDAMPED).astype(error.dtype))
-            point, error_ = self.newton(point, damping if shift is None else jnp.maximum(shift, damping), shift is None)
-            return (point, k + 1), error_
+            point, largest = self.newton(point, damping if shift is None else jnp.maximum(shift, damping), shift is None)
+            return (point, k + 1), largest
 
         (point, _), error, iterations = iterate(step, (start, jnp.zeros((), jnp.int32)), error, steps)
         return point, error, iterations
