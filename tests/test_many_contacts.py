@@ -11,6 +11,7 @@ import pytest
 
 import jaxnsd
 from jaxnsd import InteriorPoint, Outcome, SemismoothNewton, contact, solve_contact_problem
+from jaxnsd.contact import apart
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "benchmarks"))
 import contact_scenes
@@ -70,6 +71,48 @@ def test_parts_equal_the_whole():
         part = solved(G, c, mu, 2, active=mask)
         np.testing.assert_allclose(part.xi[rows], whole.xi[rows], atol=1e-12)
         np.testing.assert_array_equal(part.P[~rows], 0)
+
+
+def bodies_on_points(seed, points):
+    """Percussions of free bodies that land on so many points each, without a common order: ``(problem, body of each contact)``."""
+    rng, G, c = np.random.default_rng(seed), [], []
+    for k in points:
+        arms = rng.uniform(-0.5, 0.5, (k, 3))
+        W = np.concatenate([np.concatenate([np.eye(3), np.cross(arm, np.eye(3))], axis=1)[[2, 0, 1]] for arm in arms])
+        G.append(W @ np.diag([1.0, 1, 1, 6, 6, 6]) @ W.T)
+        c.append(W @ np.array([*rng.normal(size=2), -1, *rng.normal(size=3)]))
+    order = rng.permutation(sum(points))
+    body, rows = np.repeat(np.arange(len(points)), points)[order], (3 * order[:, None] + np.arange(3)).ravel()
+    whole, ends = np.zeros((len(rows),) * 2), 3 * np.cumsum([0, *points])
+    for part, a, b in zip(G, ends, ends[1:], strict=False):
+        whole[a:b, a:b] = part
+    return whole[rows][:, rows], np.concatenate(c)[rows], body
+
+
+def test_small_parts_are_problems_of_their_own():
+    """Bodies on two to five points, of which the largest is left: one problem alone, and two of them in lockstep."""
+    settings = SemismoothNewton(max_rescues=0, max_iterations=60)
+    drawn = [bodies_on_points(seed, (4, 2, 5, 3)) for seed in (0, 1)]
+    n, mu, active = 14, np.full(14, 0.4), np.arange(14) != 6
+
+    def found(G, c):
+        rows = np.arange(3 * n).reshape(n, 3)
+        order = np.concatenate([rows[:, 1:].ravel(), rows[:, 0]])
+        problem = contact.Problem(G[order][:, order], c[order], jnp.asarray(mu), jnp.asarray(active), 2)
+        z, taken, _ = apart.solve(problem, jnp.zeros(3 * n), True, 4, settings.solve)
+        return apart.labels(problem), jnp.zeros_like(z).at[order].set(z), taken
+
+    G, c = (jnp.stack(x) for x in list(zip(*drawn, strict=True))[:2])
+    alone, lockstep = jax.jit(lambda G, c: (found(G[0], c[0]), jax.vmap(found)(G, c)))(G, c)
+    # Contacts that slide and turn at once share their load in many ways: what has to be the same is that the law holds.
+    for (label, z, taken), (G, c, body) in [(alone, drawn[0]), *((tuple(x[k] for x in lockstep), drawn[k]) for k in (0, 1))]:
+        first = {b: np.flatnonzero(active & (body == b))[0] for b in range(4)}
+        np.testing.assert_array_equal(label, [first[b] if a else n for a, b in zip(active, body, strict=True)])
+        left = 5 - np.sum(body[6] == 2) > 4
+        np.testing.assert_array_equal(taken, active & ~(left & (body == 2)))
+        rows = np.repeat(taken, 3)
+        assert natural_map(G[rows][:, rows], c[rows], mu[taken], 2, z[rows]) <= 1e-11
+        np.testing.assert_array_equal(z[~rows], 0)
 
 
 @pytest.mark.parametrize("n", [2, N])

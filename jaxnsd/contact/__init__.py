@@ -1,6 +1,7 @@
 """Newton-type impact law with Coulomb friction: contact problems, their solution and its derivatives."""
 
 from .abstract import AbstractContactSolver, Result
+from .choice import Choice
 from .interior import InteriorPoint, Law, respond
 from .operators import Chain, groups_of
 from .problem import Problem, diagonal, join, modes_at, natural_map, scale, split
@@ -9,6 +10,7 @@ from .solver import SemismoothNewton, response, solve
 __all__ = [
     "AbstractContactSolver",
     "Chain",
+    "Choice",
     "InteriorPoint",
     "Law",
     "Problem",

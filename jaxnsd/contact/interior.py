@@ -14,7 +14,7 @@ The law is not that of a minimum, so a path may end before the solution. Then sw
 cost little: some hundred of them as much as one path.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -335,13 +335,20 @@ class InteriorPoint(AbstractContactSolver):
     def __post_init__(self):
         settings(self, at_least={"max_iterations": 1, "max_outer": 1, "max_attempts": 0})
 
-    def solve(self, problem, guess, *, refine=False):
-        """`Result` of a `Problem` of JAX arrays."""
+    def solve(self, problem, guess, *, refine=False, apart=None):
+        """`Result` of a `Problem` of JAX arrays; ``apart``: what is tried between Newton's method and the paths, see `apart.solve`."""
         n, d = problem.n, problem.d
-        c, z = per_contact(problem.c, n, d), per_contact(guess, n, d)
-        law = Law(Dense.of(problem), c, problem.mu, problem.active, problem.r)
-        result = self.find(law, z, problem.active, refine)
-        return result._replace(z=internal(result.z))
+        law, z = law_of(problem), per_contact(guess, n, d)
+        if not (apart and self.max_attempts):
+            result = self.find(law, z, problem.active, refine)
+            return result._replace(z=internal(result.z))
+        near = replace(self, max_attempts=0).find(law, z, problem.active, refine)
+        z, solved, more = apart(problem, internal(near.z), near.error > 1)
+        rest = law_of(problem._replace(active=problem.active & ~solved))
+        found = self.find(rest, per_contact(z, n, d), problem.active & ~solved, tries=False)
+        z = jnp.where(solved[:, None], per_contact(z, n, d), found.z)
+        result = self.told(law, z, problem.active)
+        return result._replace(z=internal(result.z), iterations=near.iterations + more + found.iterations)
 
     def interior(self):
         """The solver of large problems."""
@@ -351,8 +358,8 @@ class InteriorPoint(AbstractContactSolver):
         """Derivative dz of the solution."""
         return response(problem, z, xi, dxi, dmu)
 
-    def find(self, law, z, active, refine=False):
-        """`Result` with rows per contact, from a guess."""
+    def find(self, law, z, active, refine=False, tries=True):
+        """`Result` with rows per contact, from a guess; ``tries``: whether by Newton's method first."""
         tolerance, scale = self.tolerance_for(z.dtype), law.s * law.unit
         follower, shift = Follower(law, tolerance), float(jnp.finfo(z.dtype).eps) ** SHIFT
         z = z / scale
@@ -364,12 +371,26 @@ class InteriorPoint(AbstractContactSolver):
             waste = jnp.where(error < 0.5 * best, 0, waste + 1)
             return (z, error, jnp.minimum(best, error), waste), jnp.where(waste < 2, error, jnp.where(error <= 1, error, -1))
 
-        error = follower.residual(z)[1]
-        start = (z, error, error, 0), jnp.full_like(error, jnp.inf) if refine else error
-        (z, error, _, _), _, iterations = iterate(newton, *start, self.max_iterations)
-        z, error, more = follow(law, tolerance, z, error, self.max_attempts)
-        z = jnp.where(active[:, None], z, 0)
-        F = jnp.abs(follower.residual(z)[0])
-        worst = jnp.max(F / law.bound(z, tolerance), axis=1)
+        error, iterations = follower.residual(z)[1], jnp.zeros((), jnp.int32)
+        if tries:
+            start = (z, error, error, 0), jnp.full_like(error, jnp.inf) if refine else error
+            (z, error, _, _), _, iterations = iterate(newton, *start, self.max_iterations)
+        if self.max_attempts:
+            z, error, more = follow(law, tolerance, z, error, self.max_attempts)
+            iterations = iterations + more
+        return self.told(law, z * scale, active)._replace(iterations=iterations)
+
+    def told(self, law, z, active):
+        """`Result` of percussions, rows per contact."""
+        tolerance, scale = self.tolerance_for(z.dtype), law.s * law.unit
+        z = jnp.where(active[:, None], z / scale, 0)
+        F, error = Follower(law, tolerance).residual(z)
+        worst = jnp.max(jnp.abs(F) / law.bound(z, tolerance), axis=1)
         contact = jnp.where(error <= 1, -1, jnp.argmax(worst).astype(jnp.int32))
-        return Result(z * scale, iterations + more, error, jnp.max(scale * F), contact)
+        return Result(z * scale, jnp.zeros((), jnp.int32), error, jnp.max(scale * jnp.abs(F)), contact)
+
+
+def law_of(problem):
+    """`Law` of a `Problem`."""
+    c = per_contact(problem.c, problem.n, problem.d)
+    return Law(Dense.of(problem), c, problem.mu, problem.active, problem.r)

@@ -1,5 +1,6 @@
 """The solver of contact problems: a semismooth Newton method, and what takes over where it cycles."""
 
+import functools
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -12,7 +13,7 @@ from jax.custom_batching import custom_vmap
 from .. import linalg, thresholds
 from ..linalg import absolute, divide, minimum, multiply, where
 from ..newton import iterate
-from . import enumeration
+from . import apart, enumeration
 from .abstract import AbstractContactSolver, Result, settings
 from .gauss_seidel import gauss_seidel_sweep
 from .interior import InteriorPoint
@@ -256,13 +257,16 @@ class SemismoothNewton(AbstractContactSolver):
 
         The globalization starts afresh. Small problems are given to Lemke's method: it is complete for d <= 1; for d = 2 friction cones of
         six edges close in on the directions of slip, each time followed by Newton steps. In a batch the few problems that need it are
-        gathered, so that the rest does not wait for them. Large problems are left to `InteriorPoint`; where contacts have several discs
-        sweeps of nonlinear block Gauss-Seidel alternate with Newton steps.
+        gathered, so that the rest does not wait for them. Of a large problem small parts that have nothing to do with the rest are
+        problems of their own, and the rest is left to `InteriorPoint`. Where contacts have several discs sweeps of nonlinear block
+        Gauss-Seidel alternate with Newton steps.
 
         With ``refine`` a guess that solves the problem to the tolerance takes one Newton step all the same, which brings it to round-off.
         """
         if large(problem):
-            return self.interior().solve(problem, guess, refine=refine)
+            most = SMALL * problem.n // size(problem)
+            parts = functools.partial(apart.solve, most=most, solve_part=self.solve)
+            return self.interior().solve(problem, guess, refine=refine, apart=parts)
         if problem.redundant and size(problem) <= SMALL:
             return in_one_loop(self, problem, refine)(_arrays(problem), guess)
         return self.one_after_the_other(problem, guess, refine)

@@ -1,0 +1,65 @@
+"""Problems that fall into parts: contacts that no percussion of the others is felt at, as those of boxes beside each other on a floor.
+
+A part of few contacts is a problem of its own, and for that there is a complete method; all of them at once are too large for it. Which
+contacts belong together depends on the configuration, so parts are looked for in every problem that Newton's method leaves.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+
+from .. import linalg, thresholds
+from .choice import Choice
+from .problem import diagonal, join, split
+
+
+def labels(problem):
+    """Of every contact that is active the first one of its part, (n,); n of those that are not."""
+    n, d, active = problem.n, problem.d, problem.active
+    size = jnp.sqrt(diagonal(problem.G))
+    # Entries below round-off of what they are added to couple nothing.
+    felt = jnp.abs(problem.G) > thresholds.round_off(problem.G.dtype) * size[:, None] * size[None, :]
+
+    def any_row(x):
+        x_N, x_F = split(x, n, d) if x.ndim == 1 else (x[n * d :], x[: n * d].reshape(n, d, -1))
+        return x_N | jnp.any(x_F, axis=1)
+
+    coupled = any_row(any_row(felt).T) & active[None, :] & active[:, None]
+    own = jnp.where(active, jnp.arange(n, dtype=jnp.int32), n)
+
+    def spread(carry):
+        label, _ = carry
+        least = jnp.minimum(label, jnp.min(jnp.where(coupled, label[None, :], n), axis=1))
+        least = jnp.where(active, least, n)
+        return least, jnp.any(least != label)
+
+    return lax.while_loop(lambda carry: carry[1], spread, (own, jnp.asarray(n > 1)))[0]
+
+
+def solve(problem, guess, wanted, most, solve_part):
+    """``(z, solved (n,), iterations)``: the guess with the solutions of those parts that have no more than ``most`` contacts.
+
+    wanted: whether they are wanted; solve_part: function of a `Problem` of ``most`` contacts and a guess that returns a `Result`
+    """
+    n, d = problem.n, problem.d
+    label = labels(problem._replace(active=problem.active & wanted))
+    together = label[:, None] == label[None, :]
+    small = problem.active & wanted & (jnp.sum(together, axis=1) <= most)
+
+    def next_part(carry):
+        z, _, solved, iterations = carry
+        left = carry[1]
+        members = together[jnp.argmax(left)] & left
+        choice = Choice(members, most)
+        r = problem.r and tuple(choice.take(x) for x in problem.r)
+        G = choice.rows(choice.rows(problem.G, d), d, axis=1)
+        part = problem._replace(
+            G=G, c=choice.rows(problem.c, d), mu=choice.take(problem.mu), active=choice.take(members), r=r, redundant=True
+        )
+        result = solve_part(part, choice.rows(z, d))
+        rows = join(members, jnp.broadcast_to(members[:, None], (n, d)))
+        z = jnp.where(rows, choice.put_rows(linalg.pack(result.z), d), z)
+        return z, left & ~members, solved | (members & (result.error <= 1)), iterations + result.iterations
+
+    start = guess, small, jnp.zeros_like(small), jnp.zeros((), jnp.int32)
+    z, _, solved, iterations = lax.while_loop(lambda carry: jnp.any(carry[1]), next_part, start)
+    return z, solved, iterations
