@@ -112,7 +112,15 @@ def _batch(args, axes, *, function, rule, shapes):
     size, axes = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None), [None if a is None else 0 for a in axes]
     many, many_rule = jax.vmap(function, tuple(axes), axis_size=size), jax.vmap(rule, (axes, axes), axis_size=size)
     shapes = tuple(core.ShapedArray((size, *s.shape), s.dtype) for s in shapes)
-    out = _ruled.bind(*args, function=many, rule=lambda primals, tangents: many_rule(list(primals), list(tangents)), shapes=shapes)
+
+    # Not `many` itself: `vmap` hands on what the function has said of itself, which is true of one member.
+    def function_of_all(*args):
+        return many(*args)
+
+    def rule_of_all(primals, tangents):
+        return many_rule(list(primals), list(tangents))
+
+    out = _ruled.bind(*args, function=function_of_all, rule=rule_of_all, shapes=shapes)
     return out, [0] * len(out)
 
 

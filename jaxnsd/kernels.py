@@ -11,11 +11,14 @@ it but ordinary operations: what the way back needs of the way forward would be 
 are made kernels in the end, by `stepwise`.
 """
 
+import functools
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import core, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
@@ -42,6 +45,9 @@ REVERSED = 2000
 #: Operations of such a step from which on it is left to the runtime: the way back of a hopper (32000) takes 39 CPU seconds to compile then
 #: and 14 runs of the hopper, as a kernel 89 and 11, in a native loop 333 and 9.
 MOST = 24000
+
+#: Operations from which on a part of a step, before or after something that no kernel takes, is a kernel.
+PART = 300
 
 #: Entries of all arrays that a `kernel` is given, which it gets as one vector.
 GIVEN = 1 << 14
@@ -195,7 +201,7 @@ def stepwise(function, *args, least):
     """``function(*args)``, a list, where loops over steps of ``least`` operations and more are loops of the runtime over kernels.
 
     It is not differentiated any more. What such a loop carries, reads and writes is one vector of each dtype: what is many arrays costs the
-    runtime a call for each. Steps that no kernel takes, or that are larger than pays, are left to the runtime as they are.
+    runtime a call for each. Steps that are larger than pays are left to the runtime as they are, and so is what no kernel takes.
     """
     jaxpr = jax.make_jaxpr(function)(*args)
     steps, around = {}, set()
@@ -233,8 +239,10 @@ def _loop_over_steps(equation, least):
     avals = (*body.in_avals, *body.out_avals)
     if not all(map(_is_plain, avals)):
         return None
+    if _loops(body.jaxpr) is None:
+        return _scan_of_parts if LARGE <= _loops_of_parts(body.jaxpr) < MOST else None
     own = _loops(body.jaxpr, inner_loops=False)
-    if own is None or own < least or _loops(body.jaxpr) is None:
+    if own < least:
         return None
     return _scan_of_kernels if own < MOST and sum(x.size for x in avals) <= GIVEN else _scan_by_the_runtime
 
@@ -257,13 +265,18 @@ def _evaluated(jaxpr, consts, args, steps, around):
         elif id(equation) in around:
             out = (_scan if equation.primitive.name == "scan" else _around)(equation, values, steps, around)
         else:
-            bound = equation.primitive.get_bind_params(equation.params)
-            # Older versions of JAX return the functions apart.
-            functions, params = bound if isinstance(bound, tuple) else ((), bound)
-            out = equation.primitive.bind(*functions, *values, **params)
-            out = out if equation.primitive.multiple_results else [out]
+            out = _bound(equation, values)
         known.update(zip(equation.outvars, out, strict=True))
     return [value(x) for x in jaxpr.outvars]
+
+
+def _bound(equation, values):
+    """What an equation leads to as it is."""
+    bound = equation.primitive.get_bind_params(equation.params)
+    # Older versions of JAX return the functions apart.
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)
+    out = equation.primitive.bind(*functions, *values, **params)
+    return out if equation.primitive.multiple_results else [out]
 
 
 def _around(equation, values, steps, around):
@@ -328,6 +341,121 @@ def _scan_by_the_runtime(equation, values):
     return [*carry, *rows]
 
 
+def _scan_of_parts(equation, values):
+    """`lax.scan` over steps in which something is left to the runtime, as a solution with a large matrix: kernels around it."""
+    params, body = equation.params, equation.params["jaxpr"]
+    n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
+
+    def step(carry, x):
+        args = *values[:n], *carry, *x
+        out = _in_parts(jax.make_jaxpr(functools.partial(_opened, body, made={}))(*args), args)
+        return out[: m - n], out[m - n :]
+
+    carry, rows = lax.scan(step, values[n:m], values[m:], params["length"], params["reverse"])
+    return [*carry, *rows]
+
+
+def _opened(jaxpr, *args, made):
+    """What a closed jaxpr leads to, with its functions opened; nothing is computed twice, for XLA finds no such things across kernels.
+
+    made: what has been computed, by what computes it
+    """
+    known = dict(zip((*jaxpr.jaxpr.constvars, *jaxpr.jaxpr.invars), (*jaxpr.consts, *args), strict=True))
+    for equation in jaxpr.eqns:
+        name, values = equation.primitive.name, [x.val if isinstance(x, Literal) else known[x] for x in equation.invars]
+        if name == "stop_gradient":
+            out = values
+        elif name in _FUNCTIONS:
+            out = _opened(_inner(equation), *values, made=made)
+        else:
+            key = equation.primitive, *map(_identity, values), *sorted((k, _identity(x)) for k, x in equation.params.items())
+            if equation.effects or key not in made:
+                # What is known by its identity has to live on.
+                made[key] = _bound(equation, values), values, equation
+            out = made[key][0]
+        known.update(zip(equation.outvars, out, strict=True))
+    return [x.val if isinstance(x, Literal) else known[x] for x in jaxpr.jaxpr.outvars]
+
+
+#: Functions that can be opened: where they keep what they consist of.
+_FUNCTIONS = {
+    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat2"), "jaxpr"),
+    **dict.fromkeys(("closed_call", "custom_jvp_call"), "call_jaxpr"),
+    "jaxnsd_rule": "function",
+}
+
+
+def _inner(equation):
+    """The closed jaxpr of one of `_FUNCTIONS`."""
+    inner = equation.params[_FUNCTIONS[equation.primitive.name]]
+    if equation.primitive.name == "jaxnsd_rule":
+        return jax.make_jaxpr(inner)(*(x.aval for x in equation.invars))
+    return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+
+
+def _identity(x):
+    """What is equal for what is the same: constants are by their value."""
+    if isinstance(x, (np.ndarray, np.generic, jax.Array)) and not isinstance(x, core.Tracer):
+        x = np.asarray(x)
+        return str((x.dtype, x.shape)), x.tobytes()
+    return str((type(x), x)) if isinstance(x, (bool, int, float, str, tuple, type(None), np.dtype)) else id(x)
+
+
+def _in_parts(jaxpr, args):
+    """What a closed jaxpr leads to: runs of operations that kernels take are kernels, the rest is left as it is."""
+    equations, outvars = jaxpr.eqns, jaxpr.jaxpr.outvars
+    known = dict(zip((*jaxpr.jaxpr.constvars, *jaxpr.jaxpr.invars), (*jaxpr.consts, *args), strict=True))
+    constants = {x: value for x, value in known.items() if not isinstance(value, core.Tracer)}
+    # What depends on constants alone is not handed from one part to the next, but computed in each.
+    fixed, folded, changing = set(constants), [], []
+    for equation in equations:
+        is_fixed = not equation.effects and fixed.issuperset(_variables(equation.invars))
+        (folded if is_fixed else changing).append(equation)
+        fixed.update(equation.outvars if is_fixed else ())
+
+    def evaluate(equations, known):
+        for equation in equations:
+            values = [x.val if isinstance(x, Literal) else known[x] for x in equation.invars]
+            known.update(zip(equation.outvars, _bound(equation, values), strict=True))
+        return known
+
+    evaluate(folded, known)
+    runs = [(native, list(run)) for native, run in itertools.groupby(changing, lambda equation: _loops_of(equation) is not None)]
+    for k, (is_native, run) in enumerate(runs):
+        made = dict.fromkeys(x for equation in run for x in equation.outvars)
+        later = set(_variables([*outvars, *(x for _, others in runs[k + 1 :] for equation in others for x in equation.invars)]))
+        read = dict.fromkeys(x for equation in run for x in _variables(equation.invars) if x not in made)
+        given, out = [x for x in read if x not in fixed], [x for x in made if x in later]
+        avals = [x.aval for x in (*given, *out)]
+        if not is_native or not all(map(_is_plain, avals)) or sum(x.size for x in avals) > GIVEN:
+            evaluate(run, known)
+            continue
+        before = _leading_to({x for x in read if x in fixed}, folded)
+
+        def part(*args, run=run, before=before, given=given, out=out):
+            known = evaluate([*before, *run], constants | dict(zip(given, args, strict=True)))
+            return [known[x] for x in out]
+
+        found = _kernel.bind(*(known[x] for x in given), of=Kernel(part, tuple(x.aval for x in out), least=PART))
+        known.update(zip(out, found, strict=True))
+    return [x.val if isinstance(x, Literal) else known[x] for x in outvars]
+
+
+def _variables(operands):
+    """Operands that are no literals."""
+    return [x for x in operands if not isinstance(x, Literal)]
+
+
+def _leading_to(variables, equations):
+    """Those of ``equations`` that lead to ``variables``, in their order."""
+    found = []
+    for equation in reversed(equations):
+        if variables.intersection(equation.outvars):
+            variables = variables.union(_variables(equation.invars))
+            found.append(equation)
+    return found[::-1]
+
+
 class _Vectors:
     """Arrays of given shapes as one vector of each dtype."""
 
@@ -368,23 +496,42 @@ def _loops(jaxpr, inner_loops=True):
     """
     total = 0
     for equation in jaxpr.eqns:
-        name, params, avals = equation.primitive.name, equation.params, [x.aval for x in equation.invars]
-        if name not in NATIVE and not (equation.primitive in FACTORS and _is_small_matrix(avals[0])):
+        size = _loops_of(equation, inner_loops)
+        if size is None:
             return None
-        if name == "dot_general" and native.size_of_product(params["dimension_numbers"], *avals)[0] > LARGEST:
-            return None
-        if name == "jaxnsd_rule":
-            # A function of Python's, which says what it consists of unless it was made by `vmap`.
-            inner = [getattr(params["function"], "jaxpr", None) or jax.make_jaxpr(params["function"])(*avals).jaxpr]
-        else:
-            inside = params["jaxprs"].solve if name == "custom_linear_solve" else list(params.values())
-            inner = [getattr(x, "jaxpr", x) for x in jax.tree.leaves(inside) if hasattr(x, "eqns")]
-        if name == "scan" and not inner_loops:
-            continue
-        sizes = [x and _loops(x, inner_loops) for x in inner]
-        if None in sizes:
-            return None
-        total += sum(sizes) if inner else any(x.aval.size > 1 for x in equation.outvars)
+        total += size
+    return total
+
+
+def _loops_of(equation, inner_loops=True):
+    """`_loops` of one equation."""
+    name, params, avals = equation.primitive.name, equation.params, [x.aval for x in equation.invars]
+    if name not in NATIVE and not (equation.primitive in FACTORS and _is_small_matrix(avals[0])):
+        return None
+    if name == "dot_general" and native.size_of_product(params["dimension_numbers"], *avals)[0] > LARGEST:
+        return None
+    if name == "jaxnsd_rule":
+        # A function of Python's, which says what it consists of unless it was made by `vmap`.
+        inner = [getattr(params["function"], "jaxpr", None) or jax.make_jaxpr(params["function"])(*avals).jaxpr]
+    else:
+        inside = params["jaxprs"].solve if name == "custom_linear_solve" else list(params.values())
+        inner = [getattr(x, "jaxpr", x) for x in jax.tree.leaves(inside) if hasattr(x, "eqns")]
+    if name == "scan" and not inner_loops:
+        return 0
+    sizes = [x and _loops(x, inner_loops) for x in inner]
+    if None in sizes:
+        return None
+    return sum(sizes) if inner else int(any(x.aval.size > 1 for x in equation.outvars))
+
+
+def _loops_of_parts(jaxpr):
+    """Number of operations, those of inner loops apart, in the parts of a jaxpr that kernels take."""
+    total = 0
+    for equation in jaxpr.eqns:
+        size = _loops_of(equation, inner_loops=False)
+        if size is None:
+            size = _loops_of_parts(_inner(equation).jaxpr) if equation.primitive.name in _FUNCTIONS else 0
+        total += size
     return total
 
 

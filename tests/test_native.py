@@ -1,6 +1,7 @@
 """Matrix products in a run, lowered to what stays out of a library, and kernels: the same values and derivatives, native loops."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 from jax import lax
 
 import jaxnsd
-from jaxnsd import SemismoothNewton, kernels, lanes, simulate
+from jaxnsd import SemismoothNewton, derivatives, kernels, lanes, simulate
 from jaxnsd.models import BouncingBall, CornerBlock, RotatingBall
 from jaxnsd.schemes import Moreau
 
@@ -155,10 +156,60 @@ def test_what_cannot_be_native_is_no_kernel(monkeypatch):
     assert kernels.kernel(lambda x: lax.cond(x[0] > 0, jnp.sort, jnp.cos, x), x) is None
     assert kernels.kernel(lambda x: jnp.linalg.eigh(jnp.outer(x, x))[0], x) is None
     assert kernels.kernel(lambda x: jnp.linalg.solve(jnp.eye(2 * kernels.ROWS) + x[0], jnp.ones(2 * kernels.ROWS)), x) is None
+    # A batch of what is native need not be.
+    solve = derivatives.with_rule(lambda a: jnp.linalg.solve(a + 2 * jnp.eye(3), a[0]), None)
+    matrices = jnp.ones((2, 3, 3))
+    assert kernels.kernel(solve, matrices[0]) is not None and kernels.kernel(jax.vmap(solve), matrices) is None
     large = jnp.ones(2 * kernels.GIVEN)
     assert jax.jit(lambda large: kernels.kernel(lambda x: x + large[0], x) is None and large)(large) is not None
     monkeypatch.undo()
     assert kernels.kernel(lambda x: x + 1, x) is None  # a small one
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_around_what_is_no_kernel_the_rest_of_a_step_is(monkeypatch, dtype):
+    """Functions that hold what no kernel takes are opened, what is needed on both sides of it is computed once, and effects stay."""
+    monkeypatch.setattr(kernels, "LARGE", 0)
+    monkeypatch.setattr(kernels, "PART", 0)
+    table, seen = np.arange(6.0).reshape(2, 3).astype(dtype), []
+    on_both_sides = jax.jit(lambda x: jnp.cumsum(jnp.sin(x) @ (table.T @ table)))
+
+    @jax.checkpoint
+    def by_the_library(x, y):
+        size, axes = jnp.linalg.eigh(jnp.outer(x, x) + jnp.diag(y))
+        return jnp.abs(axes) @ size
+
+    def plain(x, k):
+        jax.debug.callback(lambda k: seen.append(int(k)), k)
+        before = on_both_sides(x)
+        y = jax.nn.relu(by_the_library(jnp.tanh(before), jnp.arange(3.0, dtype=dtype)) - k)
+        return jnp.tanh(y + before - on_both_sides(lax.stop_gradient(x))) + table[0] / 10, (y > 1, k + 1, on_both_sides(y))
+
+    step = derivatives.with_rule(plain, None)
+
+    def run(x, n=4):
+        return jax.tree.leaves(lax.scan(step, x, jnp.arange(n)))
+
+    x = jnp.array([0.1, -0.4, 0.7], dtype)
+    assert kernels.kernel(step, x, jnp.zeros((), int)) is None
+    wanted = jax.jit(run)(x)
+    jax.effects_barrier()
+    assert sorted(seen) == [0, 1, 2, 3]
+    compiled = jax.jit(lambda x: kernels.stepwise(run, x, least=0)).lower(x).compile()
+    seen.clear()
+    got = compiled(x)
+    jax.effects_barrier()
+    assert sorted(seen) == [0, 1, 2, 3]
+    text = compiled.as_text()
+    assert text.count('xla_cpu_small_call="true"') >= 2 and "syevd" in text
+    for a, b in zip(got, wanted, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e3 * float(jnp.finfo(dtype).eps) * np.abs(b).max())
+    body = jax.make_jaxpr(step)(x, jnp.zeros((), int))
+    once = jax.make_jaxpr(functools.partial(kernels._opened, body, made={}))(x, jnp.zeros((), int))
+    # Written three times, but of two values.
+    assert sum(equation.primitive.name == "cumsum" for equation in once.eqns) == 2
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ def pick(x, places):
         return x
     breaks = np.flatnonzero(np.diff(places) != 1) + 1
     if len(breaks) > max(48, n // 2):
-        # A sum over a mask: one operation, whatever the order.
-        mask = (places[:, None] == np.arange(x.shape[0])[None, :]).reshape(n, -1, *(1,) * (x.ndim - 1))
-        return jnp.sum(jnp.where(mask, x[None], jnp.zeros((), x.dtype)), axis=1)
+        # A product with a matrix: one operation, whatever the order.
+        mask = np.asarray(places[:, None] == np.arange(x.shape[0])[None, :], x.dtype)
+        return jnp.matmul(mask, x.reshape(x.shape[0], -1), precision="highest").reshape(n, *x.shape[1:])
     runs = np.split(places, breaks)
     parts = []
     for run in runs:
