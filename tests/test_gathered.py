@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import jaxnsd
+from jaxnsd import bodies, sensitivity
 from jaxnsd.models import Cube, Sphere
 from jaxnsd.schemes import gathered
+from jaxnsd.schemes.base import Percussions, State
 
 DT = 1 / 592
 #: Without the globalization, which compiles long.
@@ -117,6 +119,36 @@ def test_lobatto_with_the_near_contacts_is_that_with_all(monkeypatch):
         for g, x in zip(jax.tree.leaves(alone), [*(jnp.broadcast_to(x, (3, *x.shape)) for x in jax.tree.leaves(cube)), tosses], strict=True)
     )
     np.testing.assert_allclose(along, np.sum(np.cos(values) * tangents, axis=1), rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_events_of_those_that_push_are_those_of_all(monkeypatch):
+    """Boxes and a ball that land one after the other, on so many corners that those that push are a view; one by one and in lockstep."""
+    monkeypatch.setattr(sensitivity, "FEW", 32)
+    box, ball = bodies.Box((0.1, 0.1, 0.1)), bodies.Sphere(0.1)
+    at = [(k, 0.0, 0.101 + 0.05 * k) for k in range(6)]
+    parts = [bodies.Body(f"part {k}", 0.5, (1e-3,) * 3, shapes=ball if k == 3 else box, position=x) for k, x in enumerate(at)]
+    system = bodies.assemble(parts, bodies.Plane(name="floor"), contacts="world", mu=0.4, e_N=0.4)
+    scheme, dt = jaxnsd.Moreau(), 1e-3
+    q0, u0 = system.initial_state()
+    sol = jaxnsd.simulate(system, scheme, q0, u0 + 0.3 * jnp.sin(jnp.arange(u0.size)), n_steps=800, dt=dt)
+    assert len(system.contacts) > 32 and bool(sol.success)
+    pushing = np.count_nonzero(sol.P_N, axis=1)
+    assert np.any(pushing == 0) and np.any((pushing > 0) & (pushing <= 16)) and np.any(pushing > 16)
+    prepared, P = scheme.prepare(system, dt), Percussions(sol.P_N, sol.P_F, sol.P_g, sol.P_gamma)
+
+    def found(k):
+        before, after = (State(sol.q[i], sol.u[i], jax.tree.map(lambda x, i=i: x[i], P)) for i in (k, k + 1))
+        return sensitivity.events(scheme, prepared, sol.t[k], jnp.asarray(dt), before, after)
+
+    steps = jnp.arange(800)
+    one_by_one, lockstep = jax.jit(lambda k: (jax.lax.map(found, k), jax.vmap(found)(k)))(steps)
+    monkeypatch.setattr(sensitivity, "FEW", 1000)
+    of_all = jax.jit(lambda k: jax.lax.map(found, k))(steps)
+    for event in (jaxnsd.Event.IMPACT, jaxnsd.Event.SIMULTANEOUS, jaxnsd.Event.ACCUMULATION):
+        assert np.any(of_all & event) and not np.all(of_all & event)
+    np.testing.assert_array_equal(one_by_one, of_all)
+    np.testing.assert_array_equal(lockstep, of_all)
 
 
 @pytest.mark.slow

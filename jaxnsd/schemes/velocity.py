@@ -229,6 +229,10 @@ class Expansion(Phase):
         return self.step.law(kin)._replace(least=least)
 
 
+#: Views of a system, the smallest ones, in which a step is solved by Newton's method alone before it is solved with its globalization.
+SMALLER = 3
+
+
 def restitution(e_N, e_F, kin):
     """Restitution coefficients in the contact solver's order."""
     n = e_N.shape[0]
@@ -271,8 +275,8 @@ def solve_phase(step, u, P, settings):
 def _gathered(step, start, guess, d, n_b, settings):
     """``((u, z, P_b), info)``: the solution, at the cost of the active contacts.
 
-    The globalization is compiled once, for all contacts: a step that needs it, or has more active contacts than the largest view, is
-    solved anew with all of them.
+    The globalization is compiled for all contacts, and for the larger views of many: a step that needs it, or has more active contacts
+    than the smaller views, is solved there.
     """
     n = guess.shape[0] // (d + 1)
     sizes = gathered.sizes(n, d) if step.gathers else ()
@@ -280,26 +284,33 @@ def _gathered(step, start, guess, d, n_b, settings):
         return _found(step, start, guess, d, n_b, settings)
     active, plain = step.active(), settings.nearby()
 
-    def branch(choice):
+    def solved(choice, settings):
         if choice is None:
             return lambda guess: _found(step, start, guess, d, n_b, settings)
 
-        def solved(guess):
-            (u, z, P_b), info = _found(step.restricted(choice), start, choice.rows(guess, d), d, n_b, plain)
+        def view(guess):
+            (u, z, P_b), info = _found(step.restricted(choice), start, choice.rows(guess, d), d, n_b, settings)
             return (u, choice.put_rows(z, d), P_b), info._replace(contact=choice.number(info.contact))
 
-        return solved
+        return view
 
     if sizes == (0,):
-        return gathered.switch(active, (0, n), branch, guess)
-    x, info = gathered.switch(active, sizes, branch, guess)
-    open_still = jnp.sum(active) > sizes[-1]
-    if plain != settings:
-        open_still = open_still | ~info.converged
+        return gathered.switch(active, (0, n), lambda choice: solved(choice, settings), guess)
+    few = sizes if plain == settings else sizes[:SMALLER]
+
+    def first(choice):
+        """What a view leads to, and whether it was tried: where more contacts are active, in lockstep with others too, it is not."""
+        if choice is None:
+            nothing = (start, guess, jnp.zeros((n_b,), start.dtype)), nothing_to_solve(start.dtype)
+            return lambda _: (*nothing, jnp.asarray(False))
+        return lambda guess: (*solved(choice, plain)(guess), jnp.asarray(True))
+
+    x, info, tried = gathered.switch(active, (*few, n), first, guess)
+    open_still = ~tried if plain == settings else ~(tried & info.converged)
 
     def again(x, info):
-        whole = _found(step, start, guess, d, n_b, settings)
-        return jax.tree.map(lambda a, b: jnp.where(open_still, a, b), whole, (x, info))
+        found = gathered.switch(active, (*sizes[len(few) :], n), lambda choice: solved(choice, settings), guess)
+        return jax.tree.map(lambda a, b: jnp.where(open_still, a, b), found, (x, info))
 
     return lax.cond(gathered.largest(open_still), again, lambda *found: found, x, info)
 
