@@ -37,6 +37,14 @@ def test_every_step_of_tossed_boxes_is_solved(name):
     assert np.sum(speed < 1e-6) >= 10
 
 
+@pytest.mark.slow
+def test_boxes_beside_each_other():
+    """More contacts than Lemke's method takes at once, in parts that it does take."""
+    unsolved, _, _, speed, _ = rest.campaign(rest.draw_groups(np.random.default_rng(13), 6), rest.SCHEMES["Moreau"], 4.0, 6)
+    np.testing.assert_array_equal(unsolved, 0)
+    assert np.sum(speed < 1e-6) >= 3
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", [Moreau(), MoreauJean(), GeneralizedAlpha(0.8), Lobatto(2)], ids=lambda scheme: scheme.name)
 def test_a_block_at_rest_stays_where_it_is(scheme):

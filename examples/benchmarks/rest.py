@@ -1,10 +1,11 @@
 """Blocks and boxes that are tossed on a floor and come to rest: is every step solved, and do they stay where they are?
 
-    python examples/benchmarks/rest.py [--blocks 1000] [--boxes 1000] [--time 5] [--seed 0] [--batch 100] [--schemes Moreau ...]
+    python examples/benchmarks/rest.py [--blocks 1000] [--boxes 1000] [--groups 100] [--time 5] [--seed 0] [--batch 100] [--schemes ...]
 
 Random half sizes (0.05 to 0.2 m), restitution (0 to 0.9), friction (0 to 1.2) and tosses; dt = 1e-3 s. Planar blocks have two corners,
-spatial boxes have eight and a quaternion. Prints for every scheme the steps that were not solved, the mean and largest number of
-iterations of a step, how many bodies are at rest in the last second, by how much the worst of them has moved in it, and CPU seconds.
+spatial boxes have eight and a quaternion; groups are four boxes of `jaxnsd.bodies` beside each other. Prints for every scheme the steps
+that were not solved, the mean and largest number of iterations of a step, how many bodies are at rest in the last second, by how much
+the worst of them has moved in it, and CPU seconds.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxnsd
-from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean
+from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean, bodies
 from jaxnsd.models import CornerBlock
 
 SCHEMES = {
@@ -99,6 +100,26 @@ def draw_boxes(rng, count):
     return systems, q0, rng.normal(size=(count, 6)) * np.array([1, 1, 1, 4, 4, 4])
 
 
+def draw_groups(rng, count):
+    """``(systems, q0, u0)``: four boxes each, in one system, which do not touch each other; with leading axis ``count``."""
+    systems, starts = [], []
+    for _ in range(count):
+        half = rng.uniform(0.05, 0.2, (4, 3))
+        inertia = (np.sum(half**2, axis=1, keepdims=True) - half**2) / 3
+        shapes = [bodies.Box(x) for x in half]
+        parts = [bodies.Body(f"box {k}", 1.0, inertia[k], shapes=shapes[k], position=(10.0 * k, 0, 1)) for k in range(4)]
+        material = {"e_N": rng.uniform(0, 0.9), "mu": rng.uniform(0, 1.2)}
+        system = bodies.assemble(parts, bodies.Plane(name="floor"), contacts="world", **material)
+        q, u = (np.array(x).reshape(4, -1) for x in system.initial_state())
+        p = rng.normal(size=(4, 4))
+        q[:, 2] = np.linalg.norm(half, axis=1) + rng.uniform(0.01, 0.2, 4)
+        q[:, 3:] = p / np.linalg.norm(p, axis=1)[:, None]
+        u[:] = rng.normal(size=(4, 6)) * np.array([1, 1, 1, 4, 4, 4])
+        systems.append(system)
+        starts.append((q.ravel(), u.ravel()))
+    return jax.tree.map(lambda *x: np.stack(x), *systems), *(np.stack(x) for x in zip(*starts, strict=True))
+
+
 def tossed(scheme, end, dt=1e-3):
     """Compiled function of a batch of ``(system, q0, u0)``: per member unsolved steps, iterations, final speed, last second's way."""
 
@@ -122,17 +143,18 @@ def campaign(drawn, scheme, end, batch):
 def main():
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name, default in (("blocks", 1000), ("boxes", 1000), ("seed", 0), ("batch", 100)):
+    for name, default in (("blocks", 1000), ("boxes", 1000), ("groups", 100), ("seed", 0), ("batch", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--time", type=float, default=5.0)
     parser.add_argument("--schemes", nargs="*", default=list(SCHEMES), choices=list(SCHEMES))
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     print(f"{'bodies':16s} {'scheme':24s} {'steps':>9s} {'unsolved':>9s} {'iterations':>14s} {'at rest':>8s} {'moved':>9s} {'CPU s':>7s}")
-    for what, draw, count in (("blocks", draw_blocks, args.blocks), ("boxes", draw_boxes, args.boxes)):
+    for what, draw in (("blocks", draw_blocks), ("boxes", draw_boxes), ("groups", draw_groups)):
+        count = getattr(args, what)
         for name in args.schemes if count else ():
             # The accelerations of alpha-schemes add up to coordinates only where q_dot = u: no quaternions.
-            if what == "boxes" and name.startswith("GeneralizedAlpha"):
+            if what != "blocks" and name.startswith("GeneralizedAlpha"):
                 continue
             start = time.process_time()
             drawn = draw(np.random.default_rng(args.seed), count)
