@@ -359,6 +359,29 @@ def test_four_bar_linkage():
     assert np.max(np.abs(W(sol.q[-1]).T @ sol.u[-1])) < 1e-12
 
 
+@pytest.mark.parametrize("plane", ["xy", None])
+def test_planes_of_motion_are_found_under_jit(plane):
+    """With traced mass, length and friction: a linkage has two rows, a box in a plane four corners, as with numbers."""
+    rod = {"inertia": (0.01, 0.01, 0.01), "joints": Revolute((0.0, 0, 1.0))}
+
+    def sizes(mass, length, mu):
+        parts = [
+            Body("crank", mass, **rod),
+            Body("coupler", mass, **rod, parent="crank", position=(0.2, 0, 0), shapes=Box((0.1, 0.2, 0.3))),
+            Body("follower", mass, **rod, position=(length, 0, 0)),
+        ]
+        wall = Plane(position=(0, -1.0, 0), orientation=(np.sqrt(0.5), -np.sqrt(0.5), 0, 0))
+        loop = Connect("coupler", "follower", (0.5, 0, 0), (0.4, 0, 0))
+        system = bodies.assemble(parts, wall, loops=loop, plane=plane, mu=mu, contacts="world")
+        q, _ = system.initial_state()
+        return system.constraint(0.0, q), system.gap(0.0, q)
+
+    corners = 8 if plane is None else 4
+    assert [x.shape for x in sizes(1.0, 0.6, 0.3)] == [(2,), (corners,)]
+    assert [x.shape for x in jax.eval_shape(sizes, 1.0, 0.6, 0.3)] == [(2,), (corners,)]
+    assert [x.shape for x in jax.eval_shape(jax.vmap(sizes), *(jnp.full(3, x) for x in (1.0, 0.6, 0.3)))] == [(3, 2), (3, corners)]
+
+
 @pytest.mark.slow
 def test_loops_in_a_plane_that_is_turned_in_space():
     """A four-bar linkage, turned anyhow and on a body that is free: two rows, which say as much as those of plane="xy"."""

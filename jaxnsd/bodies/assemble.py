@@ -145,45 +145,47 @@ def assemble(
 
     axes = [getattr(joint, "axis", (1.0, 0.0, 0.0)) for joint in joint_parts]
     n_m = len(motors)
-    made = Multibody(
-        structure,
-        gravity=jnp.asarray(_vector(gravity, 3)),
-        mass=_stack([body.mass for body in bodies]),
-        center=_stack([body.center for body in bodies], 3),
-        inertia=_together([_tensor(body.inertia) for body in bodies], (3, 3)),
-        position=_stack([body.position for body in bodies], 3),
-        orientation=_stack([body.orientation for body in bodies], 4),
-        joint_position=_stack([getattr(joint, "position", parts.ZERO) for joint in joint_parts], 3),
-        joint_axis=_stack(axes, 3),
-        reference=_stack([getattr(joint, "reference", 0.0) for joint in joint_parts]),
-        stiffness=_stack([joint.stiffness for joint in joint_parts]),
-        rest=_joined([_rest(joint, bodies[of.body - 1]) for joint, of in zip(joint_parts, joints, strict=True) if not of.prescribed]),
-        damping=_per_velocity(joint_parts, joints, "damping"),
-        armature=_per_velocity(joint_parts, joints, "armature"),
-        limits=_stack([_limits(joint_parts[j]) for j in limited], 2),
-        limit_restitution=jnp.broadcast_to(jnp.asarray(_number(limit_restitution)), (len(limited),)),
-        shape_position=_stack([shape.position for shape in shape_parts], 3),
-        shape_orientation=_stack([shape.orientation for shape in shape_parts], 4),
-        shape_size=_stack([shape.size() for shape in shape_parts], 3),
-        points=tuple(jnp.asarray(_number(shape.points)) for shape in shape_parts if isinstance(shape, parts.Points)),
-        friction=_stack([m[0] for m in materials]),
-        restitution=_stack([m[1] for m in materials]),
-        tangential_restitution=_stack([m[2] for m in materials]),
-        loops=_loops(connects, welds, couples),
-        springs=forces.Springs(
-            _stack([x.position for x in springs], 3),
-            _stack([x.second_position for x in springs], 3),
-            *(_stack([getattr(x, name) for x in springs]) for name in ("stiffness", "length", "damping")),
-        ),
-        motors=forces.Motors(
-            *(_stack([getattr(x, name) for x in motors]) for name in ("gear", "gain", "offset", "slope", "rate")),
-            *(_stack([_range(getattr(x, name)) for x in motors], 2) for name in ("control_limits", "force_limits")),
-        ),
-        medium=medium,
-        motions=tuple(_function(joint.motion) for joint in joint_parts if getattr(joint, "motion", None) is not None),
-        control=_control(control, n_m, motors),
-        law=law,
-    )
+    # What is known stays known under `jit`, too: planes of motion are found from it.
+    with jax.ensure_compile_time_eval():
+        made = Multibody(
+            structure,
+            gravity=jnp.asarray(_vector(gravity, 3)),
+            mass=_stack([body.mass for body in bodies]),
+            center=_stack([body.center for body in bodies], 3),
+            inertia=_together([_tensor(body.inertia) for body in bodies], (3, 3)),
+            position=_stack([body.position for body in bodies], 3),
+            orientation=_stack([body.orientation for body in bodies], 4),
+            joint_position=_stack([getattr(joint, "position", parts.ZERO) for joint in joint_parts], 3),
+            joint_axis=_stack(axes, 3),
+            reference=_stack([getattr(joint, "reference", 0.0) for joint in joint_parts]),
+            stiffness=_stack([joint.stiffness for joint in joint_parts]),
+            rest=_joined([_rest(joint, bodies[of.body - 1]) for joint, of in zip(joint_parts, joints, strict=True) if not of.prescribed]),
+            damping=_per_velocity(joint_parts, joints, "damping"),
+            armature=_per_velocity(joint_parts, joints, "armature"),
+            limits=_stack([_limits(joint_parts[j]) for j in limited], 2),
+            limit_restitution=jnp.broadcast_to(jnp.asarray(_number(limit_restitution)), (len(limited),)),
+            shape_position=_stack([shape.position for shape in shape_parts], 3),
+            shape_orientation=_stack([shape.orientation for shape in shape_parts], 4),
+            shape_size=_stack([shape.size() for shape in shape_parts], 3),
+            points=tuple(jnp.asarray(_number(shape.points)) for shape in shape_parts if isinstance(shape, parts.Points)),
+            friction=_stack([m[0] for m in materials]),
+            restitution=_stack([m[1] for m in materials]),
+            tangential_restitution=_stack([m[2] for m in materials]),
+            loops=_loops(connects, welds, couples),
+            springs=forces.Springs(
+                _stack([x.position for x in springs], 3),
+                _stack([x.second_position for x in springs], 3),
+                *(_stack([getattr(x, name) for x in springs]) for name in ("stiffness", "length", "damping")),
+            ),
+            motors=forces.Motors(
+                *(_stack([getattr(x, name) for x in motors]) for name in ("gear", "gain", "offset", "slope", "rate")),
+                *(_stack([_range(getattr(x, name)) for x in motors], 2) for name in ("control_limits", "force_limits")),
+            ),
+            medium=medium,
+            motions=tuple(_function(joint.motion) for joint in joint_parts if getattr(joint, "motion", None) is not None),
+            control=_control(control, n_m, motors),
+            law=law,
+        )
     _check(made)
     _check_materials(made)
     return _in_planes(_closed(_flattened(made), connects, welds))
@@ -468,8 +470,8 @@ def _turns(system):
 
     How things are turned does not depend on where they are: lengths may be traced.
     """
-    nowhere = {name: jnp.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
     with jax.ensure_compile_time_eval():
+        nowhere = {name: jnp.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
         still = dataclasses.replace(system, **nowhere)
         places = still.places(0.0, still.initial_state()[0])
         R = compose(pick(places.R, [shape.body for shape in system.structure.shapes]), matrix(system.shape_orientation))
@@ -532,15 +534,17 @@ def _check_planes(system):
     with jax.ensure_compile_time_eval():
         places = system.places(0.0, system.initial_state()[0])
         gaps = loops.apart(system, places)
-    if any(isinstance(x, jax.core.Tracer) for x in (places.w, gaps)):
+    if any(isinstance(x, jax.core.Tracer) for x in (*places, gaps)):
         return
-    size = np.abs(np.asarray(places.x)).max() + np.abs(np.asarray(gaps)).max()
-    for (a, b), gap, plane in zip((*structure.connects, *structure.welds), np.asarray(gaps), structure.across, strict=True):
-        if plane is not None and abs(gap @ np.asarray(places.w[plane[0]])) > TYPED * size:
+    # Of NumPy: under `jit` what is made of JAX's arrays, though they be known, is traced.
+    x, w, gaps = (np.asarray(value) for value in (places.x, places.w, gaps))
+    size = np.abs(x).max() + np.abs(gaps).max()
+    for (a, b), gap, plane in zip((*structure.connects, *structure.welds), gaps, structure.across, strict=True):
+        if plane is not None and abs(gap @ w[plane[0]]) > TYPED * size:
             names = [("world", *structure.bodies)[k] for k in (a, b)]
             raise ValueError(
                 f"assemble: the points that close the loop of {names[0]!r} and {names[1]!r} must meet, got them "
-                f"{abs(gap @ np.asarray(places.w[plane[0]])):g} m apart along the axes of its hinges, which are parallel"
+                f"{abs(gap @ w[plane[0]]):g} m apart along the axes of its hinges, which are parallel"
             )
 
 

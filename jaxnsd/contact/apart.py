@@ -9,7 +9,7 @@ from jax import lax
 
 from .. import linalg, thresholds
 from .choice import Choice
-from .problem import diagonal, join, split
+from .problem import diagonal, join, split_rows
 
 
 def labels(problem):
@@ -20,9 +20,10 @@ def labels(problem):
     felt = jnp.abs(problem.G) > thresholds.round_off(problem.G.dtype) * size[:, None] * size[None, :]
 
     def any_row(x):
-        x_N, x_F = split(x, n, d) if x.ndim == 1 else (x[n * d :], x[: n * d].reshape(n, d, -1))
+        x_N, x_F = split_rows(x, n, d)
         return x_N | jnp.any(x_F, axis=1)
 
+    # Rows of contacts, then columns.
     coupled = any_row(any_row(felt).T) & active[None, :] & active[:, None]
     own = jnp.where(active, jnp.arange(n, dtype=jnp.int32), n)
 
@@ -52,9 +53,9 @@ def solve(problem, guess, wanted, most, solve_part):
         choice = Choice(members, most)
         r = problem.r and tuple(choice.take(x) for x in problem.r)
         G = choice.rows(choice.rows(problem.G, d), d, axis=1)
-        part = problem._replace(
-            G=G, c=choice.rows(problem.c, d), mu=choice.take(problem.mu), active=choice.take(members), r=r, redundant=True
-        )
+        c, mu = choice.rows(problem.c, d), choice.take(problem.mu)
+        # Whether there are more rows than velocities is not known of a part; planar problems need not know.
+        part = problem._replace(G=G, c=c, mu=mu, active=choice.take(members), r=r, redundant=d > 1)
         result = solve_part(part, choice.rows(z, d))
         rows = join(members, jnp.broadcast_to(members[:, None], (n, d)))
         z = jnp.where(rows, choice.put_rows(linalg.pack(result.z), d), z)
