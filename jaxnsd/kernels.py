@@ -55,8 +55,8 @@ GIVEN = 1 << 14
 _NAMES = """
 abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type broadcast_in_dim cbrt ceil checkpoint clamp
 closed_call concatenate cond convert_element_type copy cos cosh cummax cummin cumprod cumsum custom_jvp_call custom_linear_solve
-custom_vjp_call custom_vmap_call div dot_general dynamic_slice dynamic_update_slice empty empty2 eq erf exp exp2 expand_dims expm1 floor
-gather ge gt integer_pow iota is_finite jaxnsd_largest jaxnsd_rule jaxnsd_undefined jit le le_to log log1p logistic lt lt_to
+custom_vjp_call custom_vmap_call device_put div dot_general dynamic_slice dynamic_update_slice empty empty2 eq erf exp exp2 expand_dims
+expm1 floor gather ge gt integer_pow iota is_finite jaxnsd_largest jaxnsd_rule jaxnsd_undefined jit le le_to log log1p logistic lt lt_to
 lu_pivots_to_permutation max min mul name ne neg nextafter not optimization_barrier or pad pjit platform_index pow reduce_and reduce_max
 reduce_min reduce_or reduce_precision reduce_prod reduce_sum rem remat2 reshape rev round rsqrt scan select_n shift_left
 shift_right_arithmetic shift_right_logical sign sin sinh slice split sqrt square squeeze stack stop_gradient sub tan tanh tile transpose
