@@ -11,7 +11,6 @@ it but ordinary operations: what the way back needs of the way forward would be 
 are made kernels in the end, by `stepwise`.
 """
 
-import functools
 import itertools
 from dataclasses import dataclass, replace
 from typing import Any
@@ -226,8 +225,12 @@ def _find_steps(jaxpr, least, steps, around):
 
 
 def _inside(equation):
-    """The jaxpr of an operation of `_AROUND`, and its constants."""
-    inner = equation.params["call_jaxpr" if equation.primitive.name == "closed_call" else "jaxpr"]
+    """The jaxpr of an operation of `_AROUND` or `_OPENED`, and its constants."""
+    name, params = equation.primitive.name, equation.params
+    if name == "jaxnsd_rule":
+        inner = jax.make_jaxpr(params["function"])(*(x.aval for x in equation.invars))
+    else:
+        inner = params["call_jaxpr" if name in ("closed_call", "custom_jvp_call") else "jaxpr"]
     return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
 
@@ -254,20 +257,22 @@ def _is_plain(aval):
 def _evaluated(jaxpr, consts, args, steps, around):
     """What a jaxpr leads to, its loops over steps changed."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-
-    def value(x):
-        return x.val if isinstance(x, Literal) else known[x]
-
     for equation in jaxpr.eqns:
-        values = [value(x) for x in equation.invars]
+        values = _read(equation.invars, known)
         if id(equation) in steps:
             out = steps[id(equation)](equation, values)
         elif id(equation) in around:
-            out = (_scan if equation.primitive.name == "scan" else _around)(equation, values, steps, around)
+            wrapper = _scan if equation.primitive.name == "scan" else _around
+            out = wrapper(equation, values, lambda *args, equation=equation: _evaluated(*_inside(equation), args, steps, around))
         else:
             out = _bound(equation, values)
         known.update(zip(equation.outvars, out, strict=True))
-    return [value(x) for x in jaxpr.outvars]
+    return _read(jaxpr.outvars, known)
+
+
+def _read(operands, known):
+    """Values of operands, from those that are ``known``."""
+    return [x.val if isinstance(x, Literal) else known[x] for x in operands]
 
 
 def _bound(equation, values):
@@ -279,23 +284,23 @@ def _bound(equation, values):
     return out if equation.primitive.multiple_results else [out]
 
 
-def _around(equation, values, steps, around):
+def _around(equation, values, evaluate):
     """A function around loops over steps; where it is to be computed again it must not be merged with what was computed before."""
     if equation.params.get("differentiated") and equation.params.get("prevent_cse"):
         values = lax.optimization_barrier(values)
-    return _evaluated(*_inside(equation), values, steps, around)
+    return evaluate(*values)
 
 
-def _scan(equation, values, steps, around):
-    """`lax.scan` around loops over steps."""
+def _scan(equation, values, evaluate):
+    """`lax.scan` with ``evaluate(*consts, *carry, *x)``, which returns a list, for what its body leads to."""
     params = equation.params
     n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
 
-    def group(carry, x):
-        out = _evaluated(*_inside(equation), [*values[:n], *carry, *x], steps, around)
+    def step(carry, x):
+        out = evaluate(*values[:n], *carry, *x)
         return out[: m - n], out[m - n :]
 
-    carry, rows = lax.scan(group, values[n:m], values[m:], params["length"], params["reverse"])
+    carry, rows = lax.scan(step, values[n:m], values[m:], params["length"], params["reverse"])
     return [*carry, *rows]
 
 
@@ -343,30 +348,29 @@ def _scan_by_the_runtime(equation, values):
 
 def _scan_of_parts(equation, values):
     """`lax.scan` over steps in which something is left to the runtime, as a solution with a large matrix: kernels around it."""
-    params, body = equation.params, equation.params["jaxpr"]
-    n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
 
-    def step(carry, x):
-        args = *values[:n], *carry, *x
-        out = _in_parts(jax.make_jaxpr(functools.partial(_opened, body, made={}))(*args), args)
-        return out[: m - n], out[m - n :]
+    def step(*args):
+        return _in_parts(jax.make_jaxpr(lambda *args: _opened(*_inside(equation), args, {}))(*args), args)
 
-    carry, rows = lax.scan(step, values[n:m], values[m:], params["length"], params["reverse"])
-    return [*carry, *rows]
+    return _scan(equation, values, step)
 
 
-def _opened(jaxpr, *args, made):
-    """What a closed jaxpr leads to, with its functions opened; nothing is computed twice, for XLA finds no such things across kernels.
+#: Functions that can be opened.
+_OPENED = ("jit", "pjit", "checkpoint", "remat2", "closed_call", "custom_jvp_call", "jaxnsd_rule")
+
+
+def _opened(jaxpr, consts, args, made):
+    """What a jaxpr leads to, with its functions opened; nothing is computed twice, for XLA finds no such things across kernels.
 
     made: what has been computed, by what computes it
     """
-    known = dict(zip((*jaxpr.jaxpr.constvars, *jaxpr.jaxpr.invars), (*jaxpr.consts, *args), strict=True))
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     for equation in jaxpr.eqns:
-        name, values = equation.primitive.name, [x.val if isinstance(x, Literal) else known[x] for x in equation.invars]
+        name, values = equation.primitive.name, _read(equation.invars, known)
         if name == "stop_gradient":
             out = values
-        elif name in _FUNCTIONS:
-            out = _opened(_inner(equation), *values, made=made)
+        elif name in _OPENED:
+            out = _opened(*_inside(equation), values, made)
         else:
             key = equation.primitive, *map(_identity, values), *sorted((k, _identity(x)) for k, x in equation.params.items())
             if equation.effects or key not in made:
@@ -374,23 +378,7 @@ def _opened(jaxpr, *args, made):
                 made[key] = _bound(equation, values), values, equation
             out = made[key][0]
         known.update(zip(equation.outvars, out, strict=True))
-    return [x.val if isinstance(x, Literal) else known[x] for x in jaxpr.jaxpr.outvars]
-
-
-#: Functions that can be opened: where they keep what they consist of.
-_FUNCTIONS = {
-    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat2"), "jaxpr"),
-    **dict.fromkeys(("closed_call", "custom_jvp_call"), "call_jaxpr"),
-    "jaxnsd_rule": "function",
-}
-
-
-def _inner(equation):
-    """The closed jaxpr of one of `_FUNCTIONS`."""
-    inner = equation.params[_FUNCTIONS[equation.primitive.name]]
-    if equation.primitive.name == "jaxnsd_rule":
-        return jax.make_jaxpr(inner)(*(x.aval for x in equation.invars))
-    return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+    return _read(jaxpr.outvars, known)
 
 
 def _identity(x):
@@ -415,8 +403,7 @@ def _in_parts(jaxpr, args):
 
     def evaluate(equations, known):
         for equation in equations:
-            values = [x.val if isinstance(x, Literal) else known[x] for x in equation.invars]
-            known.update(zip(equation.outvars, _bound(equation, values), strict=True))
+            known.update(zip(equation.outvars, _bound(equation, _read(equation.invars, known)), strict=True))
         return known
 
     evaluate(folded, known)
@@ -438,7 +425,7 @@ def _in_parts(jaxpr, args):
 
         found = _kernel.bind(*(known[x] for x in given), of=Kernel(part, tuple(x.aval for x in out), least=PART))
         known.update(zip(out, found, strict=True))
-    return [x.val if isinstance(x, Literal) else known[x] for x in outvars]
+    return _read(outvars, known)
 
 
 def _variables(operands):
@@ -530,7 +517,7 @@ def _loops_of_parts(jaxpr):
     for equation in jaxpr.eqns:
         size = _loops_of(equation, inner_loops=False)
         if size is None:
-            size = _loops_of_parts(_inner(equation).jaxpr) if equation.primitive.name in _FUNCTIONS else 0
+            size = _loops_of_parts(_inside(equation)[0]) if equation.primitive.name in _OPENED else 0
         total += size
     return total
 

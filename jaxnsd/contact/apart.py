@@ -9,7 +9,7 @@ from jax import lax
 
 from .. import linalg, thresholds
 from .choice import Choice
-from .problem import diagonal, join, split_rows
+from .problem import broadcast, diagonal, join, split_rows
 
 
 def labels(problem):
@@ -41,14 +41,13 @@ def solve(problem, guess, wanted, most, solve_part):
 
     wanted: whether they are wanted; solve_part: function of a `Problem` of ``most`` contacts and a guess that returns a `Result`
     """
-    n, d = problem.n, problem.d
+    d = problem.d
     label = labels(problem._replace(active=problem.active & wanted))
     together = label[:, None] == label[None, :]
     small = problem.active & wanted & (jnp.sum(together, axis=1) <= most)
 
     def next_part(carry):
-        z, _, solved, iterations = carry
-        left = carry[1]
+        z, left, solved, iterations = carry
         members = together[jnp.argmax(left)] & left
         choice = Choice(members, most)
         r = problem.r and tuple(choice.take(x) for x in problem.r)
@@ -57,7 +56,7 @@ def solve(problem, guess, wanted, most, solve_part):
         # Whether there are more rows than velocities is not known of a part; planar problems need not know.
         part = problem._replace(G=G, c=c, mu=mu, active=choice.take(members), r=r, redundant=d > 1)
         result = solve_part(part, choice.rows(z, d))
-        rows = join(members, jnp.broadcast_to(members[:, None], (n, d)))
+        rows = join(members, broadcast(members, d))
         z = jnp.where(rows, choice.put_rows(linalg.pack(result.z), d), z)
         return z, left & ~members, solved | (members & (result.error <= 1)), iterations + result.iterations
 
