@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 from . import native, thresholds
 from .derivatives import with_rule
@@ -176,8 +177,72 @@ def lu(a, *, guard=False):
     if guard:
         # LAPACK has no such guard: a tiny shift bounds the components in the null space.
         a = a + thresholds.pivot(a.dtype) * jnp.eye(n, dtype=a.dtype)
-    factors = jax.scipy.linalg.lu_factor(a)
-    return lambda b: jax.scipy.linalg.lu_solve(factors, b)
+    return Factors.of(a).solve
+
+
+class Factors(NamedTuple):
+    """A square matrix and its factors L U, with row exchanges, by LAPACK."""
+
+    matrix: jax.Array
+    lu: jax.Array
+    order: jax.Array  # of the rows
+
+    @classmethod
+    def of(cls, matrix):
+        return cls(matrix, *_factored(lax.stop_gradient(matrix)))
+
+    def solve(self, b):
+        """Solution x of ``matrix x = b``, b of shape (n,) or (n, k), differentiable in the matrix as well."""
+
+        def solver(substituted):
+            return lambda _, b: substituted(self.lu, self.order, b.reshape(len(b), -1)).reshape(b.shape)
+
+        return lax.custom_linear_solve(lambda x: matmul(self.matrix, x), b, solver(_substituted), solver(_transposed))
+
+
+def _one_by_one(function):
+    """``function`` of arrays that under `vmap` takes one member after the other on a CPU, or all side by side if only columns differ.
+
+    On a CPU two functions of LAPACK's, each of a batch, wait for each other's threads for ever if XLA happens to run them at the same time:
+    seen with jaxlib 0.10.2 on two cores, of factorizations and of triangular solves, from three matrices of 36 rows on. Of several
+    arguments the last one has columns that have nothing to do with each other.
+    """
+    one = custom_vmap(function)
+
+    @one.def_vmap
+    def _batched(axis_size, in_batched, *args):
+        if len(args) > 1 and not any(in_batched[:-1]):
+            *shared, b = args
+            columns = jnp.moveaxis(b, 0, 2)
+            out = one(*shared, columns.reshape(len(columns), -1))
+            return jnp.moveaxis(out.reshape(columns.shape), 2, 0), True
+        args = [x if batched else jnp.broadcast_to(x, (axis_size, *x.shape)) for x, batched in zip(args, in_batched, strict=True)]
+        out = lax.platform_dependent(*args, cpu=lambda *args: lax.map(lambda x: one(*x), args), default=jax.vmap(function))
+        return out, jax.tree.map(lambda _: True, out)
+
+    return one
+
+
+@_one_by_one
+def _factored(a):
+    """``(lu, order)``: the factors of a matrix, and the order of its rows."""
+    lu, _, order = lax.linalg.lu(a)
+    return lu, order
+
+
+@_one_by_one
+def _substituted(lu, order, b):
+    """Solution of a system of equations by its factors."""
+    y = lax.linalg.triangular_solve(lu, b[order], left_side=True, lower=True, unit_diagonal=True)
+    return lax.linalg.triangular_solve(lu, y, left_side=True)
+
+
+@_one_by_one
+def _transposed(lu, order, b):
+    """Solution of the transposed system."""
+    y = lax.linalg.triangular_solve(lu, b, left_side=True, transpose_a=True)
+    y = lax.linalg.triangular_solve(lu, y, left_side=True, lower=True, transpose_a=True, unit_diagonal=True)
+    return jnp.zeros_like(y).at[order].set(y)
 
 
 def pivoted(a):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from . import linalg
 from .newton import iterate
 from .schemes.condensed import Condensed, kinematics
 from .system import System
@@ -81,14 +82,14 @@ def _newton_step(args, x, n_u, n_g):
 
     M, J, values = system.M(t, q, jnp.zeros_like(v)), jax.jacfwd(rows)(v), rows(v)
     curvature = jax.jacfwd(lambda v: jax.vjp(rows, v)[1](z)[0])(v)
-    size = jnp.sum(J.T * jnp.linalg.solve(M, J.T), axis=0)
+    size = jnp.sum(J.T * linalg.lu(M)(J.T), axis=0)
     size = jnp.where(size > 0, size, 1)
     active = (jnp.arange(len(z)) < n_g) | (z > values / size)
     residual = jnp.concatenate([M @ v - J.T @ z, jnp.where(active, values, z)])
     soft = jnp.where(jnp.arange(len(z)) < n_g, 0, float(jnp.finfo(q.dtype).eps) ** REGULARIZATION * size)
     below = jnp.concatenate([jnp.where(active[:, None], J, 0), jnp.diag(jnp.where(active, soft, 1))], axis=1)
     matrix = jnp.concatenate([jnp.concatenate([M - curvature, -J.T], axis=1), below])
-    return jnp.linalg.solve(matrix, residual), values, J
+    return linalg.Factors.of(matrix).solve(residual), values, J
 
 
 def project_velocity(system: System, q: ArrayLike, u: ArrayLike, t: ArrayLike = 0.0) -> jax.Array:

@@ -1,5 +1,8 @@
 """Unpacked and vectorized linear algebra against NumPy."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,6 +115,50 @@ def test_products_and_joins_agree_with_numpy():
         np.testing.assert_allclose(linalg.pack(linalg.matmul(kind(A), kind(b[:, 0]))), A @ b[:, 0], atol=1e-14)
         np.testing.assert_array_equal(linalg.pack(linalg.concatenate([kind(A), kind(b)], axis=1)), np.concatenate([A, b], axis=1))
         np.testing.assert_array_equal(linalg.pack(linalg.zeros_like(kind(A))), 0 * A)
+
+
+def test_factors_of_large_matrices_in_batches():
+    """Row exchanges, batches of either or both, of batches, the transpose, and derivatives with respect to matrix and right-hand side."""
+    n = linalg.GAUSS_JORDAN + 4
+    A, b = (jnp.stack(x) for x in zip(*(matrix(n, seed) for seed in range(3)), strict=True))
+    A = A[:, ::-1]
+    expected = np.linalg.solve(A, b)
+
+    def solve(A, b):
+        return linalg.Factors.of(A).solve(b)
+
+    def found(A, b):
+        alone, shared = solve(A[0], b[0, :, 0]), jax.vmap(solve, (None, 0))(A[0], b)
+        pairs = jax.vmap(jax.vmap(solve, (None, 0)), (0, None))(A, b)
+        one_load = jax.vmap(solve, (0, None))(A, b[0])
+        transposed = jax.vmap(lambda A, b: jax.linear_transpose(lambda b: solve(A, b), b)(b)[0])(A, b)
+        moved = jax.vmap(lambda A, b: jax.jvp(solve, (A, b), (jnp.cos(A), jnp.sin(b)))[1])(A, b)
+        return alone, shared, pairs, one_load, transposed, moved
+
+    alone, shared, pairs, one_load, transposed, moved = jax.jit(found)(A, b)
+    every = np.linalg.solve(A[:, None], b[None])
+    np.testing.assert_allclose(alone, expected[0, :, 0], atol=1e-11)
+    np.testing.assert_allclose(shared, every[0], atol=1e-11)
+    np.testing.assert_allclose(pairs, every, atol=1e-11)
+    np.testing.assert_allclose(one_load, every[:, 0], atol=1e-11)
+    np.testing.assert_allclose(transposed, np.linalg.solve(jnp.swapaxes(A, 1, 2), b), atol=1e-11)
+    np.testing.assert_allclose(moved, np.linalg.solve(A, np.sin(b) - np.cos(A) @ expected), atol=1e-11)
+
+
+@pytest.mark.slow
+def test_solves_of_batches_do_not_wait_for_each_other():
+    """Six solves that XLA may run at the same time, each of a batch; by `jnp.linalg.solve` they do not end (jaxlib 0.10.2, two cores)."""
+    program = """
+import jax, jax.numpy as jnp, numpy as np
+from jaxnsd import linalg
+jax.config.update("jax_enable_x64", True)
+A = jnp.asarray(np.random.default_rng(0).normal(size=(6, 32, 60, 60)) + 60 * np.eye(60))
+solve = jax.vmap(lambda A, x: linalg.lu(A)(x) / 60 + 1)
+step = lambda _, x: jnp.stack([solve(A[k], x[k]) for k in range(6)])
+print(jnp.isfinite(jax.jit(lambda x: jax.lax.fori_loop(0, 200, step, x))(jnp.ones((6, 32, 60, 36))).sum()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["True"], done.stderr
 
 
 @pytest.mark.parametrize("n", [2, 6])

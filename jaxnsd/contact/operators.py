@@ -135,15 +135,15 @@ class Chain(NamedTuple):
 
         def eliminate(last, blocks):
             middle, right, left = blocks
-            factors = jax.scipy.linalg.lu_factor(middle - linalg.matmul(left, last))
-            out = jax.scipy.linalg.lu_solve(factors, right)
+            factors = linalg.Factors.of(middle - linalg.matmul(left, last))
+            out = factors.solve(right)
             return out, (factors, out)
 
         _, (factors, out) = lax.scan(eliminate, jnp.zeros_like(right[0]), (middle, right, left))
 
         def forward(last, parts):
             factors, left, f = parts
-            y = jax.scipy.linalg.lu_solve(factors, f - linalg.matmul(left, last))
+            y = factors.solve(f - linalg.matmul(left, last))
             return y, y
 
         def backward(following, parts):
