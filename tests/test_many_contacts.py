@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import InteriorPoint, Outcome, SemismoothNewton, contact, solve_contact_problem
+from jaxnsd import InteriorPoint, Outcome, SemismoothNewton, bodies, contact, solve_contact_problem
 from jaxnsd.contact import apart
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "benchmarks"))
@@ -113,6 +113,33 @@ def test_small_parts_are_problems_of_their_own():
         rows = np.repeat(taken, 3)
         assert natural_map(G[rows][:, rows], c[rows], mu[taken], 2, z[rows]) <= 1e-11
         np.testing.assert_array_equal(z[~rows], 0)
+
+
+@pytest.mark.slow
+def test_bodies_that_land_beside_each_other_in_lockstep(monkeypatch, request):
+    """41 contacts of six bodies, which Newton's method leaves in every twentieth step: as member by member, and to an end."""
+    box, ball = bodies.Box((0.1, 0.1, 0.1)), bodies.Sphere(0.1)
+    places = [(k, 0.0, 0.101 + 0.05 * k) for k in range(6)]
+    parts = [bodies.Body(f"part {k}", 0.5, (1e-3,) * 3, shapes=ball if k == 3 else box, position=place) for k, place in enumerate(places)]
+    system = bodies.assemble(parts, bodies.Plane(name="floor"), contacts="world", mu=0.4, e_N=0.4)
+    q0, u0 = system.initial_state()
+    starts = u0[None] + 0.3 * jnp.outer(jnp.array([1.0, 0.5, -1.0]), jnp.sin(jnp.arange(u0.size)))
+
+    def runs():
+        run = jax.jit(jax.vmap(lambda u: jaxnsd.simulate(system, jaxnsd.Moreau(), q0, u, n_steps=300, dt=1e-3)))
+        solution = run(starts)
+        np.testing.assert_array_equal(solution.outcome, Outcome.SUCCESS)
+        return solution
+
+    alone = runs()
+    monkeypatch.setattr(sys.modules["jaxnsd.simulate"], "LANES", 0)
+    # What was compiled with one value of LANES must not serve the other.
+    request.addfinalizer(jax.clear_caches)
+    jax.clear_caches()
+    lockstep = runs()
+    np.testing.assert_allclose(lockstep.q, alone.q, rtol=0, atol=1e-11)
+    # Some of these steps were left to Lemke's method: the check is about them.
+    assert np.count_nonzero(np.asarray(alone.iterations) > 30) > 10
 
 
 @pytest.mark.parametrize("n", [2, N])
