@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from . import energy, sets, xla_flags  # xla_flags sets options of XLA's CPU backend, before the first computation
 from .contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
 from .contact_problem import ContactSolution, solve_contact_problem
+from .keep import keep
 from .laws import NewtonImpact, PoissonImpact
 from .linear_system import LinearSystem
 from .nodes import node_velocities
@@ -65,6 +66,7 @@ __all__ = [
     "energy",
     "ensemble",
     "identify",
+    "keep",
     "models",
     "node_velocities",
     "plotting",

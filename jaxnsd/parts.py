@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import anisotropy
+from .keep import keep
 from .simulate import _History, _loop, _solution, checked
 
 #: A run has at most so many parts, and a part at least so many steps: enough to stop soon, few enough to cost nothing.
@@ -36,10 +37,11 @@ class PartedRun:
         done = len(self._rows) * self.length
         if done >= self.stored:
             raise StopIteration
+        start, part = _compiled(self.history, self.length)
         if not self._rows:
-            self._carry, self._first = _start(self.history, self.args)
+            self._carry, self._first = start(self.args)
         # The last part may go on for some nodes after the end, so that it is the same program.
-        self._carry, rows, last = jax.block_until_ready(_part(self.history, self.length, self.args, self._carry, jnp.asarray(done)))
+        self._carry, rows, last = jax.block_until_ready(part(self.args, self._carry, jnp.asarray(done)))
         self._rows = [*self._rows, (np.asarray(rows), np.asarray(last))]
         return self.steps
 
@@ -62,15 +64,18 @@ class PartedRun:
         return _solution(self.history, self.history.shapes(self.args), self.system, self.args, rows, self._first)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _start(history, args):
-    loop = history.start(args)
-    return loop.carry, loop.first
+@functools.lru_cache(maxsize=4)
+def _compiled(history, length):
+    """Functions that start a run and that compute a part of it; with a compilation cache, programs that are kept for the next process."""
 
+    def start(args):
+        loop = history.start(args)
+        return loop.carry, loop.first
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _part(history, length, args, carry, first):
-    """``(carry, rows (length, width), row of the node at the end)`` of the intervals from number ``first`` on."""
-    loop = history.start(args)
-    carry, rows = _loop(loop.body, carry, length, first=first)
-    return carry, rows, loop.row(carry)
+    def part(args, carry, first):
+        """``(carry, rows (length, width), row of the node at the end)`` of the intervals from number ``first`` on."""
+        loop = history.start(args)
+        carry, rows = _loop(loop.body, carry, length, first=first)
+        return carry, rows, loop.row(carry)
+
+    return keep(start), keep(part)

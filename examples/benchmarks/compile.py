@@ -4,7 +4,7 @@
 
 Every entry is a process of its own, without a compilation cache: CPU seconds of Python, JAX and XLA together, import included, for ten
 steps in float64; the gradient is with respect to the initial state and all parameters, in reverse mode. ``--warm``: also those of a
-second process that finds everything in a persistent cache.
+second process that finds everything in a persistent cache, and of one that finds its program there, by `jaxnsd.keep`.
 """
 
 import argparse
@@ -25,6 +25,9 @@ CASES = {
 }
 
 STEPS = 10
+
+#: What a process finds, and how it is called: nothing, what XLA compiled, or the whole program.
+FINDS = {"": "", "cached": ", cached", "kept": ", kept"}
 
 
 def box():
@@ -74,8 +77,8 @@ def box():
     return Box(), jnp.array([0.0, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0]), jnp.array([0.5, 0.0, 0.0, 3.0, 2.0, 1.0])
 
 
-def work(name, kind):
-    """The run of a case, or its gradient: compiled and run once."""
+def work(name, kind, finds):
+    """The run of a case, or its gradient: compiled, or found, and run once."""
     import jax
     import jax.numpy as jnp
 
@@ -93,16 +96,16 @@ def work(name, kind):
 
     system = jax.tree.map(jnp.asarray, system)
     function = jax.grad(loss, (0, 1, 2)) if kind == "gradient" else loss
-    jax.block_until_ready(jax.jit(function)(system, q0, u0))
+    jax.block_until_ready((jaxnsd.keep if finds == "kept" else jax.jit)(function)(system, q0, u0))
 
 
-def seconds(name, kind, cache=None):
+def seconds(name, kind, finds="", cache=None):
     """CPU seconds of a process that does this work."""
     environment = dict(os.environ, JAX_ENABLE_COMPILATION_CACHE="true" if cache else "false")
     if cache:
         environment |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     before = os.times()
-    subprocess.run([sys.executable, __file__, "--work", name, kind], env=environment, check=True)
+    subprocess.run([sys.executable, __file__, "--work", name, kind, finds], env=environment, check=True)
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 
@@ -111,8 +114,10 @@ def main():
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cases", nargs="+", metavar="WORD", help="only cases that have one of these words")
-    parser.add_argument("--warm", action="store_true", help="also a second process, with a persistent cache")
-    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--warm", action="store_true", help="also a second process, with a persistent cache, and with programs that are kept"
+    )
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
         work(*args.work)
@@ -120,15 +125,15 @@ def main():
     names = [name for name in CASES if not args.cases or any(word in name for word in args.cases)]
     if not names:
         parser.error(f"no case has these words; there are: {'; '.join(CASES)}")
-    columns = [(kind, warm) for kind in ("run", "gradient") for warm in ((False, True) if args.warm else (False,))]
-    print(f"CPU s, {time.strftime('%Y-%m-%d')}{'':<24}" + "".join(f"{kind + (', cached' if warm else ''):>18}" for kind, warm in columns))
+    columns = [(kind, finds) for kind in ("run", "gradient") for finds in (FINDS if args.warm else ("",))]
+    print(f"CPU s, {time.strftime('%Y-%m-%d')}{'':<24}" + "".join(f"{kind + FINDS[finds]:>18}" for kind, finds in columns))
     for name in names:
         print(f"{name:<42}", end="", flush=True)
-        for kind, warm in columns:
+        for kind, finds in columns:
             with tempfile.TemporaryDirectory() as folder:
-                if warm:
-                    seconds(name, kind, folder)
-                print(f"{seconds(name, kind, folder if warm else None):>18.1f}", end="", flush=True)
+                if finds:
+                    seconds(name, kind, finds, folder)
+                print(f"{seconds(name, kind, finds, folder if finds else None):>18.1f}", end="", flush=True)
         print()
 
 

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import hashlib
 import os
-import re
 import threading
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from .. import lanes
+from ..keep import CALLBACK
 from ..results import Outcome
 from ..simulate import simulate
 from .reductions import leaf_name
@@ -38,10 +38,6 @@ LISTED = 1000
 
 #: Members that tell whether a reduction is associative.
 ENOUGH = 3
-
-
-#: A call back into Python in the text of a program, where the function is no more than a number.
-_CALLBACK = re.compile(r"custom_call @\w*python\w*callback")
 
 _compiled, _lock = collections.OrderedDict(), threading.Lock()
 
@@ -170,7 +166,7 @@ class Job:
             text = lowered.as_text()
             name = hashlib.sha256(f"{text}{lowered.out_tree}{device}".encode()).digest()
             # A program that calls back into Python stays with its job.
-            programs = {} if _CALLBACK.search(text) else _compiled
+            programs = {} if CALLBACK.search(text) else _compiled
             if name not in programs:
                 programs[name] = lowered.compile()
             return programs[name]
@@ -198,7 +194,7 @@ class Job:
         Raises ValueError for a program that calls back into Python.
         """
         text = jax.jit(self.member).lower(jnp.uint32(0), *self.arguments()).as_text()
-        if _CALLBACK.search(text):
+        if CALLBACK.search(text):
             raise ValueError(
                 "ensemble: sample, observe or the system calls back into Python (jax.pure_callback, jax.debug.print, ...), and no store "
                 "can tell whether another run calls the same function: leave out the callback, or the store"

@@ -1,0 +1,212 @@
+"""Programs that are kept: a second process starts with what the first one has traced and compiled.
+
+JAX's persistent compilation cache keeps what XLA makes of a program, but the program itself has to be traced first, and with a gradient
+that is most of what is left. `keep` spares the tracing as well: a program is found by the `fingerprint` of the function, and of all that it
+consists of, before it is traced.
+"""
+
+import functools
+import hashlib
+import io
+import os
+import pickle
+import platform
+import re
+import sys
+import tempfile
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jaxlib
+import numpy as np
+from jax.experimental import serialize_executable
+
+from .fingerprint import fingerprint, nodes, own_version
+from .pytrees import chosen, replaced
+
+#: A call back into Python in the text of a program, where the function is no more than a number.
+CALLBACK = re.compile(r"custom_call @\w*python\w*callback")
+
+#: Arguments of a program; what else there is, a name or a scheme, is a constant.
+_VARIABLE = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+#: Settings that are changed on the way.
+_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_debug_nans", "jax_numpy_dtype_promotion")
+
+#: Settings of JAX by words in their names that no program depends on.
+_SETTINGS_BESIDE = ("cache", "log", "traceback", "dump", "pprint", "explain")
+
+
+def keep(function: Callable, folder: str | os.PathLike | None = None) -> Callable:
+    """``jax.jit(function)``, whose compiled programs are kept in a folder: the next process neither traces nor compiles them.
+
+        gradient = jaxnsd.keep(jax.grad(loss))
+        gradient(parameters)
+
+    function:  a function of pytrees, jitted or not, that returns one. What is no array and no number in its arguments is a constant
+    folder:    where programs are kept; by default JAX's persistent compilation cache, ``JAX_COMPILATION_CACHE_DIR``. Without one, and
+               inside of other transformations, nothing is kept. It holds programs that are run as they are: trust it as you trust code
+
+    A program is taken from the folder if its function has the same fingerprint: the bytecode of the function and of whatever it calls that
+    does not belong to an installed package, all it closes over and all globals it reads, by value; versions of packages, settings of JAX,
+    kind of processor; shapes and dtypes of the arguments. What a function reads while it is traced in any other way, a file or an
+    environment variable, is not seen, as `jax.jit` does not see it: make it an argument. A function without a fingerprint, or a program
+    that calls back into Python, is not kept, and a warning says why.
+    """
+    if not callable(function):
+        raise TypeError(f"keep(function) takes a function, got {function!r}")
+    programs = _Programs()
+
+    @functools.wraps(function)
+    def kept(*args, **kwargs):
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        variable = tuple(isinstance(x, _VARIABLE) for x in leaves)
+        arrays = chosen(leaves, variable)
+        if jax.config.jax_disable_jit or any(isinstance(x, jax.core.Tracer) for x in arrays):
+            return function(*args, **kwargs)
+        constants = tuple(chosen(leaves, [not v for v in variable]))
+        settings = tuple(getattr(jax.config, name) for name in _SETTINGS)
+        key = tree, variable, constants, settings, tuple(map(_kind, arrays))
+        try:
+            known = key in programs.by_key
+        except TypeError as error:
+            raise TypeError(f"keep: arguments that are neither arrays nor numbers are constants, and must be hashable: {error}") from error
+        if not known:
+
+            def of_arrays(*arrays):
+                args, kwargs = tree.unflatten(replaced(leaves, variable, arrays))
+                return function(*args, **kwargs)
+
+            programs.by_key[key] = _program(of_arrays, function, key, arrays, folder)
+        return programs.by_key[key](*arrays)
+
+    return kept
+
+
+class _Programs:
+    """Programs of this process, by structure, constants, shapes and dtypes of the arguments."""
+
+    @functools.cached_property
+    def by_key(self):
+        # Made when asked for, and so no part of what a function is: a fingerprint leaves it out.
+        return {}
+
+
+def _kind(x):
+    """What a program knows of an argument before it runs."""
+    aval = jax.typeof(x)
+    return aval.shape, str(aval.dtype), aval.weak_type, tuple(sorted(d.id for d in x.devices())) if isinstance(x, jax.Array) else ()
+
+
+def _program(of_arrays, function, key, arrays, folder):
+    """The compiled program of a function of these arrays: from the folder, or made and put there."""
+    jitted = jax.jit(of_arrays)
+    folder = folder or (jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir)
+    here = {jax.devices()[0].id}
+    if not folder or "://" in str(folder) or any(not here.issuperset(devices) for *_, devices in key[-1]):
+        return jitted
+    name = getattr(function, "__name__", "program")
+    try:
+        digest = fingerprint(function, *key, *_surroundings())
+    except TypeError as error:
+        return _without_a_place(name, error, jitted)
+    path, classes = Path(folder, f"{re.sub(r'[^A-Za-z0-9_]', '', name)}-{digest}.jaxnsd"), [kind for kind, _ in nodes(key[0])]
+    if (program := _read(path, len(arrays), classes)) is not None:
+        return program
+    lowered = jitted.lower(*arrays)
+    program = lowered.compile()
+    if CALLBACK.search(lowered.as_text()):
+        return _without_a_place(name, "it calls back into Python", program)
+    try:
+        _write(path, program, classes)
+    except Exception as error:  # pickle raises what it likes, and what was compiled is not to be lost
+        return _without_a_place(name, error, program)
+    return program
+
+
+def _without_a_place(name, why, program):
+    warnings.warn(f"{name} is compiled but not kept: {why}", stacklevel=4)
+    return program
+
+
+def _write(path, program, classes):
+    """Put a compiled program into a file, whole or not at all."""
+    payload, _, out_tree = serialize_executable.serialize(program)
+    made = io.BytesIO()
+    _Pickler(made, classes).dump((payload, jax.tree.unflatten(out_tree, range(out_tree.num_leaves))))
+    data = zlib.compress(made.getvalue(), 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(_digest(data) + data)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _read(path, size, classes):
+    """The program of a file, of so many arrays; None where there is none, or not a whole one."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    length = len(_digest(b""))
+    if content[:length] != _digest(content[length:]):
+        return None  # cut short: made again
+    try:
+        payload, out = _Unpickler(io.BytesIO(zlib.decompress(content[length:])), classes).load()
+        in_tree = jax.tree.structure(((0,) * size, {}))
+        return serialize_executable.deserialize_and_load(payload, in_tree, jax.tree.structure(out))
+    except Exception as error:
+        warnings.warn(f"{path.name}, a program that was kept, cannot be read and is made again: {error}", stacklevel=5)
+        return None
+
+
+def _digest(data):
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+class _Pickler(pickle.Pickler):
+    """Classes of the arguments' trees are numbers: those of a function or a notebook cannot be pickled by name."""
+
+    def __init__(self, file, classes):
+        super().__init__(file)
+        self.classes = classes
+
+    def persistent_id(self, obj):
+        return next((i for i, cls in enumerate(self.classes) if cls is obj), None)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file, classes):
+        super().__init__(file)
+        self.classes = classes
+
+    def persistent_load(self, pid):
+        return self.classes[pid]
+
+
+def _surroundings():
+    """What a compiled program depends on beside the function."""
+    device = jax.devices()[0]
+    settings = {name: value for name, value in jax.config.values.items() if not any(word in name for word in _SETTINGS_BESIDE)}
+    return (
+        [sys.version, jax.__version__, jaxlib.__version__, np.__version__, own_version()],
+        [device.platform, device.device_kind, device.client.platform_version, _processor()],
+        {name: settings[name] for name in sorted(settings)},
+        {name: value for name, value in sorted(os.environ.items()) if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")},
+    )
+
+
+def _processor():
+    """Kind of the processor, with what it can do where the system says so: a native program runs on no other."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
+        return [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))]
+    except OSError:
+        return [platform.machine(), platform.processor()]
