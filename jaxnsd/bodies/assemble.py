@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..laws import ImpactLaw, NewtonImpact
+from ..pytrees import chosen, replaced
 from . import forces, loops, pairs, parts
 from .lists import pick
 from .multibody import Multibody
@@ -470,11 +471,18 @@ def _turns(system):
 
     How things are turned does not depend on where they are: lengths may be traced.
     """
-    with jax.ensure_compile_time_eval():
-        nowhere = {name: jnp.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
-        still = dataclasses.replace(system, **nowhere)
+
+    nowhere = {name: np.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
+    leaves, tree = jax.tree.flatten(dataclasses.replace(system, **nowhere))
+    given = [not isinstance(x, jax.core.Tracer) for x in leaves]
+
+    def turns(*values):
+        still = tree.unflatten(replaced(leaves, given, values))
         places = still.places(0.0, still.initial_state()[0])
-        R = compose(pick(places.R, [shape.body for shape in system.structure.shapes]), matrix(system.shape_orientation))
+        return compose(pick(places.R, [shape.body for shape in still.structure.shapes]), matrix(still.shape_orientation)), places
+
+    with jax.ensure_compile_time_eval():
+        R, places = jax.jit(turns)(*chosen(leaves, given))  # one program instead of a hundred
     return None if any(isinstance(x, jax.core.Tracer) for x in (R, *places)) else (np.asarray(R), jax.tree.map(np.asarray, places))
 
 
