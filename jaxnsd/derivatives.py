@@ -42,6 +42,28 @@ def with_rule(function, rule):
     return ruled
 
 
+def traced_once(function):
+    """``function``, traced once for arguments of one kind: what transformations are made of is its jaxpr.
+
+    They then meet its operations alone, not once more the Python code that led to them, which takes longer. It must not close over
+    values that are traced.
+    """
+    known = {}
+
+    @functools.wraps(function)
+    def traced(*args):
+        leaves, tree = jax.tree.flatten(args)
+        kind = tree, tuple((jnp.shape(x), jnp.result_type(x), jax.typeof(x).weak_type) for x in leaves)
+        if kind not in known:
+            shapes = [jax.ShapeDtypeStruct(*of[:2], weak_type=of[2]) for of in kind[1]]
+            jaxpr, out = jax.make_jaxpr(lambda *leaves: function(*tree.unflatten(leaves)), return_shape=True)(*shapes)
+            known[kind] = jaxpr_as_fun(jaxpr), jax.tree.structure(out)
+        flat, out = known[kind]
+        return out.unflatten(flat(*leaves))
+
+    return traced
+
+
 def moving(x, args):
     """``x``, of which every array of floats counts as a function of ``args``.
 

@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 
 from . import contact, laws, linalg, thresholds
-from .derivatives import not_a_number, undefined, with_rule
+from .derivatives import not_a_number, traced_once, undefined, with_rule
 from .newton import solution, storing_solutions
 from .results import Event
 from .schemes import gathered
@@ -52,6 +52,7 @@ def step(scheme, settings):
         # Its own derivative is right where it locates; what it leaves to the wrapped scheme is that scheme's.
         return lambda *args: scheme.step(*args, settings, step(scheme.scheme, settings))
 
+    @traced_once
     def moved(prepared, t, dt, state):
         return scheme.step(prepared, t, dt, state, settings)
 

@@ -11,7 +11,7 @@ from test_gradients import Rider
 
 import jaxnsd
 from jaxnsd import Moreau, simulate
-from jaxnsd.derivatives import undefined, with_rule
+from jaxnsd.derivatives import traced_once, undefined, with_rule
 from jaxnsd.models import BouncingBall
 
 
@@ -149,3 +149,23 @@ def test_second_derivatives_through_an_impact_by_saltation_do_not_exist():
     c = 1e-4 * 60 * 59 / 2
     exact = [[2.0, -2 * 9.81 * c, 0.0], [-2 * 9.81 * c, 2 * (9.81 * c) ** 2, 0.0], [0.0, 0.0, 0.0]]
     np.testing.assert_allclose(hessians[1], exact, rtol=1e-9)
+
+
+def test_a_function_that_is_traced_once():
+    """Values and derivatives of any order are those of the function; its code runs once for each kind of arguments."""
+    runs = []
+
+    @traced_once
+    def f(x, y):
+        runs.append(x)
+        return {"product": jnp.sin(x) * y["a"]}
+
+    def second(x, a):
+        return jax.grad(jax.grad(lambda x: f(x, {"a": a})["product"]))(x)
+
+    assert f(1.0, {"a": 2.0})["product"] == 2 * np.sin(1.0)
+    np.testing.assert_allclose(jax.jit(second)(1.0, 2.0), -2 * np.sin(1.0), rtol=1e-15)
+    x = jnp.arange(3.0)
+    np.testing.assert_allclose(jax.vmap(jax.grad(lambda a: f(1.0, {"a": a})["product"]))(x), np.sin(1.0) * np.ones(3), rtol=1e-15)
+    assert len(runs) == 2  # of Python's numbers, and of a number beside an entry of an array
+    assert f(x, {"a": 1.0})["product"].shape == (3,) and len(runs) == 3
