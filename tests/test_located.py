@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scheme_table import over
+from scheme_table import MOREAU_TYPE, over
 from scipy.optimize import brentq
 from scipy.spatial.transform import Rotation
 from test_sensitivity import G, Thrown, error, exact, thrown
@@ -15,12 +15,12 @@ from test_sensitivity import G, Thrown, error, exact, thrown
 import jaxnsd
 from jaxnsd import LocatedImpacts, System, simulate
 from jaxnsd.models import BouncingBall, CornerBlock, Cube, PointMassOnSlope, SpringPendulum
-from jaxnsd.schemes.located.segments import Veiled
+from jaxnsd.schemes.located.segments import SHORT, Veiled
 
 EXACT_IN_FLIGHT = [jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha(0.8), jaxnsd.SymmetricMoreau(), jaxnsd.Lobatto(2)]
 
 
-@over(EXACT_IN_FLIGHT, fast=[])
+@over(EXACT_IN_FLIGHT, fast=[], slow=[jaxnsd.SymmetricMoreau()])
 def test_exact_in_value_and_derivative_where_flight_is(scheme):
     """Two frictional impacts with a coarse step; velocities of SymmetricMoreau are at mid-interval, so only its coordinates compare."""
     p, reference = jnp.array([1.0, 1.0, 0.1, 0.6, 0.0]), exact(2, 1.3)
@@ -178,6 +178,23 @@ def test_times_of_impacts_are_stored_with_their_derivatives():
     np.testing.assert_allclose(by_times[nodes], jacobian, rtol=1e-12, atol=1e-14)
 
 
+@over(MOREAU_TYPE, fast=[jaxnsd.VariationalMoreau()], slow=MOREAU_TYPE)
+def test_moreau_type_schemes_meet_impacts_at_their_time(scheme):
+    """Exact in flight with velocities at mid-interval; Moreau's falls with those of the node before, ``h = k (k - 1) g dt^2 / 2``."""
+    p, dt = jnp.array([1.0, 0.7]), 0.05
+    ball = BouncingBall(gravity=G, e_N=p[1])
+    sol = simulate(ball, LocatedImpacts(scheme), p[:1], jnp.zeros(1), 1.2, dt, sensitivity="discrete").raise_if_failed()
+    times = np.asarray(sol.auxiliary["impact_times"])
+    (q, _), exact = bounced(p, 2)
+    if scheme.lead:
+        np.testing.assert_allclose(times[np.isfinite(times)], exact, rtol=1e-12)
+        np.testing.assert_allclose(sol.q[-1, 0], q, atol=1e-12)
+    else:
+        # Nine steps, and what is left of the height at the speed of the tenth; times are searched to `SHORT` of a step.
+        first = 9 * dt + (p[0] - 36 * G * dt**2) / (9 * G * dt)
+        np.testing.assert_allclose(times[np.isfinite(times)][0], first, rtol=0, atol=SHORT * dt)
+
+
 @pytest.mark.slow
 def test_impact_on_a_node():
     """The impact falls on the end of a step, or misses it by round-off and a little more, on both sides."""
@@ -327,6 +344,8 @@ def test_veil_moves_gaps_and_nothing_else():
     veiled = Veiled(system, jnp.array([0.5]))
     np.testing.assert_allclose(veiled.gap(t, q), [0.7])
     np.testing.assert_array_equal(veiled.gap_velocity(t, q, u), system.gap_velocity(t, q, u))
+    # What a step evaluates once for all its contacts is the veiled system's, too: it was not, and Moreau-type schemes located nothing.
+    np.testing.assert_array_equal(veiled.seen_at(t, q).gap(t, q), veiled.gap(t, q))
     assert veiled.e_N == 0.3 and len(jax.tree.leaves(veiled)) == len(jax.tree.leaves(system)) + 1
     with pytest.raises(AttributeError):
         _ = veiled.nothing

@@ -30,6 +30,10 @@ class Veiled:
         """Gaps (n_N,), moved."""
         return self.system.gap(t, q) + self.shift
 
+    def seen_at(self, t, q):
+        """That of the system, veiled."""
+        return Veiled(self.system.seen_at(t, q), self.shift)
+
 
 jax.tree_util.register_pytree_node(Veiled, lambda veiled: ((veiled.system, veiled.shift), None), lambda _, leaves: Veiled(*leaves))
 
