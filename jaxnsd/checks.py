@@ -511,7 +511,7 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
         if not np.all(np.abs(value) <= AFFINE * float(np.finfo(value.dtype).eps) * size):
             what = "quadratic" if field == "kinetic_energy" else "affine"
             raise ValueError(
-                f"{name}.{field} must be {what} in u, got a function that is not: seen at u = 0 and three other velocities, t0 = {t0} "
+                f"{name}.{field} must be {what} in u, got a function that is not: seen at u = 0 and four other velocities, t0 = {t0} "
                 f"and q0 = {q0}; what depends on u in another way is a force(t, q, u)"
             )
     if "M" in look:
@@ -651,12 +651,15 @@ def _look(system, t0, q0, u0):
 
 
 def _second_difference(function, u):
-    """``f(a + b) - f(a) - f(b) + f(0)`` of two velocities in general position, and the size of its terms."""
+    """``f(a + b) - f(a) - f(b) + f(0)`` and ``f(a) + f(-a) - 2 f(0)`` of velocities in general position, and the size of the terms.
+
+    The second sees what is affine on either side of a kink, as the absolute value of a velocity, wherever the kink lies.
+    """
     k = jnp.arange(u.shape[0], dtype=u.dtype)
     a, b = (1 + jnp.max(jnp.abs(u))) * jnp.stack([jnp.cos(1 + k), jnp.sin(2 + 3 * k)])
-    zero, at_a, at_b, both = jax.vmap(function)(jnp.stack([jnp.zeros_like(u), a, b, a + b]))
-    terms = jnp.stack([zero, at_a, at_b, both])
-    return both - at_a - at_b + zero, jnp.max(jnp.abs(terms), initial=0)
+    terms = jax.vmap(function)(jnp.stack([jnp.zeros_like(u), a, b, a + b, -a]))
+    zero, at_a, at_b, both, behind = terms
+    return jnp.stack([both - at_a - at_b + zero, at_a + behind - 2 * zero]), jnp.max(jnp.abs(terms), initial=0)
 
 
 # ------------------------------------------------------------------------------------------------------ solve_contact_problem

@@ -95,9 +95,8 @@ class LinearSystem(System):
 
     def tangential_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """G_F^T v."""
-        del t, q
         if self.G_F is None:
-            return jnp.zeros((self.directions().shape[1], 0), u.dtype)
+            return super().tangential_velocity(t, q, u)
         return jnp.sum(self.G_F * u[:, None, None], axis=0)
 
     def directions(self) -> jax.Array:

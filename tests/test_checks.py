@@ -202,6 +202,9 @@ def test_bad_arguments_are_refused(arguments, error, message):
         ({"force": lambda self, t, q, u: np.sin(q)}, TypeError, "Variant.force must not ask for the value of an array.*jnp.sin for np.sin"),
         # functions of u
         ({"tangential_velocity": lambda self, t, q, u: u[:1, None] ** 2}, ValueError, "Variant.tangential_velocity must be affine in u"),
+        # affine on either side of a kink, which was not seen where all velocities looked at lay on one
+        ({"tangential_velocity": lambda self, t, q, u: jnp.abs(u[:1, None])}, ValueError, "tangential_velocity must be affine in u"),
+        ({"q_dot": lambda self, t, q, u: jnp.maximum(u, 0.5 * u)}, ValueError, "Variant.q_dot must be affine in u"),
         ({"q_dot": lambda self, t, q, u: jnp.sin(u)}, ValueError, "Variant.q_dot must be affine in u.*is a force"),
         ({"velocity_constraint": lambda self, t, q, u: u[1:] * u[:1]}, ValueError, "Variant.velocity_constraint must be affine in u"),
         (

@@ -70,6 +70,26 @@ def test_subclass_with_further_mechanics_is_told_apart():
     assert MovingWall(I2, I2).is_linear() and not MovingWall(I2, I2).has_constant_directions()
     np.testing.assert_allclose(MovingWall(I2, I2).gap_velocity(0.0, jnp.ones(2), jnp.ones(2)), [0.9], atol=1e-15)
 
+    # It is simulated as what is written out; gaps of its own without G were refused, with a sentence on friction.
+    @jaxnsd.system
+    class Written(System):
+        e_N: float = 0.0
+        gap = MovingWall.gap
+
+        def kinetic_energy(self, t, q, u):
+            return 0.5 * u @ u
+
+        def potential_energy(self, t, q):
+            return 0.5 * q @ q
+
+    start = jnp.array([0.2, 1.0]), jnp.array([-1.0, 0.0])
+    sols = [
+        jaxnsd.simulate(system, jaxnsd.MoreauJean(), *start, 1.0, 1e-2, sensitivity="discrete")
+        for system in (MovingWall(I2, I2, e_N=0.5), Written(e_N=0.5))
+    ]
+    np.testing.assert_allclose(sols[0].q, sols[1].q, atol=1e-12)
+    assert sols[0].success and np.sum(sols[0].P_N) > 0.1
+
 
 @pytest.mark.slow
 def test_what_is_derived_follows_what_is_overridden():
