@@ -17,7 +17,6 @@ from .rotations import dot, turn, turn_back
 
 #: Order of the kinds in a pair: the kernel of (a, b) takes a first.
 ORDER = ("plane", "sphere", "capsule", "box", "cylinder", "ellipsoid", "points")
-CORNERS = np.stack(np.meshgrid(*[(-1.0, 1.0)] * 3, indexing="ij"), axis=-1).reshape(8, 3)
 
 
 def length(a):
@@ -56,7 +55,7 @@ def local_points(structure, shape, size, given):
         ends = jnp.asarray([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]], size.dtype)
         return ends * size[1], size[0]
     if kind == "box":
-        corners = CORNERS if across is None else np.unique(CORNERS * (np.arange(3) != across), axis=0)
+        corners = boxes.CORNERS if across is None else np.unique(boxes.CORNERS * (np.arange(3) != across), axis=0)
         return jnp.asarray(corners, size.dtype) * size[None], zero
     return given, zero
 
