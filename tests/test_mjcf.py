@@ -1,5 +1,6 @@
 """Models from files against MuJoCo, which compiles them: mass matrix, forces, poses, gaps, loops; and what is left out, by name."""
 
+import dataclasses
 import functools
 import re
 import subprocess
@@ -224,11 +225,80 @@ def test_urdf(floating):
     assert [c.kind for c in system.contacts].count("limit") == 4
 
 
+def test_urdf_as_it_is_found(tmp_path):
+    """Meshes of a package above the file, or the rest of their path alone; what is before and behind the XML; no joint and a free root."""
+    (tmp_path / "robot" / "meshes").mkdir(parents=True)
+    (tmp_path / "robot" / "urdf").mkdir()
+    corners = "".join(f"v {x} {y} {z}\n" for x in (-1, 1) for y in (-1, 1) for z in (-1, 1))
+    faces = "".join(f"f {face}\n" for face in ("1 2 3", "2 3 4", "5 6 7", "6 7 8", "1 2 5", "3 4 7", "2 4 6"))
+    (tmp_path / "robot" / "meshes" / "cube.obj").write_text(corners + faces)
+    path = tmp_path / "robot" / "urdf" / "dice.urdf"
+
+    def urdf(mesh):
+        path.write_bytes(
+            f"""
+<?xml version="1.0"?><robot name="dice"><link name="die"><inertial><mass value="2"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0"
+  iyz="0"/></inertial><collision><geometry><mesh filename="package://{mesh}" scale="0.1 0.1 0.1"/></geometry></collision></link></robot>
+\0""".encode()
+        )
+        return path
+
+    for mesh in ("robot/meshes/cube.obj", "elsewhere/meshes/cube.obj"):
+        system = bodies.from_urdf(urdf(mesh), floating=True, floor=True, strict=True)
+        assert_allclose(np.sort(system.gap(0.0, system.initial_state()[0])), np.repeat([-0.1, 0.1], 4), atol=1e-7)
+    with pytest.raises(ValueError, match="none; with floating=True its root link is free"):
+        bodies.from_urdf(path)
+    with pytest.raises(ValueError, match=r"MuJoCo refuses the model: .*nowhere\.obj"):
+        bodies.from_urdf(urdf("robot/meshes/nowhere.obj"))
+    no_xml = URDF.replace("</robot>", '<gazebo a="<"/></robot>')
+    try:
+        mujoco.MjSpec.from_string(no_xml)
+    except ValueError:
+        return  # a version whose parser minds, too
+    assert "no proper XML" in " ".join(quiet(bodies.from_urdf, no_xml).left_out)
+
+
+#: Bodies whose weight is carried in part, and one in a body; motors of one joint that saturate together.
+CARRIED = """
+<mujoco>
+  <option gravity="1 -2 -9"/>
+  <worldbody>
+    <body name="arm" gravcomp="0.7" pos="0 0 1">
+      <joint name="shoulder" axis="0 1 0.1" actuatorfrcrange="-2 1.5"/><geom type="capsule" size="0.05 0.2" pos="0.1 0 0.2"/>
+      <body name="hand" pos="0 0.1 0.4" gravcomp="1.3"><joint name="wrist" type="ball"/><geom type="box" size="0.1 0.05 0.05"/>
+        <body name="tool" pos="0.2 0 0">
+          <joint name="slide" type="slide" actuatorfrcrange="-9 9"/><geom size="0.04"/></body></body>
+    </body>
+    <body name="balloon" gravcomp="1" pos="1 0 0"><freejoint/>
+      <geom type="ellipsoid" size="0.1 0.1 0.2" pos="0.1 0 0"/></body>
+    <body name="nearly" pos="2 0 0"><freejoint/><inertial pos="5e-9 0 0" mass="2" diaginertia="1 1 1"/></body>
+  </worldbody>
+  <actuator>
+    <motor joint="shoulder" gear="3"/><general joint="shoulder" gainprm="2" biastype="affine" biasprm="1 -3 -0.5"/>
+    <motor joint="slide" gear="2"/>
+  </actuator>
+</mujoco>
+"""
+
+
+def test_compensated_gravity_and_limits_of_forces_on_joints():
+    """Forces are MuJoCo's and have their potential; what is in the frame of its body but for MuJoCo's tolerance is there here, too."""
+    system = bodies.from_mjcf(CARRIED, control=np.array([1.5, -0.4, 3.0]), contacts="none", strict=True)
+    model = mujoco.MjModel.from_xml_string(CARRIED)
+    q, *_ = agree(system, model)
+    passive = '<option><flag spring="disable" damper="disable"/></option><worldbody>'
+    assert not bodies.from_mjcf(CARRIED.replace("<worldbody>", passive), contacts="none").carried.any()
+    still = dataclasses.replace(system, motors=dataclasses.replace(system.motors, gear=jnp.zeros(3)))
+    q, u = q[0], jnp.zeros(model.nv)
+    step = jax.vmap(lambda v: jax.jvp(lambda q: system.potential_energy(0.0, q), (q,), (system.q_dot(0.0, q, v),))[1])(jnp.eye(model.nv))
+    assert_allclose(still.h(0.0, q, u), -step, atol=1e-12)
+
+
 LEFT_OUT = """
 <mujoco>
   <worldbody>
     <body name="a"><joint name="slide" type="slide" frictionloss="0.1"/><geom name="ball" size="0.1" condim="6"/><site name="s"/></body>
-    <body name="b" pos="1 0 0" gravcomp="1"><joint name="hinge"/><geom name="egg" type="ellipsoid" size="0.1 0.2 0.3" condim="6"/>
+    <body name="b" pos="1 0 0"><joint name="hinge"/><geom name="egg" type="ellipsoid" size="0.1 0.2 0.3" condim="6"/>
       <site name="t"/></body>
   </worldbody>
   <tendon><spatial name="string" stiffness="1"><site site="s"/><site site="t"/></spatial></tendon>
@@ -249,7 +319,6 @@ def test_what_is_left_out_is_named():
         "'puller'",
         "'slow'",
         "dry friction of the joint 'slide'",
-        "gravity compensation of the body 'b'",
         "'ball' and 'egg'",
     ):
         assert words in text, words

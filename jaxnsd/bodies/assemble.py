@@ -123,6 +123,10 @@ def assemble(
         has.add("stiffness")
     if medium is not None:
         has.add("medium")
+    if any(_there(body.carried) for body in bodies):
+        has.add("carried")
+    if any(getattr(joint, "motor_limits", None) is not None for joint in joint_parts):
+        has.add("motor limits")
     structure = Structure(
         names[1:],
         tuple(0 if body.parent is None else number[body.parent] for body in bodies),
@@ -154,6 +158,7 @@ def assemble(
             mass=_stack([body.mass for body in bodies]),
             center=_stack([body.center for body in bodies], 3),
             inertia=_together([_tensor(body.inertia) for body in bodies], (3, 3)),
+            carried=_stack([body.carried for body in bodies]),
             position=_stack([body.position for body in bodies], 3),
             orientation=_stack([body.orientation for body in bodies], 4),
             joint_position=_stack([getattr(joint, "position", parts.ZERO) for joint in joint_parts], 3),
@@ -181,6 +186,7 @@ def assemble(
             motors=forces.Motors(
                 *(_stack([getattr(x, name) for x in motors]) for name in ("gear", "gain", "offset", "slope", "rate")),
                 *(_stack([_range(getattr(x, name)) for x in motors], 2) for name in ("control_limits", "force_limits")),
+                _motor_limits(joint_parts, joints),
             ),
             medium=medium,
             motions=tuple(_function(joint.motion) for joint in joint_parts if getattr(joint, "motion", None) is not None),
@@ -263,6 +269,13 @@ def _limits(joint):
     if joint.kind == "ball":
         return None if joint.limit is None else (0.0, joint.limit)
     return getattr(joint, "limits", None)
+
+
+def _motor_limits(joint_parts, joints):
+    values = []
+    for part, of in zip(joint_parts, joints, strict=True):
+        values += [] if of.prescribed else [_range(getattr(part, "motor_limits", None))] * SIZES[of.kind][1]
+    return _stack(values, 2)
 
 
 def _range(limits):
@@ -593,7 +606,7 @@ def _check(system):
         if np.any(np.isnan(np.asarray(leaf))):
             raise ValueError(f"assemble: {name} must be numbers, got NaN: {np.asarray(leaf)}")
         # Where a motor has no limits they are infinite.
-        if np.any(np.isinf(np.asarray(leaf))) and not name.endswith(("control_limits", "force_limits")):
+        if np.any(np.isinf(np.asarray(leaf))) and not name.endswith(("control_limits", "force_limits", "total_limits")):
             raise ValueError(f"assemble: {name} must be finite, got {np.asarray(leaf)}")
     if known(system.mass) and np.any(np.asarray(system.mass) < 0):
         k = int(np.argmin(np.asarray(system.mass)))

@@ -90,12 +90,17 @@ def bias(system, layout, places, u, acceleration):
     a_w, a_v = sums(layout.moves, dw), sums(layout.moves, dv) - system.gravity[None]
     p, L = momenta(of, w, v)
     dp, dL = momenta(of, a_w, a_v)
+    if "carried" in system.structure.has:
+        part = with_world(system.carried, 0.0)[:, None]
+        dp = dp + part * of.mass[:, None] * system.gravity[None]
+        dL = dL + part * cross(of.moment, jnp.broadcast_to(system.gravity[None], of.moment.shape))
     return generalized(layout, places, dp + cross(w, p), dL + cross(w, L) + cross(v, p))
 
 
 def weight_energy(system, places):
     """Potential energy of the weights: -sum of m g . c."""
-    return -jnp.sum(system.mass * jnp.sum(centers(system, places) * system.gravity[None], axis=-1))
+    mass = system.mass * (1 - system.carried) if "carried" in system.structure.has else system.mass
+    return -jnp.sum(mass * jnp.sum(centers(system, places) * system.gravity[None], axis=-1))
 
 
 def columns_at(layout, places, bodies, points, directions):

@@ -34,6 +34,7 @@ class Motors:
     rate: Any
     control_limits: Any  # (n_m, 2)
     force_limits: Any  # (n_m, 2)
+    total_limits: Any  # (n_u, 2) of the sums of the generalized forces of all motors
 
 
 @pytree
@@ -154,7 +155,10 @@ def of_motors(system, t, q, u):
     F = motors.gain * c + motors.offset + motors.slope * stretch + motors.rate * speed
     F = motors.gear * jnp.clip(F, motors.force_limits[:, 0], motors.force_limits[:, 1])
     mask = at_u[None] == np.arange(layout.n_u)[:, None]
-    return jnp.sum(jnp.where(mask, F[None], jnp.zeros((), F.dtype)), axis=1)
+    total = jnp.sum(jnp.where(mask, F[None], jnp.zeros((), F.dtype)), axis=1)
+    if "motor limits" in system.structure.has:
+        return jnp.clip(total, motors.total_limits[:, 0], motors.total_limits[:, 1])
+    return total
 
 
 def of_medium(system, t, u, places):

@@ -14,7 +14,7 @@ import numpy as np
 from . import forces, pairs, parts
 from .assemble import assemble
 from .multibody import Multibody
-from .rotations import of_numbers, quaternion
+from .rotations import IDENTITY, of_numbers, quaternion
 
 #: What MuJoCo calls its kinds of geoms.
 GEOMS = ("plane", "hfield", "sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh", "sdf")
@@ -47,7 +47,8 @@ def from_mjcf(
 
     Taken are bodies, joints with springs, dampers, armature and limits, all geoms that are planes, spheres, capsules, boxes, cylinders or
     ellipsoids, convex hulls of meshes on planes, pairs and exclusions, the equalities connect, weld and joint, actuators without state on
-    joints with one axis and with a fixed gain and an affine bias (motors, position and velocity servos), gravity, and a medium with drag
+    joints with one axis and with a fixed gain and an affine bias (motors, position and velocity servos), limits of their forces on a joint,
+    gravity and its compensation, and a medium with drag
     on the boxes of inertia; the flags and groups that disable some of these, and the friction that overrides that of all contacts. What
     softens contact in MuJoCo (solref, solimp, margin, impratio, also as overrides) has no meaning here. What cannot be taken is named in
     one warning, and in `Multibody.left_out`.
@@ -79,15 +80,17 @@ def from_urdf(
     floating:  whether the root link is free, with the first seven coordinates; else it is fixed to the world
     floor:     whether there is a plane z = 0, to which URDF has no word
     mu:        friction coefficient of all contacts, about which URDF says nothing
-    The rest is as in `from_mjcf`. Meshes are looked for beside the file; visual geometry is not taken, nor are the bounds of efforts and
-    velocities, which are a controller's. Links behind fixed joints become parts of the links before them. Transmissions, and whatever else
-    URDF's own words do not describe (Gazebo's, say), are named as left out.
+    The rest is as in `from_mjcf`. Meshes are looked for beside the file, those of a ``package://`` in the folders above it. Visual geometry
+    is not taken, nor are the bounds of efforts and velocities, which are a controller's. Links behind fixed joints become parts of the links
+    before them. Transmissions, and whatever else URDF's own words do not describe (Gazebo's, say), are named as left out.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
     mujoco = _mujoco("from_urdf")
     with _refusals("from_urdf"):
         spec = _read("from_urdf", model, mujoco.MjSpec.from_string, mujoco.MjSpec.from_file)
+        for mesh in spec.meshes:
+            mesh.file = _in_package(mesh.file, spec.modelfiledir)
         if floating:
             _float(spec)
         if floor:
@@ -116,6 +119,17 @@ def _refusals(caller):
         yield
     except ValueError as error:
         raise ValueError(f"{caller}: MuJoCo refuses the model: {error}") if caller not in str(error) else error from None
+
+
+def _in_package(file, folder):
+    """Where ``package://name/rest`` is: there, or the rest alone, in the folder of the model or one above it; else as it was."""
+    if not file.startswith("package://"):
+        return file
+    place = Path(file.removeprefix("package://"))
+    rest = Path(*place.parts[1:])
+    folder = Path(folder).resolve()
+    places = (above / part for above in (folder, *folder.parents) for part in (place, rest))
+    return next((str(found) for found in places if found.is_file()), file)
 
 
 def _float(spec):
@@ -169,7 +183,13 @@ class _Importer:
     def without(self, model):
         """Note what of a URDF MuJoCo does not read."""
         text = str(model)
-        root = ElementTree.fromstring(text.strip()) if text.lstrip().startswith("<") else ElementTree.parse(text).getroot()
+        text = text.encode() if text.lstrip().startswith("<") else Path(text).read_bytes()
+        try:
+            # MuJoCo's parser minds neither what is before the declaration nor what is behind the last element.
+            root = ElementTree.fromstring(text[: text.rfind(b">") + 1].strip())
+        except ElementTree.ParseError as error:
+            self.leave_out(f"what MuJoCo does not read of a file that is no proper XML ({error})")
+            return
         found = {}
         for element in root:
             if element.tag not in ("link", "joint", "material", "mujoco"):
@@ -197,7 +217,8 @@ class _Importer:
             raise ValueError(f'{self.caller}: contacts must be "all", "world" or "none", got {contacts!r}')
         m = self.m
         if not m.nv:
-            raise ValueError(f"{self.caller}: a model must have a joint that moves, got none")
+            hint = "; with floating=True its root link is free" if self.caller == "from_urdf" else ""
+            raise ValueError(f"{self.caller}: a model must have a joint that moves, got none{hint}")
         chosen, materials = [], []
         if contacts != "none" and not self.off("contact", "constraint"):
             chosen, materials = self.pairs(contacts)
@@ -274,24 +295,35 @@ class _Importer:
     def body(self, b, shapes):
         """A body with its joints."""
         m = self.m
-        R = of_numbers(m.body_iquat[b])
+        center, principal = self.frame_of_inertia(b)
+        R = of_numbers(principal)
         first, count = m.body_jntadr[b], m.body_jntnum[b]
         parent = m.body_parentid[b]
         if m.body_mocapid[b] >= 0:
             self.leave_out(f"motion of the mocap body {self.body_names[b]!r}, which stays where it is")
-        if m.body_gravcomp[b] and not self.impassive:
-            self.leave_out(f"gravity compensation of the body {self.body_names[b]!r}")
         return parts.Body(
             self.body_names[b],
             mass=float(m.body_mass[b]),
             inertia=R @ np.diag(m.body_inertia[b]) @ R.T,
-            center=tuple(m.body_ipos[b]),
+            center=tuple(center),
             joints=tuple(self.joint(j) for j in range(first, first + count)),
             parent=self.body_names[parent] if parent else None,
             position=tuple(m.body_pos[b]),
             orientation=tuple(m.body_quat[b]),
             shapes=tuple(shapes),
+            carried=0.0 if self.impassive else float(m.body_gravcomp[b]),
         )
+
+    def frame_of_inertia(self, b):
+        """Centre of mass and principal axes, in the frame of the body."""
+        own = np.zeros(3), np.array(IDENTITY), None, None
+        return _in_frame(self.m.body_sameframe[b], self.m.body_ipos[b], self.m.body_iquat[b], own)
+
+    def frame_of_shape(self, g):
+        """Position and orientation of a geom, in the frame of its body."""
+        m, b = self.m, self.m.geom_bodyid[g]
+        own = np.zeros(3), np.array(IDENTITY), *self.frame_of_inertia(b)
+        return _in_frame(m.geom_sameframe[g], m.geom_pos[g], m.geom_quat[g], own)
 
     def joint(self, j):
         """A joint with its spring, damper, armature and limits."""
@@ -307,8 +339,9 @@ class _Importer:
             self.leave_out(f"yield of the spring of the joint {name!r}")
         if dampers and np.any(_there(m, "dof_dampingpoly")[u : u + n]):
             self.leave_out(f"nonlinear damper of the joint {name!r}")
-        if getattr(m, "jnt_actfrclimited", np.zeros(m.njnt))[j] and m.nu:
-            self.leave_out(f"limit of the actuator forces on the joint {name!r}")
+        motor_limits = tuple(m.jnt_actfrcrange[j]) if m.nu and _there(m, "jnt_actfrclimited")[j] else None
+        if motor_limits and _there(m, "jnt_actgravcomp")[j] and np.any(m.body_gravcomp):
+            self.leave_out(f"compensation of gravity by the actuators of the joint {name!r}, taken as beyond their limit")
         damping = m.dof_damping[u : u + n] * dampers
         common = {
             "name": name,
@@ -328,6 +361,7 @@ class _Importer:
             reference=float(m.qpos0[q]),
             rest=float(m.qpos_spring[q]),
             limits=tuple(m.jnt_range[j]) if limited else None,
+            motor_limits=motor_limits,
             **common,
         )
 
@@ -335,7 +369,8 @@ class _Importer:
     def shape(self, g):
         """A geom; its size is in MuJoCo's half lengths."""
         m, kind, (a, b, c) = self.m, GEOMS[self.m.geom_type[g]], map(float, self.m.geom_size[g])
-        common = {"name": self.geom_names[g], "position": tuple(m.geom_pos[g]), "orientation": tuple(m.geom_quat[g])}
+        position, orientation = self.frame_of_shape(g)
+        common = {"name": self.geom_names[g], "position": tuple(position), "orientation": tuple(orientation)}
         if kind == "mesh":
             return parts.Points(self.hull(m.geom_dataid[g]), **common)
         return {
@@ -522,7 +557,8 @@ class _Importer:
         I = m.body_inertia[1:]  # noqa: E741
         edges = np.sqrt(np.maximum(6 * (I.sum(axis=1, keepdims=True) - 2 * I) / mass, 1e-15 * 6))
         edges = np.where(m.body_mass[1:, None] < 1e-15, 0.0, edges)
-        numbers = (m.opt.density, m.opt.viscosity, m.opt.wind, m.body_iquat[1:], edges)
+        principal = np.stack([self.frame_of_inertia(b)[1] for b in range(1, m.nbody)])
+        numbers = (m.opt.density, m.opt.viscosity, m.opt.wind, principal, edges)
         return forces.Medium(*(jnp.asarray(x, float) for x in numbers))
 
     def rest(self):
@@ -563,6 +599,21 @@ class _Chosen:
 
     def _of(self, values):
         return jnp.asarray(values)[..., np.array(self.take, int)]
+
+
+def _in_frame(same, position, orientation, frames):
+    """A frame in that of a body, as MuJoCo moves it along: what is within its tolerance of the body's own, or of its inertia's, is there.
+
+    frames:  position and orientation of the body's own frame, and of that of its inertia
+    """
+    at, turned, at_inertia, along_inertia = frames
+    return {
+        0: (position, orientation),
+        1: (at, turned),
+        2: (at_inertia, along_inertia),
+        3: (position, turned),
+        4: (position, along_inertia),
+    }[int(same)]
 
 
 def _there(m, attribute):

@@ -51,6 +51,7 @@ class Multibody(System):
     mass: Any  # (n_b,) kg
     center: Any  # (n_b, 3) centre of mass in the frame of the body, m
     inertia: Any  # (n_b, 3, 3) about the centre of mass, along the axes of the body's frame, kg m^2
+    carried: Any  # (n_b,) part of its weight that something else carries
     position: Any  # (n_b, 3) of the body's frame in that of its parent, joints at their reference, m
     orientation: Any  # (n_b, 4)
     joint_position: Any  # (n_j, 3) a point of the axis, in the frame of the body, m

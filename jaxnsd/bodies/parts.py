@@ -179,6 +179,7 @@ class _OneAxis(Joint):
     reference: Number = 0.0  # coordinate at which the body is where its frame says
     rest: Number = 0.0  # coordinate at which the spring is slack
     limits: Any = None  # (lower, upper), each a unilateral contact without friction; None: there are none
+    motor_limits: Any = None  # (lower, upper) of the sum of the forces of its motors, N m or N; None: there are none
     motion: Callable | None = None  # prescribed: coordinate as a function of t, twice differentiable; the joint then has none of its own
 
     n_q: ClassVar[int] = 1
@@ -249,6 +250,7 @@ class Body:
     parent:       name of the body it is connected to; None: the world
     position, orientation: of its frame in the frame of the parent, where all joints are at their reference
     shapes:       a `Shape` or several
+    carried:      the part of its weight that something else carries, so that it is 1 of a body whose gravity is compensated
     """
 
     name: str
@@ -260,6 +262,7 @@ class Body:
     position: Vector = ZERO
     orientation: Vector = IDENTITY
     shapes: Any = ()
+    carried: Number = 0.0
 
 
 def several(x: Any) -> tuple:
