@@ -439,7 +439,7 @@ def _line(error):
 
 def _law(system, name):
     """Check that a system's law is one, and that nothing is said twice."""
-    law = laws.of(system)
+    law = laws.said(system)
     if not isinstance(law, laws.ImpactLaw):
         raise TypeError(f"{name}.law must be a law such as jaxnsd.NewtonImpact(), got {law!r}")
     for field, by_law in (("e_N", law.e_N), ("e_F", law.e_F), ("mu", law.friction)):

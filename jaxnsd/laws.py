@@ -13,6 +13,7 @@ Every scheme, `LocatedImpacts` and derivatives by "saltation" take every law. On
 where slip along a line passes through zero without a rest, see `jaxnsd.sensitivity`; that of the steps as computed is returned there.
 """
 
+import dataclasses
 import inspect
 from typing import Any, ClassVar
 
@@ -109,10 +110,16 @@ class PoissonImpact(ImpactLaw):
     expands: ClassVar[bool] = True
 
 
-def of(system):
-    """The law of a system."""
+def said(system):
+    """The law as the system says it."""
     law = system.law
     return law() if callable(law) else law
+
+
+def of(system):
+    """The law of a system, with the sets of friction that the system has beside it."""
+    law, sets = said(system), system.friction_sets()
+    return law if sets is None else dataclasses.replace(law, friction=sets)
 
 
 def restitutions(system):

@@ -301,6 +301,10 @@ class System:
         """T + V, scalar in J."""
         return self.kinetic_energy(t, q, u) + self.potential_energy(t, q)
 
+    def friction_sets(self) -> tuple | None:
+        """All sets of friction, of a system that says those of drilling and rolling beside ``mu``; None: they are the law's."""
+        return None
+
     def contact_data(self, t: ArrayLike, q: jax.Array, rate: jax.Array | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
         """``(e_N, e_F, mu)``, each broadcast to (n_N,), by the system's `law`.
 

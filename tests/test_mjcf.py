@@ -14,7 +14,7 @@ import pytest
 from little_systems import UNOPTIMIZED
 from numpy.testing import assert_allclose
 
-from jaxnsd import bodies
+from jaxnsd import Moreau, bodies, simulate
 from jaxnsd.bodies.rotations import of_numbers, quaternion_of
 
 mujoco = pytest.importorskip("mujoco")
@@ -290,8 +290,13 @@ def test_compensated_gravity_and_limits_of_forces_on_joints():
     assert not bodies.from_mjcf(CARRIED.replace("<worldbody>", passive), contacts="none").carried.any()
     still = dataclasses.replace(system, motors=dataclasses.replace(system.motors, gear=jnp.zeros(3)))
     q, u = q[0], jnp.zeros(model.nv)
-    step = jax.vmap(lambda v: jax.jvp(lambda q: system.potential_energy(0.0, q), (q,), (system.q_dot(0.0, q, v),))[1])(jnp.eye(model.nv))
-    assert_allclose(still.h(0.0, q, u), -step, atol=1e-12)
+
+    def balance(q, v):
+        slope = jax.jvp(lambda q: system.potential_energy(0.0, q), (q,), (system.q_dot(0.0, q, v),))[1]
+        return still.h(0.0, q, u) @ v + slope
+
+    force = jax.jit(jax.vmap(balance, (None, 0)), compiler_options=UNOPTIMIZED)(q, jnp.eye(model.nv))
+    assert_allclose(force, 0.0, atol=1e-12)
 
 
 LEFT_OUT = """
@@ -371,6 +376,80 @@ def test_friction_overrides():
     assert mu == [0.2, 0.0]
     pair = f'{PAIR} friction="0.5 0.5 0 0 0"/></contact>'
     assert bodies.from_mjcf(arm(option, rest=pair), strict=True).mu()[0] == 0.2
+
+
+#: Balls that bore and roll on a floor, one in a plane; and coefficients by dimension, priority, the larger one, and pairs.
+BALLS = """
+<mujoco>
+  <option gravity="0 0 -10"/>
+  <default><geom size="0.1" mass="1"/></default>
+  <worldbody>
+    <geom name="floor" type="plane" size="1 1 1" condim="1" friction="0.4 0.001 0.001"/>
+    <body pos="0 0 0.1"><freejoint/><geom name="bores" condim="4" friction="0.8 0.02 0.003"/></body>
+    <body pos="3 0 0.1"><freejoint/><geom name="rolls" condim="6" friction="0.5 0.01 0.004"/></body>
+    <body pos="6 0 0.1"><freejoint/><geom name="slides" condim="3" priority="1" friction="0.3 0.01 0.004"/></body>
+  </worldbody>
+  <contact><pair geom1="rolls" geom2="slides" condim="6" friction="0.9 0.9 0.02 0.01 0.01"/></contact>
+</mujoco>
+"""
+ON_A_LINE = """<mujoco><option gravity="0 0 -10"/><worldbody><geom type="plane" size="1 1 1"/><body pos="0 0 0.1"><joint type="slide"
+  axis="1 0 0"/><joint type="slide" axis="0 0 1"/><joint axis="0 1 0"/><geom size="0.1" mass="1" condim="6" friction="0.5 0.01 0.004"/>
+  </body></worldbody></mujoco>"""
+
+
+def test_drilling_and_rolling_friction_of_the_geoms():
+    """MuJoCo's coefficients, and what they resist: relative angular velocities about the normal, and about the tangents."""
+    system, model = bodies.from_mjcf(BALLS, strict=True), mujoco.MjModel.from_xml_string(BALLS)
+    of = {frozenset((c.first, c.second)): k for k, c in enumerate(system.contacts)}
+    # All balls at one place in the floor: MuJoCo says what it takes for each pair.
+    data = mujoco.MjData(model)
+    data.qpos[:] = np.tile([0, 0, 0.05, 1, 0, 0, 0], 3)
+    mujoco.mj_forward(model, data)
+    seen = {frozenset(model.geom(g).name for g in contact.geom): contact for contact in data.contact}
+    assert seen.keys() == of.keys()
+    sliding, drilling, rolling = (np.asarray(part.mu) for part in system.friction_sets())
+    for pair, contact in seen.items():
+        expected = [contact.friction[i] * (contact.dim >= dim) for i, dim in ((0, 3), (2, 4), (3, 6))]
+        assert_allclose([x[of[pair]] for x in (sliding, drilling, rolling)], expected, rtol=1e-15, err_msg=str(pair))
+    for condim, count in ((4, 3), (3, 2), (1, 2)):
+        fewer = bodies.from_mjcf(BALLS, condim=condim, strict=True)
+        assert fewer.tangential_velocity(0.0, *fewer.initial_state()).shape == (len(of), count)
+        assert fewer.mu().any() == (condim > 1)
+    with pytest.raises(ValueError, match="condim must be 1, 3, 4 or 6"):
+        bodies.from_mjcf(BALLS, condim=2)
+
+    q, u = (jnp.asarray(x[0]) for x in states(model, 1))
+    slip, W_F, normal = jax.jit(lambda q, u: (system.tangential_velocity(0.0, q, u), system.W_F(0.0, q), system.touches(0.0, q).normal),
+                                compiler_options=UNOPTIMIZED)(q, u)  # fmt: skip
+    assert_allclose(slip, jnp.einsum("unk,u->nk", W_F, u), atol=1e-13)
+    data.qpos, data.qvel = q, u
+    mujoco.mj_forward(model, data)
+    for k, contact in enumerate(system.contacts):
+        first, second = (data.geom(name).xmat.reshape(3, 3) @ data.qvel[model.geom(name).bodyid[0] * 6 - 3 :][:3] if name != "floor" else 0
+                         for name in (contact.first, contact.second))  # fmt: skip
+        about, along = second - first, np.asarray(normal[k])
+        assert_allclose(slip[k, 2], about @ along, atol=1e-12)
+        assert_allclose(np.sum(slip[k, 3:] ** 2), about @ about - (about @ along) ** 2, atol=1e-12)
+
+
+def test_balls_that_bore_and_roll_come_to_rest():
+    """A ball that spins about the normal stops after 2/5 r^2 omega / (s g), one that rolls after a way of 7/10 r v^2 / (k g)."""
+    system = bodies.from_mjcf(BALLS, contacts="world", strict=True)
+    q, u = system.initial_state()
+    u = u.at[5].set(3.0).at[jnp.array([6, 10])].set(jnp.array([1.0, 10.0]))
+    sol = simulate(system, Moreau(), q, u, 4.0, 1e-3)
+    sol.raise_if_failed()
+    spin = np.asarray(sol.u[:, 5])
+    assert abs(np.argmax(np.abs(spin) < 1e-9) * 1e-3 - 0.4 * 0.01 * 3.0 / (0.02 * 10)) <= 1e-3
+    assert_allclose(spin[:59], 3.0 - np.arange(59) * 1e-3 * 0.02 * 10 / (0.4 * 0.01), atol=1e-9)
+    assert_allclose(sol.q[-1, 7], 3.0 + 0.7 * 0.1 / (0.004 * 10), atol=1e-3)
+    assert_allclose(sol.u[-1], 0.0, atol=1e-9)
+
+    line = bodies.from_mjcf(ON_A_LINE, strict=True)
+    q, _ = line.initial_state()
+    sol = simulate(line, Moreau(), q, jnp.array([1.0, 0.0, 10.0]), 4.0, 1e-3)
+    assert line.tangential_velocity(0.0, q, sol.u[0]).shape == (1, 2)
+    assert_allclose(sol.q[-1], [0.7 * 0.1 / (0.004 * 10), 0.0, 0.7 / (0.004 * 10)], rtol=1e-3, atol=1e-12)
 
 
 @pytest.mark.parametrize(

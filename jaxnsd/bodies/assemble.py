@@ -146,7 +146,12 @@ def assemble(
     if not layout.n_u:
         raise ValueError("assemble: at least one body must have a joint that moves, got none; give one of them joints=bodies.Free()")
     chosen, materials = _pairs(structure, contacts, exclude, shape_parts, (mu, e_N, e_F))
-    structure = dataclasses.replace(structure, pairs=tuple(chosen))
+    # In a plane nothing turns about a normal.
+    turning = {name for k, name in ((3, "drilling"), (4, "rolling")) if any(_there(m[k]) for m in materials)}
+    has |= turning - ({"drilling"} if plane is not None else set())
+    if turning and getattr(law, "friction", None) is not None:
+        raise ValueError(f"assemble: a law that names a friction says it for all contacts, so that pairs must not, got {sorted(turning)}")
+    structure = dataclasses.replace(structure, pairs=tuple(chosen), has=frozenset(has))
 
     axes = [getattr(joint, "axis", (1.0, 0.0, 0.0)) for joint in joint_parts]
     n_m = len(motors)
@@ -177,6 +182,8 @@ def assemble(
             friction=_stack([m[0] for m in materials]),
             restitution=_stack([m[1] for m in materials]),
             tangential_restitution=_stack([m[2] for m in materials]),
+            drilling=_stack([m[3] for m in materials]),
+            rolling=_stack([m[4] for m in materials]),
             loops=_loops(connects, welds, couples),
             springs=forces.Springs(
                 _stack([x.position for x in springs], 3),
@@ -383,7 +390,7 @@ def _plane(plane):
 
 # ----------------------------------------------------------------------------------------------------------------- pairs
 def _pairs(structure, contacts, exclude, shape_parts, otherwise):
-    """``(pairs of numbers of shapes, (mu, e_N, e_F) of each)``."""
+    """``(pairs of numbers of shapes, (mu, e_N, e_F, drilling, rolling) of each)``."""
     shapes, layout = structure.shapes, structure.layout
     names, body_names = tuple(shape.name for shape in shapes), ("world", *structure.bodies)
     if isinstance(contacts, str):
@@ -435,6 +442,7 @@ def _pairs(structure, contacts, exclude, shape_parts, otherwise):
                 _material(getattr(pair, name), [getattr(shape_parts[s], name) for s in (a, b)], default)
                 for name, default in zip(("mu", "e_N", "e_F"), otherwise, strict=True)
             ]
+            + [pair.drilling, pair.rolling]
         )
     return chosen, materials
 
@@ -650,6 +658,8 @@ def _check_materials(system):
         ("mu", of_pairs, system.friction, np.inf),
         ("e_N", of_pairs, system.restitution, 1.0),
         ("e_F", of_pairs, system.tangential_restitution, 1.0),
+        ("drilling", of_pairs, system.drilling, np.inf),
+        ("rolling", of_pairs, system.rolling, np.inf),
         ("limit_restitution", of_limits, system.limit_restitution, 1.0),
     ):
         if isinstance(values, jax.core.Tracer):

@@ -29,6 +29,7 @@ def from_mjcf(
     e_F: Any = 0.0,
     limit_restitution: Any = 0.0,
     contacts: str = "all",
+    condim: int = 6,
     control: Any = None,
     plane: str | int | None = "auto",
     strict: bool = False,
@@ -39,6 +40,9 @@ def from_mjcf(
                or that of the geom with the higher priority; none where condim is 1)
     limit_restitution: of the limits of joints, which are unilateral contacts without friction
     contacts:  "all" the pairs that MuJoCo would test; "world": those with a shape that does not move; "none"
+    condim:    the most dimensions that a contact has of those that the model says, MuJoCo's word: 6 with drilling (torsional) and rolling
+               friction, which make steps dearer; 4 without rolling, 3 without drilling, 1 without friction. Each of the three frictions has
+               a bound of its own, where the cone of MuJoCo is one for all
     control:   of the motors, see `assemble`, or of all that MuJoCo has a control for, in its order, of which those of the motors are taken;
                default: zeros
     plane:     "auto": where all joints move parallel to one of the planes of the world, and all normals are in it, friction has one
@@ -47,18 +51,19 @@ def from_mjcf(
 
     Taken are bodies, joints with springs, dampers, armature and limits, all geoms that are planes, spheres, capsules, boxes, cylinders or
     ellipsoids, convex hulls of meshes on planes, pairs and exclusions, the equalities connect, weld and joint, actuators without state on
-    joints with one axis and with a fixed gain and an affine bias (motors, position and velocity servos), limits of their forces on a joint,
-    gravity and its compensation, and a medium with drag
-    on the boxes of inertia; the flags and groups that disable some of these, and the friction that overrides that of all contacts. What
-    softens contact in MuJoCo (solref, solimp, margin, impratio, also as overrides) has no meaning here. What cannot be taken is named in
-    one warning, and in `Multibody.left_out`.
+    joints with one axis and with a fixed gain and an affine bias (motors, position and velocity servos), limits of their forces on a
+    joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that disable some of these,
+    and the friction that overrides that of all contacts. What softens contact in MuJoCo (solref, solimp, margin, impratio, also as
+    overrides) has no meaning here. What cannot be taken is named in one warning, and in `Multibody.left_out`.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
     mujoco = _mujoco("from_mjcf")
     with _refusals("from_mjcf"):
         compiled = _read("from_mjcf", model, mujoco.MjModel.from_xml_string, mujoco.MjModel.from_xml_path)
-    return _Importer(mujoco, compiled, "from_mjcf").system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+    if condim not in (1, 3, 4, 6):
+        raise ValueError(f"from_mjcf: condim must be 1, 3, 4 or 6, got {condim!r}")
+    return _Importer(mujoco, compiled, "from_mjcf", condim).system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
 
 
 def from_urdf(
@@ -81,8 +86,8 @@ def from_urdf(
     floor:     whether there is a plane z = 0, to which URDF has no word
     mu:        friction coefficient of all contacts, about which URDF says nothing
     The rest is as in `from_mjcf`. Meshes are looked for beside the file, those of a ``package://`` in the folders above it. Visual geometry
-    is not taken, nor are the bounds of efforts and velocities, which are a controller's. Links behind fixed joints become parts of the links
-    before them. Transmissions, and whatever else URDF's own words do not describe (Gazebo's, say), are named as left out.
+    is not taken, nor are the bounds of efforts and velocities, which are a controller's. Links behind fixed joints become parts of the
+    links before them. Transmissions, and whatever else URDF's own words do not describe (Gazebo's, say), are named as left out.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
@@ -151,9 +156,8 @@ def _mujoco(caller):
 class _Importer:
     """Parts of a compiled model, and what of it is left out."""
 
-    def __init__(self, mujoco, model, caller):
-        self.mujoco, self.m, self.caller, self.left_out = mujoco, model, caller, []
-        self.turning = False  # whether a contact has torsional or rolling friction
+    def __init__(self, mujoco, model, caller, condim=6):
+        self.mujoco, self.m, self.caller, self.condim, self.left_out = mujoco, model, caller, condim, []
         self.body_names = ["world", *self._names("body", range(1, model.nbody))]
         self.joint_names = self._names("joint", range(model.njnt))
         self.geom_names = self._names("geom", range(model.ngeom))
@@ -236,7 +240,8 @@ class _Importer:
             [shapes[g] for g in touching if m.geom_bodyid[g] == 0],
             gravity=tuple(gravity),
             contacts=[
-                parts.Pair(self.geom_names[a], self.geom_names[b], mu, *restitution) for (a, b), mu in zip(chosen, materials, strict=True)
+                parts.Pair(self.geom_names[a], self.geom_names[b], mu, *restitution, *arms)
+                for (a, b), (mu, *arms) in zip(chosen, materials, strict=True)
             ],
             limit_restitution=limit_restitution,
             loops=loops,
@@ -394,7 +399,7 @@ class _Importer:
         return np.unique(points, axis=0)
 
     def pairs(self, which):
-        """``(pairs of geoms, friction coefficient of each)``: those that MuJoCo would test, by its rules."""
+        """``(pairs of geoms, coefficients of sliding, drilling and rolling friction)``: those that MuJoCo would test, by its rules."""
         m = self.m
         filter_parents = not self.off("filterparent")
         excluded = {(s >> 16, s & 0xFFFF) for s in map(int, m.exclude_signature)}
@@ -421,10 +426,10 @@ class _Importer:
             a, b = sorted((int(m.pair_geom1[k]), int(m.pair_geom2[k])))
             if weld[m.geom_bodyid[a]] == weld[m.geom_bodyid[b]]:
                 continue
-            found[a, b] = self.of_dim(int(m.pair_dim[k]), m.pair_friction[k, 0])
+            found[a, b] = self.of_dim(int(m.pair_dim[k]), m.pair_friction[k])
             if np.any(_there(m, "pair_adhesion")[k]):
                 sticky.add((a, b))
-            if m.pair_dim[k] > 1 and m.pair_friction[k, 0] != m.pair_friction[k, 1] and not overrides:
+            if not overrides and _anisotropic(m.pair_friction[k], found[a, b]):
                 self.leave_out(f"anisotropic friction between {self.geom_names[a]!r} and {self.geom_names[b]!r}, taken as isotropic")
         chosen, materials, none = [], [], {}
         for (a, b), mu in found.items():
@@ -439,31 +444,29 @@ class _Importer:
             chosen.append((a, b))
             if (a, b) in sticky:
                 self.leave_out(f"adhesion between {self.geom_names[a]!r} and {self.geom_names[b]!r}")
-            materials.append(float(mu))
+            materials.append(tuple(map(float, mu)))
         for kinds, names in none.items():
             self.leave_out(f"contact of {kinds}: {_listed(names)}")
         for g in sorted({g for pair in chosen for g in pair}):
             for attribute, what in (("geom_adhesion", "adhesion"), ("geom_surfacevel", "velocity of the surface")):
                 if np.any(_there(m, attribute)[g]):
                     self.leave_out(f"{what} of the geom {self.geom_names[g]!r}")
-        if overrides and any(materials) and m.opt.o_friction[0] != m.opt.o_friction[1]:
+        if overrides and any(_anisotropic(m.opt.o_friction, mu) for mu in materials):
             self.leave_out("anisotropic friction that overrides that of all contacts, taken as isotropic")
         return chosen, materials
 
     def friction(self, a, b):
-        """Of two geoms: the larger one, or that of the geom with the higher priority."""
+        """Of two geoms: the larger coefficients, or those of the geom with the higher priority."""
         m, order = self.m, self.m.geom_priority[a] - self.m.geom_priority[b]
-        mu = [m.geom_friction[g, 0] for g in (a, b)]
-        dim = [m.geom_condim[g] for g in (a, b)]
-        value, dim = (max(mu), max(dim)) if not order else (mu[0], dim[0]) if order > 0 else (mu[1], dim[1])
-        return self.of_dim(dim, value)
+        mu, dim = m.geom_friction[[a, b]], m.geom_condim[[a, b]]
+        mu, dim = (mu.max(axis=0), dim.max()) if not order else (mu[int(order < 0)], dim[int(order < 0)])
+        return self.of_dim(dim, mu[[0, 0, 1, 2, 2]])
 
     def of_dim(self, dim, mu):
-        """Friction of a contact of this many dimensions; where one coefficient overrides all others, that one."""
-        self.turning |= bool(dim > 3)
+        """Sliding, drilling and rolling friction of a contact of this many dimensions; of all contacts, where it overrides theirs."""
         if self.m.opt.enableflags & int(self.mujoco.mjtEnableBit.mjENBL_OVERRIDE):
-            mu = self.m.opt.o_friction[0]
-        return 0.0 if dim == 1 else mu
+            mu = self.m.opt.o_friction
+        return tuple(np.where(min(dim, self.condim) >= np.array([3, 4, 6]), mu[[0, 2, 3]], 0.0))
 
     # ------------------------------------------------------------------------------------------------------ what else there is
     def loops(self):
@@ -564,8 +567,6 @@ class _Importer:
     def rest(self):
         """Note what else there is and is not taken."""
         m = self.m
-        if self.turning:
-            self.leave_out("torsional and rolling friction (condim 4 and 6)")
         for i in range(m.ntendon):
             acts = ("stiffness", "damping", "frictionloss", "limited", "armature", "stiffnesspoly", "dampingpoly", "actfrclimited")
             if any(np.any(_there(m, f"tendon_{what}")[i]) for what in acts):
@@ -619,6 +620,11 @@ def _in_frame(same, position, orientation, frames):
 def _there(m, attribute):
     """What a model says of each of its parts; zeros where this version of MuJoCo knows no such thing."""
     return getattr(m, attribute, np.zeros(max(m.nv, m.njnt, m.ngeom, m.npair, m.ntendon, m.nu)))
+
+
+def _anisotropic(given, taken):
+    """Whether MuJoCo's five coefficients differ between the two directions of sliding, or of rolling, as far as it is taken."""
+    return bool((taken[0] and given[0] != given[1]) or (taken[2] and given[3] != given[4]))
 
 
 def _listed(names):

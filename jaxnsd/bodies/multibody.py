@@ -9,6 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ..laws import NewtonImpact
+from ..sets import Disc, Segment
 from ..system import System, static, system
 from . import dynamics, forces, kinematics, loops, pairs
 from .frames import Frames, Touch
@@ -70,6 +71,8 @@ class Multibody(System):
     friction: Any  # (n_p,) mu
     restitution: Any  # (n_p,) e_N
     tangential_restitution: Any  # (n_p,) e_F
+    drilling: Any  # (n_p,) arm of drilling friction, m
+    rolling: Any  # (n_p,) arm of rolling friction, m
     loops: Any  # `loops.Loops`
     springs: Any  # `forces.Springs`
     motors: Any  # `forces.Motors`
@@ -280,7 +283,8 @@ class Multibody(System):
         return self._velocities(t, q, u, choice, normal=True)[:, 0]
 
     def tangential_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
-        """Their components in the tangential plane, (n_N, d), see `tangents`."""
+        """Their components in the tangential plane, (n_N, d), see `tangents`; with drilling friction the component along the normal, with
+        rolling friction those in the tangential plane, of the angular velocity of the second body relative to the first, too."""
         return self._velocities(t, q, u, choice, normal=False)
 
     def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, choice: Any = None) -> jax.Array:
@@ -331,34 +335,66 @@ class Multibody(System):
         directions = touch.normal[:, None] if normal else self.tangents(touch.normal)
         return places, touch, masks, points, directions, (rows[0] if rows and normal else None)
 
+    @property
+    def _turns(self):
+        """Directions of sliding, drilling and rolling friction of a contact."""
+        d, has = 1 if self.structure.plane is not None else 2, self.structure.has
+        return d, int("drilling" in has), d * ("rolling" in has)
+
+    def _turning_axes(self, normal, tangents):
+        """Axes (n, k, 3) about which drilling and rolling friction act."""
+        axes, (_, drilling, rolling) = [], self._turns
+        if drilling:
+            axes.append(normal[:, None])
+        if rolling and self.structure.plane is None:
+            axes.append(tangents)
+        elif rolling:
+            axes.append(jnp.broadcast_to(jnp.asarray(np.eye(3)[self.structure.plane], normal.dtype), (normal.shape[0], 1, 3)))
+        return jnp.concatenate(axes, axis=1) if axes else None
+
     def _directions(self, t, q, choice, normal):
         n_u = self._layout.n_u
-        d = 1 if normal or self.structure.plane is not None else 2
         if not len(self.contacts):
-            return jnp.zeros((n_u, 0, d), q.dtype)
+            return jnp.zeros((n_u, 0, 1 if normal else sum(self._turns)), q.dtype)
         places, touch, masks, about, directions, rows = self._chosen(t, q, choice, normal)
+        axes = None if normal else self._turning_axes(touch.normal, directions)
         w, v = places.w[:n_u], places.v[:n_u]
-        W = jnp.zeros((), q.dtype)
+        W = W_turning = jnp.zeros((), q.dtype)
         for sign, mask, point, origin in zip((-1, 1), masks, (touch.first, touch.second), about, strict=True):
+            mask = mask.T[:n_u, :, None]
             turning = cross((point - origin)[:, None], directions)
             # (n_u, n, d): of the velocity of the point along each direction
             column = jnp.sum(directions[None] * v[:, None, None], axis=-1) + jnp.sum(turning[None] * w[:, None, None], axis=-1)
-            W = W + sign * mask.T[:n_u, :, None] * column
+            W = W + sign * mask * column
+            if axes is not None:
+                W_turning = W_turning + sign * mask * jnp.sum(axes[None] * w[:, None, None], axis=-1)
+        if axes is not None:
+            W = jnp.concatenate([W, W_turning], axis=-1)
         return W if rows is None else W + rows.T[:n_u, :, None]
 
     def _velocities(self, t, q, u, choice, normal):
-        d = 1 if normal or self.structure.plane is not None else 2
         if not len(self.contacts):
-            return jnp.zeros((0, d), q.dtype)
+            return jnp.zeros((0, 1 if normal else sum(self._turns)), q.dtype)
         places, touch, masks, about, directions, rows = self._chosen(t, q, choice, normal)
+        axes = None if normal else self._turning_axes(touch.normal, directions)
         u, _ = kinematics.velocities(self, t, u)
         columns = places.w * u[:, None], places.v * u[:, None]
-        relative = jnp.zeros((), q.dtype)
+        relative = spin = jnp.zeros((), q.dtype)
         for sign, mask, point, origin in zip((-1, 1), masks, (touch.first, touch.second), about, strict=True):
             w, v = (jnp.sum(mask[:, :, None] * column[None], axis=1) for column in columns)
             relative = relative + sign * (v + cross(w, point - origin))
+            spin = spin + sign * w
         out = jnp.sum(directions * relative[:, None], axis=-1)
+        if axes is not None:
+            out = jnp.concatenate([out, jnp.sum(axes * spin[:, None], axis=-1)], axis=-1)
         return out if rows is None else out + jnp.sum(rows * u[None], axis=1)[:, None]
+
+    def friction_sets(self) -> tuple | None:
+        """Of sliding, drilling and rolling; None where no pair has drilling or rolling friction."""
+        none = jnp.zeros_like(self.limit_restitution)
+        arms = self._of_rows(self.drilling, none), self._of_rows(self.rolling, none)
+        sets = [(Segment if d == 1 else Disc)(mu) for d, mu in zip(self._turns, (self.mu(), *arms), strict=True) if d]
+        return tuple(sets) if len(sets) > 1 else None
 
     def mu(self) -> jax.Array:
         """Friction coefficients (n_N,)."""

@@ -290,13 +290,19 @@ def solid(shapes: Sequence[Shape], mass: Number) -> tuple[Any, Any]:
 # ------------------------------------------------------------------------------------------------------- between the bodies
 @dataclass(frozen=True)
 class Pair:
-    """Two shapes, or all shapes of two bodies, that can touch, by name; the world is "world". What is None follows from the shapes."""
+    """Two shapes, or all shapes of two bodies, that can touch, by name; the world is "world". What is None follows from the shapes.
+
+    Drilling friction resists rotation about the normal, rolling friction that about the tangents (see `jaxnsd.sets`): moments of at most
+    ``drilling`` and ``rolling``, lengths in m, times the normal force.
+    """
 
     first: str
     second: str
     mu: Number = None
     e_N: Number = None
     e_F: Number = None
+    drilling: Number = 0.0
+    rolling: Number = 0.0
 
 
 @dataclass(frozen=True)
