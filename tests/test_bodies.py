@@ -583,6 +583,13 @@ OPTIONS = {
     "rows": (ValueError, r"rows of control must have shape \(N, 1\)", {"control": bodies.Rows(np.zeros((5, 2)), 0.1)}),
     "motor": (KeyError, "no joint has the name 'knee'", {"motors": [Motor("knee")]}),
     "motor of a free body": (ValueError, "a motor takes a revolute or prismatic joint", {"motors": [Motor("ball")]}),
+    "gears": (ValueError, "the motor 'ball' must have 6 gears, one for each velocity", {"motors": [Motor("ball", gear=(1.0, 2.0))]}),
+    "servo of a free body": (ValueError, "feeds back no coordinate", {"motors": [Motor("ball", gear=(1.0,) * 6, slope=-1.0)]}),
+    "friction twice": (
+        ValueError,
+        "a law that names a friction",
+        {"contacts": [Pair("ball", "world", drilling=0.1)], "law": jaxnsd.NewtonImpact(friction=jaxnsd.sets.Disc(0.1))},
+    ),
     "coupling": (KeyError, "no joint has the name", {"loops": [Couple("rod", "elbow")]}),
     "loop": (TypeError, "loops must be Connect or Weld or Couple", {"loops": [Pair("ball", "rod")]}),
     "plane": (ValueError, 'plane must be "xy", "xz", "yz"', {"plane": "xw"}),
@@ -595,7 +602,7 @@ def test_wrong_options_are_refused(name):
     error, text, options = OPTIONS[name]
     parts = [BALL, ROD, Body("egg", 1.0, shapes=bodies.Ellipsoid((0.1, 0.2, 0.3)), position=(1, 0, 0))]
     with pytest.raises(error, match=text):
-        bodies.assemble(parts, **{"contacts": (), "motors": [Motor("rod")], **options})
+        bodies.assemble(parts, **{"world": Plane(), "contacts": (), "motors": [Motor("rod")], **options})
 
 
 def test_overlap_at_the_start_is_named():

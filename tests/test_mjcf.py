@@ -505,6 +505,45 @@ def test_controls_of_the_motors_are_chosen_of_all():
             first_force(jax.tree_util.Partial(lambda a, *_: a, wrong), SLOW)
 
 
+#: Motors of several velocities: fixed tendons, with servos on them, a ball, a free body; and one on a site, which is left out.
+SEVERAL = """
+<mujoco>
+  <worldbody>
+    <body name="ship"><freejoint name="ship"/><geom type="box" size="0.1 0.2 0.3"/><site name="nozzle" pos="0.1 0 0"/></body>
+    <body name="arm" pos="1 0 0">
+      <joint name="shoulder" axis="0 1 0" ref="20" actuatorfrcrange="-1 1"/><geom type="capsule" size="0.05" fromto="0 0 0 0.5 0 0"/>
+      <body name="rod" pos="0.5 0 0"><joint name="slide" type="slide"/><geom size="0.1"/>
+        <body name="hand" pos="0.3 0 0"><joint name="wrist" type="ball"/><geom size="0.1" pos="0.1 0 0"/></body></body>
+    </body>
+  </worldbody>
+  <tendon><fixed name="both"><joint joint="shoulder" coef="0.5"/><joint joint="slide" coef="-2"/></fixed></tendon>
+  <actuator>
+    <motor site="nozzle" gear="1 0 0 0 0 0"/>
+    <position name="servo" tendon="both" kp="3" kv="0.5" gear="1.5" forcerange="-4 4"/>
+    <motor name="thrust" joint="ship" gear="1 2 3 0.1 0.2 0.3"/>
+    <velocity name="brake" joint="wrist" kv="0.4" gear="1 -1 2"/>
+    <motor name="pull" tendon="both" ctrlrange="-1 1"/>
+  </actuator>
+</mujoco>
+"""
+
+
+def test_motors_of_several_velocities():
+    control = np.array([0.0, 0.7, -0.3, 0.5, 1.4])
+    system = quiet(bodies.from_mjcf, SEVERAL, control=control, contacts="none")
+    assert system.left_out == ("the actuator 'actuator_0', which acts neither on joints nor on a fixed tendon",)
+    assert system.motor_names == ("servo", "thrust", "brake", "pull")
+    model = mujoco.MjModel.from_xml_string(SEVERAL)
+    q, u = states(model, 3)
+    data = mujoco.MjData(model)
+    force = jax.jit(system.h, compiler_options=UNOPTIMIZED)
+    for k in range(3):
+        data.qpos, data.qvel, data.ctrl = q[k], u[k], control
+        mujoco.mj_forward(model, data)
+        assert np.any(np.abs(data.qfrc_actuator) > 0.1)
+        assert_allclose(force(0.0, q[k], u[k]), data.qfrc_passive + data.qfrc_actuator - data.qfrc_bias, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.skipif(not hasattr(mujoco.MjModel, "nactuator"), reason="actuators have one control each in this version of MuJoCo")
 def test_actuators_with_several_controls_are_left_out():
     """The controls after theirs are found all the same."""

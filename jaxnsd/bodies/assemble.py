@@ -115,6 +115,18 @@ def assemble(
             raise ValueError(f"assemble: {what} takes a revolute or prismatic joint whose motion is not prescribed, got {name!r}")
         return j
 
+    def driven_by(motor):
+        if not isinstance(motor.joint, str) or np.ndim(motor.gear) == 0:
+            found = tuple(axis(name, "a motor") for name in _names_of(motor))
+        else:
+            found = (find("joint", motor.joint, joint_names),)
+            if joints[found[0]].kind in ("ball", "free") and _there(motor.slope):
+                raise ValueError(f"assemble: a motor of a ball or free joint feeds back no coordinate, got a slope for {motor.joint!r}")
+        count = sum(SIZES[joints[j].kind][1] for j in found)
+        if np.size(motor.gear) != count:
+            raise ValueError(f"assemble: the motor {_name_of(motor)!r} must have {count} gears, one for each velocity, got {motor.gear!r}")
+        return found
+
     limited = [j for j, joint in enumerate(joint_parts) if _limits(joint) is not None]
     if driven := [joints[j].name for j in limited if joints[j].prescribed]:
         raise ValueError(f"assemble: a joint whose motion is prescribed must have no limits, which nothing could hold, got {driven[0]!r}")
@@ -138,7 +150,7 @@ def assemble(
         tuple(map(two, welds)),
         tuple((axis(x.first, "a coupling"), -1 if x.second is None else axis(x.second, "a coupling")) for x in couples),
         tuple(map(two, springs)),
-        tuple((motor.name or motor.joint, axis(motor.joint, "a motor")) for motor in motors),
+        tuple((_name_of(motor), driven_by(motor)) for motor in motors),
         plane,
         frozenset(has),
     )
@@ -191,7 +203,8 @@ def assemble(
                 *(_stack([getattr(x, name) for x in springs]) for name in ("stiffness", "length", "damping")),
             ),
             motors=forces.Motors(
-                *(_stack([getattr(x, name) for x in motors]) for name in ("gear", "gain", "offset", "slope", "rate")),
+                _joined([x.gear for x in motors]),
+                *(_stack([getattr(x, name) for x in motors]) for name in ("gain", "offset", "slope", "rate")),
                 *(_stack([_range(getattr(x, name)) for x in motors], 2) for name in ("control_limits", "force_limits")),
                 _motor_limits(joint_parts, joints),
             ),
@@ -278,6 +291,15 @@ def _limits(joint):
     return getattr(joint, "limits", None)
 
 
+def _names_of(motor):
+    """Names of the joints that a motor drives."""
+    return several(motor.joint) if not isinstance(motor.joint, str) else (motor.joint,)
+
+
+def _name_of(motor):
+    return motor.name or " and ".join(_names_of(motor))
+
+
 def _motor_limits(joint_parts, joints):
     values = []
     for part, of in zip(joint_parts, joints, strict=True):
@@ -312,7 +334,7 @@ def _control(control, n, motors):
         return _function(control)
     control = jnp.asarray(_number(control))
     if control.shape != (n,):
-        names = ", ".join(motor.name or motor.joint for motor in motors)
+        names = ", ".join(map(_name_of, motors))
         raise ValueError(f"assemble: control must have shape ({n},), one number for each motor ({names or 'none'}), got {control.shape}")
     return control
 

@@ -10,6 +10,7 @@ from . import dynamics, kinematics
 from .lists import pick
 from .pairs import length, normalized, up
 from .rotations import cross, dot, log, matrix, product, turn, turn_back
+from .structure import SIZES
 
 
 @pytree
@@ -25,10 +26,10 @@ class Springs:
 
 @pytree
 class Motors:
-    """Motors of joints with one axis: generalized force ``gear F``, ``F = gain c + offset + slope gear q + rate gear u`` with control c."""
+    """Motors of joints: generalized force ``gear F``, ``F = gain c + offset + slope gear q + rate gear u`` with control c."""
 
-    gear: Any  # (n_m,)
-    gain: Any
+    gear: Any  # one number for each velocity of each motor's joints, motor by motor: (n_m,) where all drive one joint with one axis
+    gain: Any  # (n_m,)
     offset: Any
     slope: Any
     rate: Any
@@ -148,12 +149,20 @@ def controls(system, t, q, u):
 def of_motors(system, t, q, u):
     """Generalized forces (n_u,) of the motors."""
     layout, motors = system._layout, system.motors
-    joints = np.array([j for _, j in system.structure.motors], int)
-    at_q, at_u = layout.q_at[joints], layout.u_at[joints]
+    # Velocities that are driven: the motor of each, its places in u and in q; of balls and free bodies no coordinate is fed back.
+    driven = []
+    for k, (_, joints) in enumerate(system.structure.motors):
+        for j in joints:
+            kind = system.structure.joints[j].kind
+            driven += [(k, layout.u_at[j] + i, layout.q_at[j], kind in ("hinge", "slide")) for i in range(SIZES[kind][1])]
+    motor, at_u, at_q, feeds = map(np.array, zip(*driven, strict=True))
     c = jnp.clip(controls(system, t, q, u), motors.control_limits[:, 0], motors.control_limits[:, 1])
-    stretch, speed = motors.gear * pick(q, at_q), motors.gear * pick(u, at_u)
+    stretch, speed = jnp.where(feeds, motors.gear * pick(q, at_q), 0), motors.gear * pick(u, at_u)
+    if len(driven) > len(c):
+        own = np.arange(len(c))[:, None] == motor[None]
+        stretch, speed = (jnp.sum(jnp.where(own, x[None], jnp.zeros((), x.dtype)), axis=1) for x in (stretch, speed))
     F = motors.gain * c + motors.offset + motors.slope * stretch + motors.rate * speed
-    F = motors.gear * jnp.clip(F, motors.force_limits[:, 0], motors.force_limits[:, 1])
+    F = motors.gear * pick(jnp.clip(F, motors.force_limits[:, 0], motors.force_limits[:, 1]), motor)
     mask = at_u[None] == np.arange(layout.n_u)[:, None]
     total = jnp.sum(jnp.where(mask, F[None], jnp.zeros((), F.dtype)), axis=1)
     if "motor limits" in system.structure.has:

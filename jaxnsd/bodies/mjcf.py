@@ -51,7 +51,7 @@ def from_mjcf(
 
     Taken are bodies, joints with springs, dampers, armature and limits, all geoms that are planes, spheres, capsules, boxes, cylinders or
     ellipsoids, convex hulls of meshes on planes, pairs and exclusions, the equalities connect, weld and joint, actuators without state on
-    joints with one axis and with a fixed gain and an affine bias (motors, position and velocity servos), limits of their forces on a
+    joints and fixed tendons with a fixed gain and an affine bias (motors, position and velocity servos), limits of their forces on a
     joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that disable some of these,
     and the friction that overrides that of all contacts. What softens contact in MuJoCo (solref, solimp, margin, impratio, also as
     overrides) has no meaning here. What cannot be taken is named in one warning, and in `Multibody.left_out`.
@@ -509,7 +509,7 @@ class _Importer:
         return out
 
     def motors(self):
-        """``(motors, places of their controls in MuJoCo's)``: functions of control, coordinate and velocity of a joint."""
+        """``(motors, places of their controls in MuJoCo's)``: functions of control, coordinate and velocity of joints."""
         m, out, take = self.m, [], []
         # Actuators of several controls or several forces are there from version 4 on.
         n = getattr(m, "nactuator", m.nu)
@@ -525,21 +525,24 @@ class _Importer:
                 self.leave_out(f"damping of the actuator {name!r}")
             if self.off("actuation") or (0 <= group < 31 and getattr(m.opt, "disableactuator", 0) >> group & 1):
                 continue
-            j = int(m.actuator_trnid[i, 0])
-            on_joint = m.actuator_trntype[i] in (0, 1) and m.jnt_type[j] in (2, 3)
             plain = m.actuator_dyntype[i] == 0 and m.actuator_gaintype[i] == 0 and m.actuator_biastype[i] in (0, 1)
-            if not (on_joint and plain and single[i] and own[i]):
-                why = "has a state, several controls or a gain that is not fixed" if on_joint else "acts on no joint with one axis"
+            offset, slope, rate = map(float, m.actuator_biasprm[i, :3] if m.actuator_biastype[i] else (0, 0, 0))
+            joints, gear = self.driven(i, m.actuator_gear[int(at_force[i])], slope)
+            if not (joints and plain and single[i] and own[i]):
+                why = (
+                    "has a state, several controls or a gain that is not fixed"
+                    if joints
+                    else "acts neither on joints nor on a fixed tendon"
+                )
                 self.leave_out(f"the actuator {name!r}, which {why}")
                 continue
             if _there(m, "actuator_delay")[i]:
                 self.leave_out(f"delay of the actuator {name!r}")
-            offset, slope, rate = map(float, m.actuator_biasprm[i, :3] if m.actuator_biastype[i] else (0, 0, 0))
             take.append(c)
             out.append(
                 parts.Motor(
-                    self.joint_names[j],
-                    float(m.actuator_gear[int(at_force[i]), 0]),
+                    joints,
+                    gear,
                     float(m.actuator_gainprm[i, 0]),
                     offset,
                     slope,
@@ -550,6 +553,29 @@ class _Importer:
                 )
             )
         return out, take
+
+    def driven(self, i, gear, slope):
+        """``(joints, gears)`` of an actuator; ((), ()) where they are not constant along the velocities."""
+        m, kind, k = self.m, int(self.m.actuator_trntype[i]), int(self.m.actuator_trnid[i, 0])
+        joint, in_parent, tendon = (int(getattr(self.mujoco.mjtTrn, f"mjTRN_{name}")) for name in ("JOINT", "JOINTINPARENT", "TENDON"))
+        if kind in (joint, in_parent) and m.jnt_type[k] in (2, 3):
+            return self.joint_names[k], float(gear[0])
+        # The rotation of a ball is no sum of coordinates.
+        if kind == joint and not slope:
+            return self.joint_names[k], tuple(map(float, gear[: (6, 3)[m.jnt_type[k]]]))
+        if kind == tendon and self.fixed(k):
+            joints, coefficients = self.fixed(k)
+            return joints, tuple(float(gear[0]) * c for c in coefficients)
+        return (), ()
+
+    def fixed(self, tendon):
+        """``(joints, coefficients)`` of a fixed tendon; None for one through points."""
+        m = self.m
+        first, count = m.tendon_adr[tendon], m.tendon_num[tendon]
+        if m.wrap_type[first] != int(self.mujoco.mjtWrap.mjWRAP_JOINT):
+            return None
+        wraps = range(first, first + count)
+        return tuple(self.joint_names[m.wrap_objid[w]] for w in wraps), tuple(float(m.wrap_prm[w]) for w in wraps)
 
     def medium(self):
         """The medium, if it is denser than a vacuum, or viscous."""

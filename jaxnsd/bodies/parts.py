@@ -363,10 +363,12 @@ class Motor:
     """Drives a joint with one axis by ``gear * F``, ``F = gain * control + offset + slope * gear * q + rate * gear * u``.
 
     A torque motor has gain 1; a position servo of stiffness k gain k and slope -k; a velocity servo of damping d gain d and rate -d.
+    Several joints are driven by one motor, as by a fixed tendon, with names and a gear for each: then ``sum of gear * q`` is fed back. A
+    ball joint takes three gears, a free joint six, along their velocities; of such joints only the velocity is fed back.
     """
 
-    joint: str
-    gear: Number = 1.0
+    joint: str | Sequence[str]
+    gear: Number | Sequence[Number] = 1.0
     gain: Number = 1.0
     offset: Number = 0.0
     slope: Number = 0.0

@@ -64,7 +64,7 @@ class Structure:
     welds: tuple[tuple[int, int], ...] = ()  # bodies
     couples: tuple[tuple[int, int], ...] = ()  # joints; -1: none
     springs: tuple[tuple[int, int], ...] = ()  # bodies
-    motors: tuple[tuple[str, int], ...] = ()  # names, joints
+    motors: tuple[tuple[str, tuple[int, ...]], ...] = ()  # names, joints
     #: Axis (0, 1, 2) of the world to which all motion is perpendicular: contacts have one tangential direction; None: motion in space.
     plane: int | None = None
     #: Whether springs of joints, motors that feed back, and the drag of a medium are there at all: what is not there is not computed.
