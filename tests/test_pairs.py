@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.spatial.transform import Rotation
 
-from jaxnsd import bodies
+from jaxnsd import Moreau, bodies, simulate
 from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Pair, Plane, Points, Sphere
 
 STONE = np.array([[0.3, 0.1, 0.0], [-0.2, 0.25, 0.1], [-0.1, -0.3, 0.05], [0.0, 0.0, 0.35], [0.05, 0.1, -0.3]])
@@ -352,3 +352,74 @@ def test_points_of_boxes_are_on_the_boxes(bricks):
     q[:, 1, 3:] = Rotation.from_rotvec(1e-5 * rng.standard_normal((n, 3))).as_quat(scalar_first=True)
     touch, *_ = bricks(q, np.zeros((n, 2, 6)))
     assert np.abs(touch.first).max() < 1.5
+
+
+# ------------------------------------------------------------------------------------------------------------- capsules
+PILLS = Capsule(0.1, 0.6), Capsule(0.07, 0.4)
+
+
+@pytest.fixture(scope="module")
+def pills():
+    return two(*PILLS)
+
+
+def test_capsules_have_two_points_and_none_that_is_not_there(pills):
+    """At random: the smaller gap is MuJoCo's distance, the other one no smaller; both change as their points move, and stay where the world
+    is turned.
+    """
+    rng, n = np.random.default_rng(6), 200
+    q, u = poses(rng, n, 0.3), rng.standard_normal((n, 2, 6))
+    touch, rate, velocity = pills(q, u)
+    assert_allclose(velocity, rate, atol=1e-10, rtol=1e-10)
+    assert_allclose(touch.gap.min(axis=1), of_mujoco(*PILLS, q), atol=1e-12)
+    chosen = velocity[np.arange(n), touch.gap.argmin(axis=1)]
+    assert_allclose(by_differences(pills, q, u), chosen, atol=1e-5)
+    turn = Rotation.from_euler("xyz", (0.4, -1.2, 2.0))
+    turned = q.copy()
+    turned[..., :3] = turn.apply(q[..., :3].reshape(-1, 3)).reshape(n, 2, 3)
+    turned[..., 3:] = (turn * Rotation.from_quat(q[..., 3:].reshape(-1, 4), scalar_first=True)).as_quat(scalar_first=True).reshape(n, 2, 4)
+    again, *_ = pills(turned, u)
+    assert_allclose(again.gap, touch.gap, atol=1e-12)
+    assert_allclose(again.first, turn.apply(np.array(touch.first).reshape(-1, 3)).reshape(n, 2, 3), atol=1e-11)
+
+
+def test_capsules_along_each_other_touch_at_both_ends(pills):
+    """Side by side, shifted and turned about the line between them by less and less: both gaps are that of the axes, at the ends of what is
+    beside each other; end to end they are one.
+    """
+    angles = np.array([0.0, 1e-12, 1e-8, 1e-5])
+    q = np.zeros((200, 2, 7))
+    q[..., 3] = 1.0
+    q[:, 1, :3] = (0.2, 0.0, 0.15)
+    p = Rotation.from_rotvec(angles[:, None] * np.array([[1.0, 0.0, 0.0]])).as_quat(scalar_first=True)
+    q[:8, 1, 3:] = np.concatenate(
+        [p, (Rotation.from_euler("x", np.pi) * Rotation.from_quat(p, scalar_first=True)).as_quat(scalar_first=True)]
+    )
+    q[8, 1, :3] = (0.0, 0.0, 0.3 + 0.2 + 0.5)
+    q[9, 1, :3] = 0.0
+    touch, rate, velocity = pills(q, np.random.default_rng(7).standard_normal((200, 2, 6)))
+    assert_allclose(touch.gap[:8], 0.03, atol=1e-9)
+    # From the lower end of the short one to the upper end of the long one.
+    assert_allclose(np.sort(touch.first[[0, 1, 2, 4, 5, 6], :, 2], axis=1), [[-0.05, 0.3]] * 6, atol=1e-8)
+    assert_allclose(touch.gap[8].min(), 0.5 - 0.17, atol=1e-15)
+    assert (touch.gap[8] > 10.0).sum() == 1 and not touch.normal[8, touch.gap[8].argmax()].any()
+    # Axes in each other: as deep as can be, along a normal across them.
+    assert_allclose(touch.gap[9], -0.17, atol=1e-15)
+    assert_allclose(np.abs(touch.normal[9] @ [0.0, 0.0, 1.0]), 0.0, atol=1e-15)
+    assert all(np.isfinite(x).all() for x in (*touch, rate, velocity))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tilt", [0.0, 1e-4])
+def test_a_log_rests_on_a_log(tilt):
+    """Along it, beyond its end: it comes to rest, and its two points carry their shares of the weight. On one point it rocked, and sank."""
+    lying, y = (np.sqrt(0.5), 0.0, np.sqrt(0.5), 0.0), (0.0, 1.0, 0.0)
+    joints = (bodies.Prismatic((1.0, 0.0, 0.0)), bodies.Prismatic((0.0, 0.0, 1.0)), bodies.Revolute(y))
+    upper = Body("upper", 1.0, (0.03, 0.03, 0.03), joints=joints, shapes=Capsule(0.1, 0.6, orientation=lying), position=(0.15, 0.0, 0.2))
+    system = bodies.assemble(upper, Capsule(0.1, 0.6, orientation=lying), plane="xz", contacts="all", mu=0.5)
+    q0, u0 = system.initial_state()
+    sol = simulate(system, Moreau(), q0.at[2].set(tilt), u0, n_steps=1000, dt=1e-3).raise_if_failed()
+    assert_allclose(sol.u[-1], 0.0, atol=1e-10)
+    assert_allclose(sol.q[-1], [0.0, 0.0, 0.0], atol=1.5e-4)
+    # Its middle is twice as far from the lower end of the overlap as from the upper one.
+    assert_allclose(np.sort(sol.P_N[-1]), np.array([1.0, 2.0]) / 3 * 9.81e-3, rtol=1e-3)

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import boxes
 from .frames import Touch
-from .rotations import dot, turn, turn_back
+from .rotations import cross, dot, turn, turn_back
 
 #: Order of the kinds in a pair: the kernel of (a, b) takes a first.
 ORDER = ("plane", "sphere", "capsule", "box", "cylinder", "ellipsoid", "points")
@@ -101,27 +101,67 @@ def lowest_of_ellipsoid(plane, shape):
 
 
 # --------------------------------------------------------------------------------------------------- balls and capsules
-def of_segments(a, half_a, radius_a, b, half_b, radius_b):
-    """Two balls that are swept along segments ``a +- half_a``, ``b +- half_b`` (n, 3): spheres and capsules (Ericson 2005, 5.1.9)."""
-    s, t = (x[:, None] for x in nearest_on_segments(a, half_a, b, half_b))
-    p, q = a + s * half_a, b + t * half_b
-    distance = length(q - p)
-    normal = normalized(q - p, distance, up(p))
-    return Touch(distance - radius_a - radius_b, p + radius_a[:, None] * normal, q - radius_b[:, None] * normal, normal)
+def ball_on_capsule(a, b):
+    """Balls and capsules or balls, which are capsules of no length: the ball first."""
+    axis = b.R[:, :, 2] * b.size[:, 1:2]
+    square = dot(axis, axis)
+    t = jnp.clip(dot(a.x - b.x, axis) / jnp.where(square > 0, square, 1.0), -1.0, 1.0)
+    return of_balls(a.x, a.size[:, 0], b.x + t[:, None] * axis, b.size[:, 0], b.R[:, :, 0])
 
 
-def nearest_on_segments(a, half_a, b, half_b):
-    """Where on both segments the closest points are, in [-1, 1] each; of parallel ones those near the middle of the first."""
-    r = a - b
+def of_balls(p, radius_p, q, radius_q, otherwise):
+    """Balls about points (n, 3); ``otherwise``: normals where the points are the same, to round-off."""
+    distance, radii = length(q - p), radius_p + radius_q
+    normal = normalized(q - p, jnp.where(distance > 64 * jnp.finfo(p.dtype).eps * radii, distance, 0.0), otherwise)
+    return Touch(distance - radii, p + radius_p[:, None] * normal, q - radius_q[:, None] * normal, normal)
+
+
+def of_capsules(a, b):
+    """Two capsules: two points, between which they lie along each other.
+
+    Either is an end of one of them and what of the other is closest to it, on the one side and on the other. Where the axes cross, the
+    points at which they do take the place of the end that is farther away. All are as far apart as they say, and no two capsules are closer
+    than at one of the two points; those that coincide are one.
+    """
+    (x, half_a, radius_a), (y, half_b, radius_b) = ((f.x, f.R[:, :, 2] * f.size[:, 1:2], f.size[:, 0]) for f in (a, b))
+    r = x - y
     aa, bb, ab, ar, br = dot(half_a, half_a), dot(half_b, half_b), dot(half_a, half_b), dot(half_a, r), dot(half_b, r)
-    tiny = jnp.finfo(r.dtype).tiny
-    det = aa * bb - ab * ab
-    crossing = det > 64 * jnp.finfo(r.dtype).eps * aa * bb
-    s = jnp.clip(jnp.where(crossing, (ab * br - bb * ar) / jnp.where(crossing, det, 1.0), 0.0), -1.0, 1.0)
-    is_b, is_a = bb > tiny, aa > tiny
-    t = jnp.clip(jnp.where(is_b, (ab * s + br) / jnp.where(is_b, bb, 1.0), 0.0), -1.0, 1.0)
-    s = jnp.clip(jnp.where(is_a, (ab * t - ar) / jnp.where(is_a, aa, 1.0), 0.0), -1.0, 1.0)
-    return s, t
+    # A capsule may be a ball.
+    aa, bb = (jnp.where(square > 0, square, 1.0) for square in (aa, bb))
+    # Ends of both, those on the side of the end of the first, then those on the other side.
+    s_end = jnp.broadcast_to(jnp.asarray([1.0, -1.0], r.dtype), (r.shape[0], 2))
+    t_end = jnp.where(ab < 0, -1.0, 1.0).astype(r.dtype)[:, None] * s_end
+    t_of_a = jnp.clip((s_end * ab[:, None] + br[:, None]) / bb[:, None], -1.0, 1.0)
+    s_of_b = jnp.clip((t_end * ab[:, None] - ar[:, None]) / aa[:, None], -1.0, 1.0)
+
+    def square(s, t):
+        apart = r[:, None] + s[..., None] * half_a[:, None] - t[..., None] * half_b[:, None]
+        return dot(apart, apart)
+
+    of_a, of_b = square(s_end, t_of_a), square(s_of_b, t_end)
+    by_a = of_a <= of_b
+    s, t, far = jnp.where(by_a, s_end, s_of_b), jnp.where(by_a, t_of_a, t_end), jnp.where(by_a, of_a, of_b)
+    # Where r + s half_a - t half_b is along the normal of both.
+    normal = cross(half_a, half_b)
+    det = dot(normal, normal)
+    aslant = det > 64 * jnp.finfo(r.dtype).eps * aa * bb
+    s_cross, t_cross = (-dot(cross(r, half), normal) / jnp.where(aslant, det, 1.0) for half in (half_b, half_a))
+    across = aslant & (jnp.abs(s_cross) < 1) & (jnp.abs(t_cross) < 1)
+    farther = jnp.stack([far[:, 0] > far[:, 1], far[:, 0] <= far[:, 1]], axis=1)
+    instead = across[:, None] & farther
+    s, t = jnp.where(instead, s_cross[:, None], s), jnp.where(instead, t_cross[:, None], t)
+
+    # Where the axes meet the capsules part along the normal of both, or across them.
+    normal = jnp.where(aslant[:, None], normal, a.R[:, :, 0])
+    otherwise = normalized(normal, length(normal), normal)
+    p, q = (z[:, None] + place[..., None] * half[:, None] for z, place, half in ((x, s, half_a), (y, t, half_b)))
+    rows = [of_balls(p[:, k], radius_a, q[:, k], radius_b, otherwise) for k in range(2)]
+    same = sum(dot(z[:, 0] - z[:, 1], z[:, 0] - z[:, 1]) for z in (p, q)) <= boxes.CLOSE**2 * (aa + bb)
+    far = boxes.FAR * jnp.max(a.size, axis=1)
+    return [
+        Touch(jnp.where(gone, far, touch.gap), *(jnp.where(gone[:, None], 0.0, z) for z in touch[1:]))
+        for touch, gone in zip(rows, (same & (farther[:, k] != across) for k in range(2)), strict=True)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------ balls and boxes
@@ -224,9 +264,9 @@ KERNELS = {
     **{("plane", kind): ("points", count) for kind, count in (("sphere", 1), ("capsule", 2), ("box", None), ("points", None))},
     ("plane", "cylinder"): ("rims", len(RIMS)),
     ("plane", "ellipsoid"): ("ellipsoid", 1),
-    ("sphere", "sphere"): ("segments", 1),
-    ("sphere", "capsule"): ("segments", 1),
-    ("capsule", "capsule"): ("segments", 1),
+    ("sphere", "sphere"): ("ball and capsule", 1),
+    ("sphere", "capsule"): ("ball and capsule", 1),
+    ("capsule", "capsule"): ("capsules", 2),
     ("sphere", "box"): ("ball and box", 1),
     ("capsule", "box"): ("capsule and box", 3),
     ("sphere", "cylinder"): ("ball and cylinder", 1),
@@ -267,7 +307,7 @@ def touches(system, frames):
         if group.kernel == "points":
             found.append(_points_on_planes(system, frames, group))
             continue
-        rows = {"rims": len(RIMS), "capsule and box": 3, "boxes": boxes.ROWS}.get(group.kernel, 1)
+        rows = {"rims": len(RIMS), "capsules": 2, "capsule and box": 3, "boxes": boxes.ROWS}.get(group.kernel, 1)
         a, b = frames.of(group.first[::rows]), frames.of(group.second[::rows])
         found.append(_rows([_KERNELS[group.kernel](a, b)] if rows == 1 else _KERNELS[group.kernel](a, b)))
     return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
@@ -305,14 +345,11 @@ def _capsules_on_boxes(a, b):
     return [ball_on_box(a.x + place * half, a.size[:, 0], b) for place in (-1.0, 1.0, s)]
 
 
-def _segments(a, b):
-    return of_segments(*(part for f in (a, b) for part in (f.x, f.R[:, :, 2] * f.size[:, 1:2], f.size[:, 0])))
-
-
 _KERNELS = {
     "rims": lambda a, b: [on_rim(a, b, place) for place in RIMS],
     "ellipsoid": lambda a, b: of_plane(a, lowest_of_ellipsoid(a, b), jnp.zeros_like(a.size[:, 0])),
-    "segments": _segments,
+    "ball and capsule": ball_on_capsule,
+    "capsules": of_capsules,
     "ball and box": lambda a, b: ball_on_box(a.x, a.size[:, 0], b),
     "capsule and box": _capsules_on_boxes,
     "ball and cylinder": lambda a, b: ball_on_cylinder(a.x, a.size[:, 0], b),
