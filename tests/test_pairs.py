@@ -229,10 +229,10 @@ def test_rolling_has_no_slip():
 
 
 # -------------------------------------------------------------------------------------------------- two shapes, many poses
-def two(first, second):
+def two(first, second, dtype=float):
     """A compiled function of poses (n, 2, 7) and velocities (n, 2, 6) of two free shapes: `Touch`, derivative of the gap, gap velocity."""
     parts = [Body(name, 1.0, (1.0, 1.0, 1.0), shapes=shape) for name, shape in (("first", first), ("second", second))]
-    system = bodies.assemble(parts, contacts=[Pair("first", "second")])
+    system = jax.tree.map(lambda x: jnp.asarray(x, dtype), bodies.assemble(parts, contacts=[Pair("first", "second")]))
 
     @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
     @jax.vmap
@@ -240,7 +240,7 @@ def two(first, second):
         rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]
         return system.touches(0.0, q), rate, system.gap_velocity(0.0, q, u)
 
-    return lambda q, u: jax.tree.map(np.asarray, evaluate(q.reshape(-1, 14), u.reshape(-1, 12)))
+    return lambda q, u: jax.tree.map(np.asarray, evaluate(q.reshape(-1, 14).astype(dtype), u.reshape(-1, 12).astype(dtype)))
 
 
 def of_mujoco(first, second, q):
@@ -320,25 +320,29 @@ def test_gaps_of_boxes_are_distances_and_change_as_they_move(bricks, n):
         assert np.mean(np.abs(by_differences(bricks, q, u) - chosen) > 1e-4) < 0.02
 
 
-def test_boxes_along_each_other(bricks):
+@pytest.mark.parametrize("dtype", [float, pytest.param(np.float32, marks=pytest.mark.slow)])
+def test_boxes_along_each_other(bricks, dtype):
     """Edges parallel, corners above corners, middles that coincide, flush sides, and all that tilted a little: gaps are MuJoCo's
     distances, and nothing is NaN.
     """
     rng, n = np.random.default_rng(4), 200
+    evaluate, single = (bricks, False) if dtype is float else (two(*BRICKS, dtype), True)
     for tilt in (0.0, 1e-9, 1e-5, 1e-2):
         q = np.zeros((n, 2, 7))
         q[:, 0, 3] = 1.0
         q[:, 1, :3] = 0.05 * rng.integers(-16, 17, (n, 3)) * (np.arange(n) > 0)[:, None]
         turned = Rotation.from_rotvec(tilt * rng.standard_normal((n, 3))) * Rotation.create_group("O")[rng.integers(0, 24, n)]
         q[:, 1, 3:] = turned.as_quat(scalar_first=True)
-        touch, rate, velocity = bricks(q, rng.standard_normal((n, 2, 6)))
+        touch, rate, velocity = evaluate(q, rng.standard_normal((n, 2, 6)))
         assert all(np.isfinite(x).all() for x in (*touch, rate, velocity))
-        assert_allclose(velocity, rate, atol=1e-6, rtol=1e-6)
+        if not single:
+            assert_allclose(velocity, rate, atol=1e-6, rtol=1e-6)
         gap, distance = touch.gap.min(axis=1), of_mujoco(*BRICKS, q)
         # MuJoCo's depth of boxes whose middles coincide is zero.
         known = (distance > 0) | (distance < -1e-6)
-        # Corners this close to a side count as on it.
-        assert_allclose(gap[known & (distance > 0)], distance[known & (distance > 0)], atol=1e-6 * 0.45)
+        # Corners this close to a side count as on it: 1e-6 of a half edge, in single precision 64 units of round-off.
+        close = 0.45 * max(1e-6, 64 * np.finfo(dtype).eps)
+        assert_allclose(gap[known & (distance > 0)], distance[known & (distance > 0)], atol=close)
         assert_allclose(gap[known], distance[known], atol=1e-3 * 0.45)
         assert np.mean(known) > 0.8
 

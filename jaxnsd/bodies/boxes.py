@@ -35,8 +35,10 @@ CORNERS = np.stack(np.meshgrid(*[(-1.0, 1.0)] * 3, indexing="ij"), axis=-1).resh
 def touches(a, b):
     """Eight lists of ``(gap, point of a, point of b, normal)`` for boxes a and b (frames of n each)."""
     d = b.x - a.x
-    along, scale = separations(a, b, d), jnp.max(jnp.concatenate([a.size, b.size], axis=1), axis=1)
-    faces, (axes, edges) = along
+    (faces, (axes, edges)), scale = separations(a, b, d), jnp.max(jnp.concatenate([a.size, b.size], axis=1), axis=1)
+    # In single precision round-off is what is close.
+    eps = jnp.finfo(d.dtype).eps
+    close, same = max(CLOSE, 64 * eps) * scale, max(SAME, 8 * eps) * scale
     face, edge = jnp.argmax(faces, axis=1), jnp.argmax(edges, axis=1)
     normals = jnp.concatenate([jnp.swapaxes(box.R, 1, 2) for box in (a, b)], axis=1)
     axis, far, far_edges = _at(axes, edge), jnp.max(faces, axis=1), jnp.max(edges, axis=1)
@@ -47,18 +49,18 @@ def touches(a, b):
     ref, inc = (tuple(_choose(of_b, y, x) for x, y in zip(*pair, strict=True)) for pair in ((a, b), (b, a)))
     # Apart, boxes are no closer than along any axis.
     bound = jnp.maximum(far, far_edges)
-    least = jnp.where(bound > 0, bound - SAME * scale, -jnp.inf)
-    gap, on_ref, on_inc, normal, empty = clipped(ref, inc, face % 3, scale, least)
+    least = jnp.where(bound > 0, bound - same, -jnp.inf)
+    gap, on_ref, on_inc, normal, empty = clipped(ref, inc, face % 3, scale, close, least)
     first, second = (_choose(of_b, y, x) for x, y in ((on_ref, on_inc), (on_inc, on_ref)))
     normal = _choose(of_b, -normal, normal)
 
     # Apart, a corner or two edges are the only ones where they are closer than those of the face.
-    edges, proper = crossing(a, b, axis, edge // 3, edge % 3, d)
+    edges, proper = crossing(a, b, axis, edge // 3, edge % 3, d, close)
     corner = of_corner(a, b)
     apart = (bound > 0) & (corner[0] > 0)
-    by_corner = apart & ~(proper & (edges[0] <= corner[0]))
+    by_corner = apart & ~(proper & (edges[0] >= least) & (edges[0] <= corner[0]))
     alone = tuple(_choose(by_corner, x, y) for x, y in zip(corner, edges, strict=True))
-    single = jnp.where(apart, empty | (alone[0] < jnp.min(gap, axis=1) - SAME * scale), by_edges)[:, None]
+    single = jnp.where(apart, empty | (alone[0] < jnp.min(gap, axis=1) - same), by_edges)[:, None]
     row = jnp.arange(ROWS)[None] == 0
     gap = jnp.where(single, jnp.where(row, alone[0][:, None], FAR * scale[:, None]), gap)
     first, second, normal = (
@@ -122,10 +124,10 @@ def _outside(y, h):
     return y - jnp.clip(y, -h, h)
 
 
-def crossing(a, b, axis, edge_a, edge_b, d):
+def crossing(a, b, axis, edge_a, edge_b, d, close):
     """The two edges of these directions that are farthest out along ``axis``: ``((gap, points, normal), proper)``.
 
-    proper: the points are on the edges, not beyond their ends
+    proper: the points are on the edges, not beyond their ends by more than ``close``
     """
     normal = jnp.where(dot(axis, d) < 0, -1.0, 1.0).astype(d.dtype)[:, None] * axis
     lines = []
@@ -137,7 +139,7 @@ def crossing(a, b, axis, edge_a, edge_b, d):
     found = _of_lines(*lines[0], *lines[1], normal)
     proper = jnp.ones(d.shape[:1], bool)
     for box, edge, (middle, along), point in zip((a, b), (edge_a, edge_b), lines, found[1:3], strict=True):
-        proper = proper & (jnp.abs(dot(point - middle, along)) <= _at(box.size, edge))
+        proper = proper & (jnp.abs(dot(point - middle, along)) <= _at(box.size, edge) + close)
     return found, proper
 
 
@@ -153,7 +155,7 @@ def _of_lines(p, along_p, q, along_q, normal):
     return gap, p + s[..., None] * along_p, q + t[..., None] * along_q, normal
 
 
-def clipped(ref, inc, axis, scale, least):
+def clipped(ref, inc, axis, scale, close, least):
     """``(gap (n, 8), points of ref (n, 8, 3), points of inc, normals, empty (n,))``: a face of ref and the face of inc opposite to it.
 
     axis: (n,) of ref, to which the face is perpendicular; least: (n,) gap of a point that is there
@@ -181,10 +183,9 @@ def clipped(ref, inc, axis, scale, least):
     arms = [half[:, None] * side for half, side in zip(halves, sides, strict=True)]
 
     found = []
-    close = CLOSE * scale
     corners = [center - arms[0] - arms[1], center + arms[0] - arms[1], center + arms[0] + arms[1], center - arms[0] + arms[1]]
     for i, start in enumerate(corners):
-        found += _of_edge(start, corners[(i + 1) % 4], sides[i % 2], halves[i % 2], (n, u, v), middle, h_u, h_v, scale)
+        found += _of_edge(start, corners[(i + 1) % 4], sides[i % 2], halves[i % 2], (n, u, v), middle, h_u, h_v, scale, close)
     # Corners of the face within the other one: corner on face, with the other face's normal.
     for a, b in ((-1, -1), (1, -1), (1, 1), (-1, 1)):
         corner = middle + (a * h_u)[:, None] * u + (b * h_v)[:, None] * v
@@ -222,9 +223,9 @@ def clipped(ref, inc, axis, scale, least):
     return gap, taken(on_ref), taken(on_inc), taken(normal), empty
 
 
-def _of_edge(p, p_end, along, arm, face, middle, h_u, h_v, scale):
+def _of_edge(p, p_end, along, arm, face, middle, h_u, h_v, scale, close):
     """Both ends of what of an edge lies within the sides of a face: its own start, or where it crosses a side; the end where it does."""
-    (n, u, v), close = face, CLOSE * scale
+    n, u, v = face
     d = p_end - p
     enter, leave = jnp.zeros_like(h_u), jnp.ones_like(h_u)
     within = jnp.ones(h_u.shape, bool)
