@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ... import contact, linalg
+from ... import contact, linalg, thresholds
 from ...newton import implicit, iterate, known, solution, storing_solutions
 from .. import base, gathered
 from ..base import Info
@@ -46,6 +46,7 @@ class Change(NamedTuple):
     R: Any  # percussions after it
     r_b: Any  # (m_b,) scales of the bilateral percussions, or None
     r: Any = None  # (r_N, r_F), scales of the contacts' percussions, in the contact solver's order; zero for those left out
+    free: Any = 0.0  # largest velocity of the contacts that push, without contact percussions, in units of unit Delassus operators
     iterations: Any = 1
     error: Any = 0.0  # over its bound
     contact: Any = np.int32(-1)  # the worst one
@@ -110,12 +111,17 @@ def change(linear, R, settings):
     if not stages.m:
         return Change(dV, dQ, R_b if dR_b is None else R_b + dR_b.reshape(R_b.shape), r_b)
     z = stages.join(R)
-    problem = stages.contact_problem(linear.args, values, linear.G, xi - linalg.matmul(linear.G, z))
+    c = xi - linalg.matmul(linear.G, z)
+    problem = stages.contact_problem(linear.args, values, linear.G, c)
     # Far contacts that are open loosen the solver's tolerance: refined, what is closed is exact all the same.
     result = contact.solve(problem, stages.convert(z), settings, refine=True)
     dV, dQ, dR_b = linear.add(dV, dQ, dR_b, linalg.pack(result.z) - z)
     R = jnp.concatenate([stages.split(linalg.pack(result.z)), R_b if dR_b is None else R_b + dR_b.reshape(R_b.shape)], axis=1)
-    return Change(dV, dQ, R, r_b, contact.join(*problem.scale()), result.iterations, result.error, result.contact)
+    n, d, r = problem.n, problem.d, contact.join(*problem.scale())
+    pushes = contact.split(linalg.pack(result.z), n, d)[0] > 0
+    sizes = jnp.sqrt(linalg.pack(r)) * jnp.abs(c)
+    free = jnp.max(jnp.where(contact.join(pushes, jnp.broadcast_to(pushes[:, None], (n, d))), sizes, 0))
+    return Change(dV, dQ, R, r_b, r, free, result.iterations, result.error, result.contact)
 
 
 def _of_arrays(found):
@@ -123,7 +129,7 @@ def _of_arrays(found):
     dtype, kind = found.dV.dtype, jnp.int32
     r = jnp.zeros((0,), dtype) if found.r is None else linalg.pack(found.r)
     whole = {name: jnp.asarray(getattr(found, name), kind) for name in ("iterations", "contact")}
-    return found._replace(r=r, error=jnp.asarray(found.error, dtype), **whole)
+    return found._replace(r=r, free=jnp.asarray(found.free, dtype), error=jnp.asarray(found.error, dtype), **whole)
 
 
 def error(linear, x, values, found, tolerance):
@@ -165,7 +171,10 @@ def error(linear, x, values, found, tolerance):
     # The radius of a disc is made of the normal row.
     radius = jnp.max(values.mu.reshape(k * n, -1), axis=1) * rounding_N
     rounding = contact.join(rounding_N, rounding_F + radius[:, None])
-    bound = tolerance * (jnp.max(jnp.abs(z)) + jnp.max(r_rows * stages.join(terms))) + rounding + tiny
+    bound = tolerance * (jnp.max(jnp.abs(z)) + jnp.max(r_rows * stages.join(terms)))
+    # Where there is no solution, percussions grow until they excuse any gap and any slip: up to a limit, as in a contact problem.
+    most = thresholds.violation(tolerance, dtype) * jnp.sqrt(r_rows) * found.free
+    bound = jnp.where(found.free > 0, jnp.minimum(bound, most), bound) + rounding + tiny
     if gathered.sizes(n, d):
         r_N = jnp.where(r_N > 0, r_N, 1)
     slack = contact.split(z, k * n, d)[0] - r_N * contact.split(xi, k * n, d)[0]
