@@ -591,6 +591,7 @@ OPTIONS = {
         {"contacts": [Pair("ball", "world", drilling=0.1)], "law": jaxnsd.NewtonImpact(friction=jaxnsd.sets.Disc(0.1))},
     ),
     "coupling": (KeyError, "no joint has the name", {"loops": [Couple("rod", "elbow")]}),
+    "coefficients": (ValueError, "a coefficient for each joint of 'rod', 'rod'", {"loops": [Couple(("rod", "rod"))]}),
     "loop": (TypeError, "loops must be Connect or Weld or Couple", {"loops": [Pair("ball", "rod")]}),
     "plane": (ValueError, 'plane must be "xy", "xz", "yz"', {"plane": "xw"}),
     "gravity": (ValueError, "vector must have 3 numbers", {"gravity": (0.0, -9.81)}),

@@ -516,7 +516,11 @@ SEVERAL = """
         <body name="hand" pos="0.3 0 0"><joint name="wrist" type="ball"/><geom size="0.1" pos="0.1 0 0"/></body></body>
     </body>
   </worldbody>
-  <tendon><fixed name="both"><joint joint="shoulder" coef="0.5"/><joint joint="slide" coef="-2"/></fixed></tendon>
+  <tendon>
+    <fixed name="both"><joint joint="shoulder" coef="0.5"/><joint joint="slide" coef="-2"/></fixed>
+    <fixed name="one"><joint joint="shoulder" coef="3"/></fixed>
+  </tendon>
+  <equality><tendon tendon1="both" tendon2="one" polycoef="0.1 0.5 0.2 0 0"/><tendon tendon1="both" polycoef="0.3 0 0 0 0"/></equality>
   <actuator>
     <motor site="nozzle" gear="1 0 0 0 0 0"/>
     <position name="servo" tendon="both" kp="3" kv="0.5" gear="1.5" forcerange="-4 4"/>
@@ -528,7 +532,7 @@ SEVERAL = """
 """
 
 
-def test_motors_of_several_velocities():
+def test_motors_of_several_velocities_and_coupled_tendons():
     control = np.array([0.0, 0.7, -0.3, 0.5, 1.4])
     system = quiet(bodies.from_mjcf, SEVERAL, control=control, contacts="none")
     assert system.left_out == ("the actuator 'actuator_0', which acts neither on joints nor on a fixed tendon",)
@@ -536,12 +540,14 @@ def test_motors_of_several_velocities():
     model = mujoco.MjModel.from_xml_string(SEVERAL)
     q, u = states(model, 3)
     data = mujoco.MjData(model)
-    force = jax.jit(system.h, compiler_options=UNOPTIMIZED)
+    force = jax.jit(lambda q, u: (system.h(0.0, q, u), system.constraint(0.0, q)), compiler_options=UNOPTIMIZED)
     for k in range(3):
         data.qpos, data.qvel, data.ctrl = q[k], u[k], control
         mujoco.mj_forward(model, data)
         assert np.any(np.abs(data.qfrc_actuator) > 0.1)
-        assert_allclose(force(0.0, q[k], u[k]), data.qfrc_passive + data.qfrc_actuator - data.qfrc_bias, rtol=1e-10, atol=1e-12)
+        h, opening = force(q[k], u[k])
+        assert_allclose(h, data.qfrc_passive + data.qfrc_actuator - data.qfrc_bias, rtol=1e-10, atol=1e-12)
+        assert_allclose(opening, data.efc_pos[data.efc_type == mujoco.mjtConstraint.mjCNSTR_EQUALITY], rtol=1e-12)
 
 
 @pytest.mark.skipif(not hasattr(mujoco.MjModel, "nactuator"), reason="actuators have one control each in this version of MuJoCo")

@@ -117,7 +117,7 @@ def assemble(
 
     def driven_by(motor):
         if not isinstance(motor.joint, str) or np.ndim(motor.gear) == 0:
-            found = tuple(axis(name, "a motor") for name in _names_of(motor))
+            found = tuple(axis(name, "a motor") for name in _names_of(motor.joint))
         else:
             found = (find("joint", motor.joint, joint_names),)
             if joints[found[0]].kind in ("ball", "free") and _there(motor.slope):
@@ -148,7 +148,7 @@ def assemble(
         tuple(limited),
         tuple(map(two, connects)),
         tuple(map(two, welds)),
-        tuple((axis(x.first, "a coupling"), -1 if x.second is None else axis(x.second, "a coupling")) for x in couples),
+        tuple(tuple(tuple(axis(name, "a coupling") for name in names) for names, _ in _sides(x)) for x in couples),
         tuple(map(two, springs)),
         tuple((_name_of(motor), driven_by(motor)) for motor in motors),
         plane,
@@ -291,13 +291,24 @@ def _limits(joint):
     return getattr(joint, "limits", None)
 
 
-def _names_of(motor):
-    """Names of the joints that a motor drives."""
-    return several(motor.joint) if not isinstance(motor.joint, str) else (motor.joint,)
+def _names_of(joints):
+    """Names of one joint, of several, or of none."""
+    return () if joints is None else (joints,) if isinstance(joints, str) else tuple(joints)
 
 
 def _name_of(motor):
-    return motor.name or " and ".join(_names_of(motor))
+    return motor.name or " and ".join(_names_of(motor.joint))
+
+
+def _sides(couple):
+    """``(names, coefficients)`` of the joints on both sides of a coupling."""
+    sides = []
+    for joints, given in ((couple.first, couple.first_coefficients), (couple.second, couple.second_coefficients)):
+        names = _names_of(joints)
+        if names and len(given) != len(names):
+            raise ValueError(f"assemble: a coupling must have a coefficient for each joint of {', '.join(map(repr, names))}, got {given!r}")
+        sides.append((names, given if names else ()))
+    return sides
 
 
 def _motor_limits(joint_parts, joints):
@@ -502,6 +513,7 @@ def _loops(connects, welds, couples):
         _stack([x.anchor for x in welds], 3),
         _stack([IDENTITY if x.orientation is None else x.orientation for x in welds], 4),
         _stack([_padded(x.polynomial) for x in couples], 5),
+        _stack([c for x in couples for _, coefficients in _sides(x) for c in coefficients]),
     )
 
 

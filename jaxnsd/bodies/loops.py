@@ -20,6 +20,7 @@ class Loops:
     weld_anchor: Any  # (m, 3) the same point in the frame of the second
     weld_orientation: Any  # (m, 4) of the second body in the frame of the first
     polynomial: Any  # (k, 5) coefficients of coupled joints
+    coefficients: Any  # of the coordinates of their joints, first and second, one coupling after the other
 
 
 def opening(system, t, q):
@@ -35,10 +36,13 @@ def opening(system, t, q):
         if structure.welds:
             of_welds = zip(axes[len(structure.connects) :], _turned(system, places), strict=True)
             parts += [dot(about, left[None]) for (about, _), left in of_welds]
-    layout = system._layout
-    for k, (first, second) in enumerate(structure.couples):
-        y = q[layout.q_at[first]] - system.reference[first]
-        x = jnp.zeros_like(y) if second < 0 else q[layout.q_at[second]] - system.reference[second]
+    layout, at = system._layout, 0
+    for k, sides in enumerate(structure.couples):
+        y, x = jnp.zeros((), q.dtype), jnp.zeros((), q.dtype)
+        for j in sides[0]:
+            y, at = y + loops.coefficients[at] * (q[layout.q_at[j]] - system.reference[j]), at + 1
+        for j in sides[1]:
+            x, at = x + loops.coefficients[at] * (q[layout.q_at[j]] - system.reference[j]), at + 1
         c = loops.polynomial[k]
         parts.append((y - (c[0] + x * (c[1] + x * (c[2] + x * (c[3] + x * c[4])))))[None])
     return jnp.concatenate(parts) if parts else jnp.zeros((0,), q.dtype)

@@ -50,11 +50,11 @@ def from_mjcf(
     strict:    raise ValueError for what cannot be taken, instead of leaving it out with a warning
 
     Taken are bodies, joints with springs, dampers, armature and limits, all geoms that are planes, spheres, capsules, boxes, cylinders or
-    ellipsoids, convex hulls of meshes on planes, pairs and exclusions, the equalities connect, weld and joint, actuators without state on
-    joints and fixed tendons with a fixed gain and an affine bias (motors, position and velocity servos), limits of their forces on a
-    joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that disable some of these,
-    and the friction that overrides that of all contacts. What softens contact in MuJoCo (solref, solimp, margin, impratio, also as
-    overrides) has no meaning here. What cannot be taken is named in one warning, and in `Multibody.left_out`.
+    ellipsoids, convex hulls of meshes on planes, pairs and exclusions, the equalities connect, weld, joint and (of fixed ones) tendon,
+    actuators without state on joints and fixed tendons with a fixed gain and an affine bias (motors, position and velocity servos), limits
+    of their forces on a joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that
+    disable some of these, and the friction that overrides that of all contacts. What softens contact in MuJoCo (solref, solimp, margin,
+    impratio, also as overrides) has no meaning here. What cannot be taken is named in one warning, and in `Multibody.left_out`.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
@@ -473,7 +473,7 @@ class _Importer:
         """Equalities as constraints."""
         m, eq, out = self.m, self.mujoco.mjtEq, []
         # Whole numbers: a member of the enumeration does not equal a NumPy integer, only the other way round.
-        connect, weld, joint = map(int, (eq.mjEQ_CONNECT, eq.mjEQ_WELD, eq.mjEQ_JOINT))
+        connect, weld, joint, tendon = map(int, (eq.mjEQ_CONNECT, eq.mjEQ_WELD, eq.mjEQ_JOINT, eq.mjEQ_TENDON))
         if self.off("equality", "constraint"):
             return out
         for k in range(m.neq):
@@ -503,7 +503,10 @@ class _Importer:
                         out.append(parts.Weld(*names, tuple(frames[0][0]), tuple(orientation), tuple(frames[0][1]), name))
             elif kind == joint:
                 second = self.joint_names[two] if two >= 0 else None
-                out.append(parts.Couple(self.joint_names[one], second, tuple(data[:5]), name))
+                out.append(parts.Couple(self.joint_names[one], second, tuple(data[:5]), name=name))
+            elif kind == tendon and all(self.fixed(side) for side in (one, two) if side >= 0):
+                first, second = self.fixed(one), self.fixed(two) if two >= 0 else (None, ())
+                out.append(parts.Couple(first[0], second[0], tuple(data[:5]), name, first[1], second[1]))
             else:
                 self.leave_out(f"the equality {name!r}")
         return out

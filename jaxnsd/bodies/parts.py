@@ -336,12 +336,17 @@ class Weld:
 
 @dataclass(frozen=True)
 class Couple:
-    """A gear: coordinate of the first joint = polynomial in that of the second, both from their references (one bilateral constraint)."""
+    """A gear: coordinate of the first joint = polynomial in that of the second, both from their references (one bilateral constraint).
 
-    first: str
-    second: str | None = None  # None: the first is held at the first coefficient
+    Of several joints, as a fixed tendon connects them, it is the sum of their coordinates with these coefficients.
+    """
+
+    first: str | Sequence[str]
+    second: str | Sequence[str] | None = None  # None: the first is held at the first coefficient
     polynomial: Vector = (0.0, 1.0, 0.0, 0.0, 0.0)
     name: str = ""
+    first_coefficients: Vector = (1.0,)
+    second_coefficients: Vector = (1.0,)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Structure:
     limits: tuple[int, ...] = ()  # joints
     connects: tuple[tuple[int, int], ...] = ()  # bodies
     welds: tuple[tuple[int, int], ...] = ()  # bodies
-    couples: tuple[tuple[int, int], ...] = ()  # joints; -1: none
+    couples: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()  # joints; of the second none, or some
     springs: tuple[tuple[int, int], ...] = ()  # bodies
     motors: tuple[tuple[str, tuple[int, ...]], ...] = ()  # names, joints
     #: Axis (0, 1, 2) of the world to which all motion is perpendicular: contacts have one tangential direction; None: motion in space.
