@@ -518,6 +518,25 @@ def test_derivatives_by_poissons_restitution_through_an_impact_in_flight():
     assert errors[0] < 0.05 and errors[1] < 0.2 * errors[0]
 
 
+@pytest.mark.slow
+def test_a_rod_whose_impacts_are_located_moves_alike_by_every_scheme():
+    """Its flight is integrated exactly, so what differs would be the impacts; energy falls, momentum is that of the forces."""
+    rod, start = Rod(PoissonImpact(0.5), 0.3, GRAVITY), (jnp.array([0, 0.5, 0.3]), jnp.array([1.0, 0, 0.5]))
+    runs = [
+        simulate(rod, LocatedImpacts(scheme), *start, 0.6, dt, sensitivity="discrete").raise_if_failed()
+        for scheme, dt in ((MoreauJean(), 4e-3), (Lobatto(2), 3e-3), (jaxnsd.SymmetricMoreau(), 4e-3))
+    ]
+    assert np.sum(np.isfinite(runs[0].auxiliary["impact_times"])) >= 2
+    for sol in runs:
+        np.testing.assert_allclose(sol.q[-1], runs[0].q[-1], atol=1e-11)
+        np.testing.assert_allclose(sol.u[-1, 0] - 1, np.sum(sol.P_F), atol=1e-13)
+    for sol in runs[:2]:
+        np.testing.assert_allclose(sol.u[-1], runs[0].u[-1], atol=1e-10)
+        np.testing.assert_allclose(sol.u[-1, 1], np.sum(sol.P_N) - GRAVITY * 0.6, atol=1e-12)
+        E = np.asarray(jax.vmap(rod.total_energy)(sol.t, sol.q, sol.u))
+        assert np.all(np.diff(E) < 1e-12) and E[-1] < 0.5 * E[0]
+
+
 # ------------------------------------------------------------------------------------------------- rolling and drilling friction
 @jaxnsd.system
 class Wheel(System):
