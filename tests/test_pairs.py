@@ -427,3 +427,24 @@ def test_a_log_rests_on_a_log(tilt):
     assert_allclose(sol.q[-1], [0.0, 0.0, 0.0], atol=1.5e-4)
     # Its middle is twice as far from the lower end of the overlap as from the upper one.
     assert_allclose(np.sort(sol.P_N[-1]), np.array([1.0, 2.0]) / 3 * 9.81e-3, rtol=1e-3)
+
+
+def test_a_cylinder_that_almost_stands():
+    """Its lowest point goes around fast: the derivative of the gap is the gap velocity all the same. Gaps are those of circles."""
+    can = Body("can", 1.0, (1.0, 1.0, 1.0), shapes=Cylinder(0.2, 0.5))
+    system = bodies.assemble(can, Plane(orientation=tuple(FLOOR[1].as_quat(scalar_first=True))), contacts="all")
+    tilts, rng = np.array([2e-6, 1e-5, 1e-3, 0.3]), np.random.default_rng(8)
+    turned = (
+        FLOOR[1] * Rotation.from_euler("z", rng.uniform(0, 6, (4, 1))) * Rotation.from_rotvec(tilts[:, None] * np.array([[0.6, 0.8, 0.0]]))
+    )
+    q = np.concatenate([FLOOR[1].apply([0.1, -0.2, 0.3]) * np.ones((4, 1)), turned.as_quat(scalar_first=True)], axis=1)
+
+    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @jax.vmap
+    def evaluate(q, u):
+        rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]
+        return system.gap(0.0, q), rate, system.gap_velocity(0.0, q, u)
+
+    gap, rate, velocity = evaluate(jnp.asarray(q), jnp.asarray(rng.standard_normal((4, 6))))
+    assert_allclose(velocity, rate, atol=1e-9)
+    assert_allclose(gap.min(axis=1), 0.3 - 0.25 * np.cos(tilts) - 0.2 * np.sin(tilts), atol=1e-14)

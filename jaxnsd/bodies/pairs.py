@@ -65,12 +65,14 @@ def rim(plane, shape, place):
     side, angle = place
     x, y, axis = (shape.R[:, :, i] for i in range(3))
     if angle is None:
-        normal = plane.R[:, :, 2]
-        down = -(normal - dot(normal, axis)[:, None] * axis)
+        # In the axes of the end, so that what turns of the arm is across the normal to round-off, also of a cylinder that almost stands.
+        down = -jnp.stack([dot(plane.R[:, :, 2], x), dot(plane.R[:, :, 2], y)], axis=1)
         size = length(down)
         # A cylinder that stands has no lowest point: any will do.
         upright = size < (1e-6 if down.dtype == jnp.float64 else 1e-3)
-        arm = jnp.where(upright[:, None], x, normalized(down, size, x))
+        first = jnp.broadcast_to(jnp.asarray([1.0, 0.0], down.dtype), down.shape)
+        arm = jnp.where(upright[:, None], first, normalized(down, size, first))
+        arm = arm[:, :1] * x + arm[:, 1:] * y
     else:
         arm = np.cos(angle) * x + np.sin(angle) * y
     return shape.x + side * shape.size[:, 1:2] * axis + shape.size[:, :1] * arm
