@@ -80,6 +80,7 @@ def keep(function: Callable, folder: str | os.PathLike | None = None) -> Callabl
                 args, kwargs = tree.unflatten(replaced(leaves, variable, arrays))
                 return function(*args, **kwargs)
 
+            of_arrays.__name__ = getattr(function, "__name__", "program")  # for logs and profiles
             programs.by_key[key] = _program(of_arrays, function, key, arrays, folder)
         return programs.by_key[key](*arrays)
 
@@ -108,7 +109,7 @@ def _program(of_arrays, function, key, arrays, folder):
     here = {jax.devices()[0].id}
     if not folder or "://" in str(folder) or any(not here.issuperset(devices) for *_, devices in key[-1]):
         return jitted
-    name = getattr(function, "__name__", "program")
+    name = of_arrays.__name__
     try:
         digest = fingerprint(function, *key, *_surroundings())
     except TypeError as error:

@@ -25,6 +25,7 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from . import kernels, native
+from .progress import shares
 from .pytrees import chosen, replaced
 
 #: Independent loops that a batch is split into; each runs on a core of its own, and is compiled on its own. Results do not depend on it.
@@ -48,8 +49,9 @@ def run(function, args, *, lockstep=False, begin=None, strands=None, ahead=None)
     """``function(args)``, whose `vmap` maps the members of a batch one by one; derivatives in both modes do as well.
 
     What is differentiated returns arrays of floats. With ``lockstep`` a batch is one run with wider arrays. ``begin(members)``, or None,
-    is called on the host when a run of so many members begins. ``strands``, in place of `STRANDS`. ``ahead(jaxpr)`` makes of what is
-    traced what derivatives in forward mode are made of.
+    is called on the host when a run of so many members begins; the last of ``args`` is then 1, and tells each member of a batch for how
+    many it reports (`progress.shares`). ``strands``, in place of `STRANDS`. ``ahead(jaxpr)`` makes of what is traced what derivatives in
+    forward mode are made of.
     """
     leaves, tree = jax.tree.flatten(args)
     leaves = _alike([jnp.asarray(x) for x in leaves])
@@ -57,7 +59,8 @@ def run(function, args, *, lockstep=False, begin=None, strands=None, ahead=None)
     plain = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
     jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*plain)
     outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
-    of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, strands=strands)
+    share = len(leaves) - 1 if begin else None
+    of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, strands=strands)
     if ahead and (other := ahead(jaxpr)) is not jaxpr:
         of = replace(of, ahead=jaxpr_as_fun(other))
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
@@ -83,6 +86,7 @@ class Run:
     stored: int = 0  # arguments at the end, beside those of the function, that hold them
     back: Any = None  # (stored, cotangents) -> outs of the transpose
     begin: Any = None
+    share: Any = None  # number of the argument that tells a member for how many it reports, or None
     quick: Any = None  # (stored, arguments that are linear) -> outs, in place of the function
     strands: Any = None
     ahead: Any = None  # the function where it is not transposed any more
@@ -116,6 +120,12 @@ def _value(*args, run):
     strands = run.strands or STRANDS
     strands = strands if size >= 2 * strands else 1
     bounds = [size * i // strands for i in range(strands + 1)]
+
+    if run.share is not None:
+        mapped = [m or i == run.share for i, m in enumerate(mapped)]
+        # Of those inside of a member that speaks for all of them, the last one does.
+        speaks = shares(size, math.prod(level.size for level in inner)) if run.begin else jnp.arange(size) == size - 1
+        moving.insert(sum(mapped[: run.share]), args[run.share] * speaks)
 
     def member(moving):
         return _value(*replaced(args, mapped, moving), run=replace(run.alone(), levels=tuple(inner), begin=None))
@@ -153,7 +163,8 @@ def _jvp(primals, tangents, *, run):
         return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
     linear = (False,) * n + (True,) * len(directions)
     ahead = whole.ahead and pushed(whole.ahead)
-    derivative = Run(pushed(whole.function), whole.outs, run.lockstep, linear, levels, begin=run.begin, strands=run.strands, ahead=ahead)
+    settings = {"begin": run.begin, "share": run.share, "strands": run.strands}
+    derivative = Run(pushed(whole.function), whole.outs, run.lockstep, linear, levels, ahead=ahead, **settings)
     if run.levels or any(run.linear) or run.stores:
         out = _run.bind(*primals, run=run)
         d_out = _run.bind(*args, *directions, run=derivative)
@@ -202,6 +213,8 @@ def _transpose(cotangents, *args, run):
     turned = Run(
         jax.jit(pull), tuple(shapes), run.lockstep, (False,) * k + (True,) * len(cotangents), levels, begin=run.begin, strands=run.strands
     )
+    if run.share is not None:
+        turned = replace(turned, share=sum(stays[: run.share]))
     if run.back:
         turned = replace(turned, stored=len(stored), quick=run.back)
     out = _run.bind(*known, *cotangents, *(stored if run.back else ()), run=turned)

@@ -5,9 +5,14 @@ import sys
 import threading
 
 import jax
+import numpy as np
+from jax import lax
 
-#: How often a run reports, at the most: seldom enough to cost nothing.
+#: How often a run, or a batch of them, reports: seldom enough to cost nothing.
 UPDATES = 100
+
+#: Members of a batch, at the most, that each report on their way.
+FEW = 10
 
 
 class NoBar:
@@ -70,16 +75,33 @@ class Bar:
             if self.bar:
                 self.bar.total = members * self.steps
 
-    def report(self, steps):
-        """For use inside a traced loop: so many steps more are done."""
-        jax.debug.callback(lambda: self.show(steps))
+    def report(self, steps, first, members):
+        """For use inside a traced loop: so many steps more, from ``first`` on, of a member which speaks for so many (see `shares`)."""
+        # It depends on the place in the loop: reverse mode takes out of a loop what does not, and does it once.
+        lax.cond((members > 0) & (first >= 0), lambda: jax.debug.callback(self.show, steps * members), lambda: None)
+
+    def done(self, members):
+        """Likewise at the end of a member's run."""
+        lax.cond(members < 0, lambda: jax.debug.callback(self.show, -self.steps * members), lambda: None)
 
     def show(self, steps):
         """Move the bar."""
         with self.lock:
             total = self.members * self.steps
             self.bar = self.bar or bar(total=total, unit="nodes", unit_scale=True)
-            self.bar.update(steps)
+            self.bar.update(int(steps))
             if self.bar.n >= total:
                 self.bar.close()
                 self.bar = None
+
+
+def shares(size, inside=1):
+    """For how many members each of ``size`` members speaks, with ``inside`` members in each: positive as it goes, negative at its end.
+
+    A call back into Python costs what a hundred steps of a small system cost, so that of many members some speak, once.
+    """
+    if size * inside <= FEW and inside == 1:
+        return np.ones(size, np.int32)
+    every = -(-size // UPDATES)
+    last = np.minimum(np.arange(size) // every * every + every, size) - 1
+    return np.where(np.arange(size) == last, -inside * (last % every + 1), 0).astype(np.int32)

@@ -306,8 +306,12 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     # On a CPU a batch runs member by member.
     lockstep = jax.default_backend() != "cpu" or max(q0.size, u0.size, *(P.size for P in first.P)) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
-    run = functools.partial(history.run, report=bar and bar.report)
-    rows, final, *first = lanes.run(run, args, lockstep=lockstep, begin=bar and bar.begin, ahead=kernels.at_once)
+    if bar:
+        # The last argument: for how many members of a batch one reports.
+        run, begin, given = functools.partial(history.run, bar=bar), bar.begin, (args, jnp.ones((), jnp.int32))
+    else:
+        run, begin, given = history.run, None, (args,)
+    rows, final, *first = lanes.run(lambda given: run(*given), given, lockstep=lockstep, begin=begin, ahead=kernels.at_once)
     sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
     return dataclasses.replace(sol, residual=undefined(sol.residual, args))
@@ -411,14 +415,17 @@ class _History:
         zero = jnp.zeros((), jnp.int32)
         return Record(state.P, info.iterations, info.residual, zero, info.contact, zero)
 
-    def run(self, args, report=None):
+    def run(self, args, members=None, bar=None):
         """``(rows, last state, percussions at the first node, outcome there)``; a row holds a node's state and the record of the
-        interval before.
+        interval before. With a ``bar`` it is told of the way, for so many ``members``.
         """
         loop = self.start(args)
         n_stored = self.n_steps // self.save_every
         recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
+        report = bar and (lambda steps, first: bar.report(steps, first, members))
         last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report, large=loop.large)
+        if bar:
+            bar.done(members)
         return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first
 
     def start(self, args):
@@ -576,13 +583,13 @@ def _in_groups(run, size, each=lambda group: group, report=None):
         if length <= size:
             out = each(lambda carry, first: run(carry, first, length))(carry, first)
             if report:
-                report(length)
+                report(length, first)
             return out
 
         def group(carry, start):
             carry, out = each(lambda carry, first: run(carry, first, size))(carry, start)
             if report:
-                report(size)
+                report(size, start)
             return carry, out
 
         n, rest = divmod(length, size)
@@ -592,7 +599,7 @@ def _in_groups(run, size, each=lambda group: group, report=None):
             start = first + n * size
             carry, last = each(lambda carry, first: run(carry, first, rest))(carry, jnp.asarray(start))
             if report:
-                report(rest)
+                report(rest, start)
             out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
         return carry, out
 
