@@ -14,6 +14,7 @@ import platform
 import re
 import sys
 import tempfile
+import uuid
 import warnings
 import zlib
 from collections.abc import Callable
@@ -75,12 +76,13 @@ def keep(function: Callable, folder: str | os.PathLike | None = None) -> Callabl
         except TypeError as error:
             raise TypeError(f"keep: arguments that are neither arrays nor numbers are constants, and must be hashable: {error}") from error
         if not known:
+            # Without the arrays of this call, which would stay in memory.
+            form = [None if v else x for x, v in zip(leaves, variable, strict=True)]
 
             def of_arrays(*arrays):
-                args, kwargs = tree.unflatten(replaced(leaves, variable, arrays))
+                args, kwargs = tree.unflatten(replaced(form, variable, arrays))
                 return function(*args, **kwargs)
 
-            of_arrays.__name__ = getattr(function, "__name__", "program")  # for logs and profiles
             programs.by_key[key] = _program(of_arrays, function, key, arrays, folder)
         return programs.by_key[key](*arrays)
 
@@ -104,12 +106,12 @@ def _kind(x):
 
 def _program(of_arrays, function, key, arrays, folder):
     """The compiled program of a function of these arrays: from the folder, or made and put there."""
+    name = of_arrays.__name__ = getattr(function, "__name__", "program")
     jitted = jax.jit(of_arrays)
     folder = folder or (jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir)
     here = {jax.devices()[0].id}
     if not folder or "://" in str(folder) or any(not here.issuperset(devices) for *_, devices in key[-1]):
         return jitted
-    name = of_arrays.__name__
     try:
         digest = fingerprint(function, *key, *_surroundings())
     except TypeError as error:
@@ -117,7 +119,9 @@ def _program(of_arrays, function, key, arrays, folder):
     path, classes = Path(folder, f"{re.sub(r'[^A-Za-z0-9_]', '', name)}-{digest}.jaxnsd"), [kind for kind, _ in nodes(key[0])]
     if (program := _read(path, len(arrays), classes)) is not None:
         return program
-    lowered = jitted.lower(*arrays)
+    # What XLA's CPU backend has taken from JAX's cache it writes without its code: under a name that no cache has it is compiled.
+    of_arrays.__name__ = f"{name}_{uuid.uuid4().hex}"
+    lowered = jax.jit(of_arrays).lower(*arrays)
     program = lowered.compile()
     if CALLBACK.search(lowered.as_text()):
         return _without_a_place(name, "it calls back into Python", program)

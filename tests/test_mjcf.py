@@ -397,6 +397,7 @@ ON_A_LINE = """<mujoco><option gravity="0 0 -10"/><worldbody><geom type="plane" 
   </body></worldbody></mujoco>"""
 
 
+@pytest.mark.slow
 def test_drilling_and_rolling_friction_of_the_geoms():
     """MuJoCo's coefficients, and what they resist: relative angular velocities about the normal, and about the tangents."""
     system, model = bodies.from_mjcf(BALLS, strict=True), mujoco.MjModel.from_xml_string(BALLS)
@@ -432,6 +433,7 @@ def test_drilling_and_rolling_friction_of_the_geoms():
         assert_allclose(np.sum(slip[k, 3:] ** 2), about @ about - (about @ along) ** 2, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_balls_that_bore_and_roll_come_to_rest():
     """A ball that spins about the normal stops after 2/5 r^2 omega / (s g), one that rolls after a way of 7/10 r v^2 / (k g)."""
     system = bodies.from_mjcf(BALLS, contacts="world", strict=True)
