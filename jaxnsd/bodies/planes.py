@@ -1,0 +1,107 @@
+"""Planes of motion: what lies across them has no row of a contact or of a constraint of its own."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from ..pytrees import chosen, replaced
+from . import loops
+from .lists import pick
+from .rotations import compose, matrix
+
+#: Cosine below which directions count as perpendicular.
+FLAT = 1e-5
+
+#: Points of a loop may be apart across its plane by this part of the size of the system: what was typed with so many digits.
+TYPED = 1e-6
+
+
+def _turns(system):
+    """``(rotations of the shapes, Places)`` at the reference with all lengths zero; None: they are traced.
+
+    How things are turned does not depend on where they are: lengths may be traced.
+    """
+
+    nowhere = {name: np.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
+    leaves, tree = jax.tree.flatten(dataclasses.replace(system, **nowhere))
+    given = [not isinstance(x, jax.core.Tracer) for x in leaves]
+
+    def turns(*values):
+        still = tree.unflatten(replaced(leaves, given, values))
+        places = still.places(0.0, still.initial_state()[0])
+        return compose(pick(places.R, [shape.body for shape in still.structure.shapes]), matrix(still.shape_orientation)), places
+
+    with jax.ensure_compile_time_eval():
+        R, places = jax.jit(turns)(*chosen(leaves, given))  # one program instead of a hundred
+    return None if any(isinstance(x, jax.core.Tracer) for x in (R, *places)) else (np.asarray(R), jax.tree.map(np.asarray, places))
+
+
+def flattened(system):
+    """The system with what boxes have across a plane of motion: an axis of their own, of which the corners are in pairs, or all eight.
+
+    Raises ValueError for joints that move out of the plane, and planes whose normal is not in it; turns in it keep what lies across.
+    """
+    structure, layout = system.structure, system._layout
+    if structure.plane is None or (found := _turns(system)) is None:
+        return system
+    (R, places), axis, name = found, structure.plane, ("yz", "xz", "xy")[structure.plane]
+    for j, joint in enumerate(structure.joints):
+        w, v = np.abs(places.w[layout.u_at[j]]), np.abs(places.v[layout.u_at[j]])
+        if joint.kind in ("free", "ball") or abs(w[axis] - (joint.kind == "hinge")) > FLAT or v[axis] > FLAT:
+            raise ValueError(f'assemble: with plane="{name}" all motion must be parallel to it, got the {joint.kind} joint {joint.name!r}')
+    shapes = list(structure.shapes)
+    for s, row in enumerate(np.abs(R)[:, axis]):
+        if shapes[s].kind == "plane" and row[2] > FLAT and any(s in pair for pair in structure.pairs):
+            raise ValueError(f'assemble: with plane="{name}" normals must be in it, got the plane {shapes[s].name!r}')
+        if shapes[s].kind == "box" and np.sort(row)[1] < FLAT:
+            shapes[s] = shapes[s]._replace(across=int(np.argmax(row)))
+    return dataclasses.replace(system, structure=dataclasses.replace(structure, shapes=tuple(shapes)))
+
+
+def in_planes(system):
+    """The system with the plane of every loop whose joints are parallel hinges, and sliders across them, wherever it is turned.
+
+    Across it nothing in the loop moves: the row of a constraint that says so would depend on the others.
+    """
+    structure, layout = system.structure, system._layout
+    closed = (*structure.connects, *structure.welds)
+    if structure.plane is not None or not closed or (found := _turns(system)) is None:
+        return system
+    _, places = found
+    across = []
+    for a, b in closed:
+        # What moves between the two bodies and the last one that carries both.
+        moving = np.flatnonzero(layout.moves[a] ^ layout.moves[b])
+        kinds = [structure.joints[j].kind for j in layout.joint_of_dof[moving]]
+        across.append(None)
+        if "hinge" not in kinds or not {"hinge", "slide"}.issuperset(kinds):
+            continue
+        hinge = moving[kinds.index("hinge")]
+        turning, sliding = (np.abs(x[moving] @ places.w[hinge]) for x in (places.w, places.v))
+        if np.all(np.abs(turning - [kind == "hinge" for kind in kinds]) < FLAT) and np.all(sliding < FLAT):
+            carrier = next(c for c, moved in enumerate(layout.moves) if np.array_equal(moved, layout.moves[a] & layout.moves[b]))
+            across[-1] = int(hinge), carrier, int(np.argmin(np.abs(places.w[hinge] @ places.R[carrier])))
+    system = dataclasses.replace(system, structure=dataclasses.replace(structure, across=tuple(across)))
+    _check_planes(system)
+    return system
+
+
+def _check_planes(system):
+    """Raise ValueError for points of a loop in a plane that are apart across it: nothing can bring them together."""
+    structure = system.structure
+    with jax.ensure_compile_time_eval():
+        places = system.places(0.0, system.initial_state()[0])
+        gaps = loops.apart(system, places)
+    if any(isinstance(x, jax.core.Tracer) for x in (*places, gaps)):
+        return
+    # Of NumPy: under `jit` what is made of JAX's arrays, though they be known, is traced.
+    x, w, gaps = (np.asarray(value) for value in (places.x, places.w, gaps))
+    size = np.abs(x).max() + np.abs(gaps).max()
+    for (a, b), gap, plane in zip((*structure.connects, *structure.welds), gaps, structure.across, strict=True):
+        if plane is not None and abs(gap @ w[plane[0]]) > TYPED * size:
+            names = [("world", *structure.bodies)[k] for k in (a, b)]
+            raise ValueError(
+                f"assemble: the points that close the loop of {names[0]!r} and {names[1]!r} must meet, got them "
+                f"{abs(gap @ w[plane[0]]):g} m apart along the axes of its hinges, which are parallel"
+            )
