@@ -58,7 +58,8 @@ def test_wheel_rolls_on_and_disc_settles():
     wheel = bodies.Cylinder(0.1, 0.04)
     system = bodies.assemble([Body("wheel", 1.0, shapes=wheel, position=(0, 0, 0.1))], Plane(name="floor"), mu=0.5)
     upright = Rotation.from_euler("x", 0.5 * np.pi)
-    q0 = jnp.array([0, 0, 0.1, *upright.as_quat(scalar_first=True)])
+    # Inside by a little: where it touches to round-off the first step may find it open.
+    q0 = jnp.array([0, 0, 0.1 - 1e-9, *upright.as_quat(scalar_first=True)])
     # Twenty turns a revolution of the world's y, at 2 m/s.
     sol = run(system, Moreau(), q0, np.array([2.0, 0, 0, *upright.inv().apply([0, 20.0, 0])]), 2000, 1e-3)
     assert_allclose(sol.u[:, 0], 2.0, atol=1e-6)
