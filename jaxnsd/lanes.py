@@ -210,11 +210,9 @@ def _transpose(cotangents, *args, run):
         return jax.vjp(of, *(jnp.zeros(s.shape, s.dtype) for s in shapes))[1](list(xs[k:]))
 
     levels = tuple(Level(size, tuple(chosen(mapped, stays)) + (True,) * len(cotangents)) for size, mapped in run.levels)
-    turned = Run(
-        jax.jit(pull), tuple(shapes), run.lockstep, (False,) * k + (True,) * len(cotangents), levels, begin=run.begin, strands=run.strands
-    )
-    if run.share is not None:
-        turned = replace(turned, share=sum(stays[: run.share]))
+    share = None if run.share is None else sum(stays[: run.share])
+    settings = {"begin": run.begin, "share": share, "strands": run.strands}
+    turned = Run(jax.jit(pull), tuple(shapes), run.lockstep, (False,) * k + (True,) * len(cotangents), levels, **settings)
     if run.back:
         turned = replace(turned, stored=len(stored), quick=run.back)
     out = _run.bind(*known, *cotangents, *(stored if run.back else ()), run=turned)

@@ -100,7 +100,7 @@ def shares(size, inside=1):
 
     A call back into Python costs what a hundred steps of a small system cost, so that of many members some speak, once.
     """
-    if size * inside <= FEW and inside == 1:
+    if inside == 1 and size <= FEW:
         return np.ones(size, np.int32)
     every = -(-size // UPDATES)
     last = np.minimum(np.arange(size) // every * every + every, size) - 1
