@@ -38,11 +38,12 @@ def opening(system, t, q):
             parts += [dot(about, left[None]) for (about, _), left in of_welds]
     layout, at = system._layout, 0
     for k, sides in enumerate(structure.couples):
-        y, x = jnp.zeros((), q.dtype), jnp.zeros((), q.dtype)
-        for j in sides[0]:
-            y, at = y + loops.coefficients[at] * (q[layout.q_at[j]] - system.reference[j]), at + 1
-        for j in sides[1]:
-            x, at = x + loops.coefficients[at] * (q[layout.q_at[j]] - system.reference[j]), at + 1
+        ends = []
+        for joints in sides:
+            ends.append(jnp.zeros((), q.dtype))
+            for j in joints:
+                ends[-1], at = ends[-1] + loops.coefficients[at] * (q[layout.q_at[j]] - system.reference[j]), at + 1
+        y, x = ends
         c = loops.polynomial[k]
         parts.append((y - (c[0] + x * (c[1] + x * (c[2] + x * (c[3] + x * c[4])))))[None])
     return jnp.concatenate(parts) if parts else jnp.zeros((0,), q.dtype)
