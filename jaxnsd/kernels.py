@@ -11,19 +11,19 @@ it but ordinary operations: what the way back needs of the way forward would be 
 are made kernels in the end, by `stepwise`.
 """
 
+import functools
 import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import core, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
-from . import native
+from . import later, native
 from .pytrees import chosen, replaced
 
 #: Largest product of matrices, in multiplications, in a kernel.
@@ -48,18 +48,18 @@ MOST = 24000
 #: Operations from which on a part of a step, before or after something that no kernel takes, is a kernel.
 PART = 300
 
-#: Entries of all arrays that a `kernel` is given, which it gets as one vector.
+#: Entries of all arrays that a `kernel` is given, constants of a loop among them; it gets them as one vector.
 GIVEN = 1 << 14
 
 _NAMES = """
 abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type broadcast_in_dim cbrt ceil checkpoint clamp
 closed_call concatenate cond convert_element_type copy cos cosh cummax cummin cumprod cumsum custom_jvp_call custom_linear_solve
 custom_vjp_call custom_vmap_call device_put div dot_general dynamic_slice dynamic_update_slice empty empty2 eq erf exp exp2 expand_dims
-expm1 floor gather ge gt integer_pow iota is_finite jaxnsd_largest jaxnsd_rule jaxnsd_undefined jit le le_to log log1p logistic lt lt_to
-lu_pivots_to_permutation max min mul name ne neg nextafter not optimization_barrier or pad pjit platform_index pow reduce_and reduce_max
-reduce_min reduce_or reduce_precision reduce_prod reduce_sum rem remat2 reshape rev round rsqrt scan select_n shift_left
-shift_right_arithmetic shift_right_logical sign sin sinh slice split sqrt square squeeze stack stop_gradient sub tan tanh tile transpose
-unstack while xor
+expm1 floor gather ge gt integer_pow iota is_finite jaxnsd_cross jaxnsd_largest jaxnsd_pick jaxnsd_spread jaxnsd_rule jaxnsd_undefined jit
+le le_to log log1p logistic lt lt_to lu_pivots_to_permutation max min mul name ne neg nextafter not optimization_barrier or pad pjit
+platform_index pow reduce_and reduce_max reduce_min reduce_or reduce_precision reduce_prod reduce_sum rem remat2 reshape rev round rsqrt
+scan select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice split sqrt square squeeze stack stop_gradient sub
+tan tanh tile transpose unstack while xor
 """
 
 #: Operations that XLA compiles into a native function.
@@ -206,7 +206,7 @@ def stepwise(function, *args, least):
     steps, around = {}, set()
     if not _find_steps(jaxpr.jaxpr, least, steps, around):
         return jaxpr_as_fun(jaxpr)(*args)
-    return _evaluated(jaxpr.jaxpr, jaxpr.consts, args, steps, around)
+    return later.done(_evaluated(jaxpr.jaxpr, jaxpr.consts, args, steps, around))
 
 
 #: Operations in which there may be a loop over the steps.
@@ -219,19 +219,9 @@ def _find_steps(jaxpr, least, steps, around):
         if equation.primitive.name in _AROUND:
             if loop := _loop_over_steps(equation, least):
                 steps[id(equation)] = loop
-            elif _find_steps(_inside(equation)[0], least, steps, around):
+            elif _find_steps(later.inside(equation)[0], least, steps, around):
                 around.add(id(equation))
     return any(id(equation) in steps or id(equation) in around for equation in jaxpr.eqns)
-
-
-def _inside(equation):
-    """The jaxpr of an operation of `_AROUND` or `_OPENED`, and its constants."""
-    name, params = equation.primitive.name, equation.params
-    if name == "jaxnsd_rule":
-        inner = jax.make_jaxpr(params["function"])(*(x.aval for x in equation.invars))
-    else:
-        inner = params["call_jaxpr" if name in ("closed_call", "custom_jvp_call") else "jaxpr"]
-    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
 
 def _loop_over_steps(equation, least):
@@ -255,52 +245,39 @@ def _is_plain(aval):
 
 
 def _evaluated(jaxpr, consts, args, steps, around):
-    """What a jaxpr leads to, its loops over steps changed."""
-    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    for equation in jaxpr.eqns:
-        values = _read(equation.invars, known)
+    """What a jaxpr leads to, its loops over steps changed; some of it, and of what it is given, may be left for `later`."""
+
+    def special(equation):
+        if equation.primitive.name == "stop_gradient":
+            return list
         if id(equation) in steps:
-            out = steps[id(equation)](equation, values)
-        elif id(equation) in around:
+            return functools.partial(steps[id(equation)], equation)
+        if id(equation) in around:
             wrapper = _scan if equation.primitive.name == "scan" else _around
-            out = wrapper(equation, values, lambda *args, equation=equation: _evaluated(*_inside(equation), args, steps, around))
-        else:
-            out = _bound(equation, values)
-        known.update(zip(equation.outvars, out, strict=True))
-    return _read(jaxpr.outvars, known)
+            return functools.partial(wrapper, equation, lambda *args: _evaluated(*later.inside(equation), args, steps, around))
+        return None
+
+    return later.evaluated(jaxpr, consts, args, special)
 
 
-def _read(operands, known):
-    """Values of operands, from those that are ``known``."""
-    return [x.val if isinstance(x, Literal) else known[x] for x in operands]
-
-
-def _bound(equation, values):
-    """What an equation leads to as it is."""
-    bound = equation.primitive.get_bind_params(equation.params)
-    # Older versions of JAX return the functions apart.
-    functions, params = bound if isinstance(bound, tuple) else ((), bound)
-    out = equation.primitive.bind(*functions, *values, **params)
-    return out if equation.primitive.multiple_results else [out]
-
-
-def _around(equation, values, evaluate):
+def _around(equation, evaluate, values):
     """A function around loops over steps; where it is to be computed again it must not be merged with what was computed before."""
     if equation.params.get("differentiated") and equation.params.get("prevent_cse"):
-        values = lax.optimization_barrier(values)
+        traced = later.given(values)
+        values = later.in_place(values, dict(zip(traced, lax.optimization_barrier(list(traced.values())), strict=True)))
     return evaluate(*values)
 
 
-def _scan(equation, values, evaluate):
+def _scan(equation, evaluate, values):
     """`lax.scan` with ``evaluate(*consts, *carry, *x)``, which returns a list, for what its body leads to."""
     params = equation.params
     n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
 
     def step(carry, x):
-        out = evaluate(*values[:n], *carry, *x)
+        out = later.done(evaluate(*values[:n], *carry, *x))
         return out[: m - n], out[m - n :]
 
-    carry, rows = lax.scan(step, values[n:m], values[m:], params["length"], params["reverse"])
+    carry, rows = lax.scan(step, later.done(values[n:m]), later.done(values[m:]), params["length"], params["reverse"])
     return [*carry, *rows]
 
 
@@ -308,24 +285,26 @@ def _scan_of_kernels(equation, values):
     """`lax.scan` over steps, each a kernel."""
     params, body = equation.params, equation.params["jaxpr"]
     n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
-    consts, carry, xs = _Vectors(body.in_avals[:n]), _Vectors(body.in_avals[n:m]), _Vectors(body.in_avals[m:])
+    traced, fixed = later.reduced(values[:n])
+    avals = [core.ShapedArray(x.shape, x.dtype) for x in map(jax.typeof, traced)]
+    consts, carry, xs = _Vectors(avals), _Vectors(body.in_avals[n:m]), _Vectors(body.in_avals[m:])
     ys = _Vectors(body.out_avals[m - n :])
     sizes = [len(consts.kinds), len(carry.kinds), len(xs.kinds)]
 
     def step(*args):
         first, second, third = (iter(args[sum(sizes[:i]) : sum(sizes[: i + 1])]) for i in range(3))
-        out = jaxpr_as_fun(body)(*consts.unpack(first), *carry.unpack(second), *xs.unpack(third))
+        out = jaxpr_as_fun(body)(*later.done(fixed, consts.unpack(first)), *carry.unpack(second), *xs.unpack(third))
         return [*carry.pack(out[: m - n]), *ys.pack(out[m - n :])]
 
-    of, given = Kernel(step, tuple([*carry.shapes(), *ys.shapes()]), least=0), consts.pack(values[:n])
+    of, packed = Kernel(step, tuple([*carry.shapes(), *ys.shapes()]), least=0), consts.pack(traced)
 
     def called(vectors, rows):
-        out = _kernel.bind(*given, *vectors, *rows, of=of)
+        out = _kernel.bind(*packed, *vectors, *rows, of=of)
         return out[: sizes[1]], out[sizes[1] :]
 
     # The number of the step keeps the loop with the runtime, see `_lower`.
-    rows = [*xs.pack(values[m:], lead=1), jnp.arange(params["length"])]
-    last, written = lax.scan(called, carry.pack(values[n:m]), rows, params["length"], params["reverse"])
+    rows = [*xs.pack(later.done(values[m:]), lead=1), jnp.arange(params["length"])]
+    last, written = lax.scan(called, carry.pack(later.done(values[n:m])), rows, params["length"], params["reverse"])
     return [*carry.unpack(last), *ys.unpack(written, lead=1)]
 
 
@@ -333,6 +312,7 @@ def _scan_by_the_runtime(equation, values):
     """`lax.scan` over steps that are too large for kernels, and in a native loop would compile for longer still."""
     params, body = equation.params, equation.params["jaxpr"]
     n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
+    values = later.done(values)
 
     def step(carry, x):
         *x, k = x
@@ -350,9 +330,9 @@ def _scan_of_parts(equation, values):
     """`lax.scan` over steps in which something is left to the runtime, as a solution with a large matrix: kernels around it."""
 
     def step(*args):
-        return _in_parts(jax.make_jaxpr(lambda *args: _opened(*_inside(equation), args, {}))(*args), args)
+        return _in_parts(jax.make_jaxpr(lambda *args: _opened(*later.inside(equation), args, {}))(*args), args)
 
-    return _scan(equation, values, step)
+    return _scan(equation, step, later.done(values))
 
 
 #: Functions that can be opened.
@@ -366,27 +346,19 @@ def _opened(jaxpr, consts, args, made):
     """
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     for equation in jaxpr.eqns:
-        name, values = equation.primitive.name, _read(equation.invars, known)
+        name, values = equation.primitive.name, later.read(equation.invars, known)
         if name == "stop_gradient":
             out = values
         elif name in _OPENED:
-            out = _opened(*_inside(equation), values, made)
+            out = _opened(*later.inside(equation), values, made)
         else:
-            key = equation.primitive, *map(_identity, values), *sorted((k, _identity(x)) for k, x in equation.params.items())
+            key = later.key_of(equation, values)
             if equation.effects or key not in made:
                 # What is known by its identity has to live on.
-                made[key] = _bound(equation, values), values, equation
+                made[key] = later.bound(equation, values), values, equation
             out = made[key][0]
         known.update(zip(equation.outvars, out, strict=True))
-    return _read(jaxpr.outvars, known)
-
-
-def _identity(x):
-    """What is equal for what is the same: constants are by their value."""
-    if isinstance(x, (np.ndarray, np.generic, jax.Array)) and not isinstance(x, core.Tracer):
-        x = np.asarray(x)
-        return str((x.dtype, x.shape)), x.tobytes()
-    return str((type(x), x)) if isinstance(x, (bool, int, float, str, tuple, type(None), np.dtype)) else id(x)
+    return later.read(jaxpr.outvars, known)
 
 
 def _in_parts(jaxpr, args):
@@ -403,16 +375,16 @@ def _in_parts(jaxpr, args):
 
     def evaluate(equations, known):
         for equation in equations:
-            known.update(zip(equation.outvars, _bound(equation, _read(equation.invars, known)), strict=True))
+            known.update(zip(equation.outvars, later.bound(equation, later.read(equation.invars, known)), strict=True))
         return known
 
     evaluate(folded, known)
     runs = [(native, list(run)) for native, run in itertools.groupby(changing, lambda equation: _loops_of(equation) is not None)]
     for k, (is_native, run) in enumerate(runs):
         made = dict.fromkeys(x for equation in run for x in equation.outvars)
-        later = set(_variables([*outvars, *(x for _, others in runs[k + 1 :] for equation in others for x in equation.invars)]))
+        after = set(_variables([*outvars, *(x for _, others in runs[k + 1 :] for equation in others for x in equation.invars)]))
         read = dict.fromkeys(x for equation in run for x in _variables(equation.invars) if x not in made)
-        given, out = [x for x in read if x not in fixed], [x for x in made if x in later]
+        given, out = [x for x in read if x not in fixed], [x for x in made if x in after]
         avals = [x.aval for x in (*given, *out)]
         if not is_native or not all(map(_is_plain, avals)) or sum(x.size for x in avals) > GIVEN:
             evaluate(run, known)
@@ -425,7 +397,7 @@ def _in_parts(jaxpr, args):
 
         found = _kernel.bind(*(known[x] for x in given), of=Kernel(part, tuple(x.aval for x in out), least=PART))
         known.update(zip(out, found, strict=True))
-    return _read(outvars, known)
+    return later.read(outvars, known)
 
 
 def _variables(operands):
@@ -517,7 +489,7 @@ def _loops_of_parts(jaxpr):
     for equation in jaxpr.eqns:
         size = _loops_of(equation, inner_loops=False)
         if size is None:
-            size = _loops_of_parts(_inside(equation)[0]) if equation.primitive.name in _OPENED else 0
+            size = _loops_of_parts(later.inside(equation)[0]) if equation.primitive.name in _OPENED else 0
         total += size
     return total
 

@@ -24,7 +24,7 @@ from jax import core, lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from . import kernels, native
+from . import kernels, later, native
 from .progress import shares
 from .pytrees import chosen, replaced
 
@@ -169,24 +169,33 @@ def _jvp(primals, tangents, *, run):
         out = _run.bind(*primals, run=run)
         d_out = _run.bind(*args, *directions, run=derivative)
         return out, d_out + [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out[len(d_out) :]]
-    tree = None
+    plain = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in args]
+    tree = residuals = None
 
-    def forward(*args):
+    def all_kept(*args):
         nonlocal tree
         value, back = jax.vjp(lambda *moving: run.function(*replaced(args, moves, moving)), *chosen(args, moves))
-        residuals, tree = jax.tree.flatten(back)
-        return [*value, *residuals]
+        kept, tree = jax.tree.flatten(back)
+        return [*value, *kept]
+
+    jaxpr = jax.make_jaxpr(all_kept)(*plain)
+
+    def forward(*args):
+        nonlocal residuals
+        out = later.evaluated(jaxpr.jaxpr, jaxpr.consts, args)
+        # What the way back makes of constants and arguments by itself is not stored.
+        stored, residuals = later.reduced(out[len(run.outs) :])
+        return [*later.done(out[: len(run.outs)]), *stored]
 
     def back(stored, cotangents):
-        return jax.tree.unflatten(tree, stored)(list(cotangents))
+        return jax.tree.unflatten(tree, later.done(residuals, stored))(list(cotangents))
 
     forward = jax.jit(forward)
-    plain = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in args]
     outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *plain))
     k = len(outs) - len(run.outs)
     out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k, ahead=None))
-    value, residuals = out[: len(run.outs)], out[len(run.outs) :]
-    return value, _run.bind(*args, *directions, *residuals, run=replace(derivative, stored=k, back=jax.jit(back)))
+    value, stored = out[: len(run.outs)], out[len(run.outs) :]
+    return value, _run.bind(*args, *directions, *stored, run=replace(derivative, stored=k, back=jax.jit(back)))
 
 
 @uncollected()

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .lists import pick
+from .lists import SUMMED, pick
 from .rotations import about, compose, cross, matrix, turn, unit
 
 
@@ -127,6 +127,6 @@ def twists(layout, places, u):
 def sums(mask, x):
     """``mask @ x`` for a matrix of zeros and ones."""
     n, m = mask.shape
-    if n * m * x.shape[1] > 1 << 11:
+    if n * m * x.shape[1] > SUMMED:
         return jnp.dot(jnp.asarray(mask, x.dtype), x, precision="highest")
     return jnp.sum(jnp.where(mask[:, :, None], x[None], jnp.zeros((), x.dtype)), axis=1)

@@ -4,33 +4,77 @@ import difflib
 
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+#: Entries, of all terms, up to which a product with zeros and ones is written as a sum, which fuses.
+SUMMED = 1 << 11
 
 
 def pick(x, places):
-    """``x[places]`` along the first axis, for places known while tracing.
-
-    Runs of consecutive places are slices: unlike an indexed read they fuse, and so do their transposes, which are no scatters.
-    """
+    """``x[places]`` along the first axis, for places known while tracing. The way back is one operation, not one for each run of places."""
     places = np.asarray(places, int)
-    n = len(places)
-    if not n:
+    if isinstance(x, np.ndarray):
+        return x[places]
+    if not len(places):
         return x[:0]
-    if n == x.shape[0] and np.array_equal(places, np.arange(n)):
+    if len(places) == x.shape[0] and np.array_equal(places, np.arange(len(places))):
         return x
+    return _pick.bind(x, places=tuple(places.tolist()))
+
+
+def _picked(x, places):
+    """Runs of consecutive places are slices: unlike an indexed read they fuse."""
+    places, n = np.asarray(places), len(places)
     breaks = np.flatnonzero(np.diff(places) != 1) + 1
     if len(breaks) > max(48, n // 2):
-        # A product with a matrix: one operation, whatever the order.
-        mask = np.asarray(places[:, None] == np.arange(x.shape[0])[None, :], x.dtype)
-        return jnp.matmul(mask, x.reshape(x.shape[0], -1), precision="highest").reshape(n, *x.shape[1:])
-    runs = np.split(places, breaks)
+        return _product(places[:, None] == np.arange(x.shape[0])[None, :], x)
     parts = []
-    for run in runs:
+    for run in np.split(places, breaks):
         if parts and len(run) == 1 and run[0] == parts[-1][0] and parts[-1][2] == 1:
             parts[-1] = (run[0], parts[-1][1] + 1, 1)  # the same place again and again is broadcast
         else:
             parts.append((run[0], 1, len(run)))
     pieces = [x[a : a + k] if times == 1 else jnp.broadcast_to(x[a : a + 1], (times, *x.shape[1:])) for a, times, k in parts]
     return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
+
+
+def _spread_out(y, places, size):
+    """The transpose of `_picked`: the sum of what is read at each of ``size`` places."""
+    places, n = np.asarray(places), len(places)
+    if len(np.unique(places)) == n:
+        back = np.full(size, n)
+        back[places] = np.arange(n)
+        return _picked(jnp.concatenate([y, jnp.zeros_like(y[:1])]), back)
+    mask = np.arange(size)[:, None] == places[None, :]
+    if size * y.size > SUMMED:
+        return _product(mask, y)
+    return jnp.sum(jnp.where(mask.reshape(*mask.shape, *(1,) * (y.ndim - 1)), y[None], jnp.zeros((), y.dtype)), axis=1)
+
+
+def _product(mask, x):
+    """A product with a matrix of zeros and ones: one operation, whatever the order."""
+    return jnp.matmul(np.asarray(mask, x.dtype), x.reshape(x.shape[0], -1), precision="highest").reshape(len(mask), *x.shape[1:])
+
+
+def _linear(name, function, size):
+    """The primitive of ``function(x, **params)``, linear along the first axis of x, which becomes ``size(params)`` long."""
+    primitive = Primitive(name)
+
+    def batched(args, axes, **params):
+        return primitive.bind(jnp.moveaxis(args[0], axes[0], 1), **params), 1
+
+    primitive.def_impl(function)
+    primitive.def_abstract_eval(lambda x, **params: x.update(shape=(size(params), *x.shape[1:]), weak_type=False))
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
+    batching.primitive_batchers[primitive] = batched
+    return primitive
+
+
+_pick = _linear("jaxnsd_pick", _picked, lambda params: len(params["places"]))
+_spread = _linear("jaxnsd_spread", _spread_out, lambda params: params["size"])
+ad.deflinear2(_pick, lambda d, x, places: [_spread.bind(d, places=places, size=x.aval.shape[0])])
+ad.deflinear2(_spread, lambda d, y, places, size: [_pick.bind(d, places=places)])
 
 
 def unknown(kind, name, names):

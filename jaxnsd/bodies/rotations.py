@@ -2,6 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 #: The rotation that is none.
 IDENTITY = (1.0, 0.0, 0.0, 0.0)
@@ -16,13 +19,10 @@ def product(p, r):
 def matrix(p):
     """Rotation matrices (..., 3, 3) of quaternions (..., 4), the same for every multiple of p: its length has no effect."""
     p = p * jnp.sqrt(2 / dot(p, p))[..., None]
-    w, x, y, z = (p[..., i] for i in range(4))
-    rows = (
-        (1 - (y * y + z * z), x * y - w * z, x * z + w * y),
-        (x * y + w * z, 1 - (x * x + z * z), y * z - w * x),
-        (x * z - w * y, y * z + w * x, 1 - (x * x + y * y)),
-    )
-    return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+    # Columns R e = e + w v x e + v x (v x e), in rows: of products of whole vectors the derivatives are such products, too.
+    w, v, axes = p[..., :1, None], p[..., None, 1:], jnp.broadcast_to(jnp.eye(3, dtype=p.dtype), (*p.shape[:-1], 3, 3))
+    across = cross(v, axes)
+    return jnp.swapaxes(axes + w * across + cross(v, across), -1, -2)
 
 
 def of_numbers(p):
@@ -96,10 +96,29 @@ def dot(a, b):
 
 
 def cross(a, b):
-    """Vector products (..., 3), written out: slices fuse, `jnp.cross` rolls."""
-    a, b = jnp.broadcast_arrays(a, b)
-    (x, y, z), (u, v, w) = ([c[..., i] for i in range(3)] for c in (a, b))
-    return jnp.stack([y * w - z * v, z * u - x * w, x * v - y * u], axis=-1)
+    """Vector products (..., 3). The way back of one is two more; of what it is written out in it would be thirty operations."""
+    dtype = jnp.result_type(a, b)
+    return _cross.bind(*jnp.broadcast_arrays(jnp.asarray(a, dtype), jnp.asarray(b, dtype)))
+
+
+def _written_out(a, b):
+    # Slices fuse, `jnp.cross` rolls.
+    (x, y, z), (u, v, w) = ([c[..., i : i + 1] for i in range(3)] for c in (a, b))
+    k = lax.broadcasted_iota(int, a.shape, a.ndim - 1)
+    return jnp.where(k == 0, y * w - z * v, jnp.where(k == 1, z * u - x * w, x * v - y * u))
+
+
+def _batched(args, axes):
+    a, b = (x[None] if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True))
+    return cross(a, b), 0
+
+
+_cross = Primitive("jaxnsd_cross")
+_cross.def_impl(_written_out)
+_cross.def_abstract_eval(lambda a, b: a.update(weak_type=False))
+mlir.register_lowering(_cross, mlir.lower_fun(_written_out, multiple_results=False))
+ad.defbilinear(_cross, lambda d, a, b: cross(b, d), lambda d, a, b: cross(d, a))
+batching.primitive_batchers[_cross] = _batched
 
 
 def compose(a, b):

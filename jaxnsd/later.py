@@ -1,0 +1,171 @@
+"""What is computed where it is read, not handed there: constants, and arrays whose entries are only arranged in another way.
+
+Differentiation in reverse mode computes what depends on constants and parameters alone before the loop over the steps, and hands it to
+every step, and to the way back: masks, zeros, a parameter in five shapes. Of the gradient of a cube three hundred such arrays were handed
+to each step, of which thirty are parameters. XLA knows nothing of them there, and for each of them compiles a copy; computed in the step
+they are constants, or nothing.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jax import core
+from jax.extend.core import Literal
+
+#: Operations that only arrange entries.
+_ARRANGED = {"broadcast_in_dim", "copy", "expand_dims", "jaxnsd_pick", "reshape", "slice", "squeeze"}
+
+_NAMES = """
+add and concatenate convert_element_type eq ge gt iota le lt mul ne neg not or pad select_n stack sub transpose
+"""
+
+#: Operations that are done again on constants.
+_OF_CONSTANTS = _ARRANGED | set(_NAMES.split())
+
+#: Functions that consist of operations.
+_CALLS = ("jit", "pjit")
+
+#: Entries of an array up to which it is computed where it is read.
+FEW = 1 << 10
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Later:
+    """A result of an equation that is left to what reads it."""
+
+    equation: Any
+    values: list  # its operands, of which some may be left, too
+    place: int  # among the results
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """In place of a traced array: its number among those that are given."""
+
+    number: int
+
+
+def inside(equation):
+    """The jaxpr of a function that an equation calls, and its constants."""
+    name, params = equation.primitive.name, equation.params
+    if name == "jaxnsd_rule":
+        inner = jax.make_jaxpr(params["function"])(*(x.aval for x in equation.invars))
+    else:
+        inner = params["call_jaxpr" if name in ("closed_call", "custom_jvp_call") else "jaxpr"]
+    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+
+
+def read(operands, known):
+    """Values of operands, from those that are ``known``."""
+    return [x.val if isinstance(x, Literal) else known[x] for x in operands]
+
+
+def bound(equation, values):
+    """What an equation leads to as it is."""
+    binding = equation.primitive.get_bind_params(equation.params)
+    # Older versions of JAX return the functions apart.
+    functions, params = binding if isinstance(binding, tuple) else ((), binding)
+    out = equation.primitive.bind(*functions, *values, **params)
+    return out if equation.primitive.multiple_results else [out]
+
+
+def evaluated(jaxpr, consts, args, special=lambda equation: None, made=None):
+    """What a jaxpr leads to, nothing computed twice; of that, and of what it is given, some may be `Later`.
+
+    special: what, or None, evaluates an equation from its values, of which some may be `Later`
+    made: what has been computed, by what computes it
+    """
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    made = {} if made is None else made
+    for equation in jaxpr.eqns:
+        values = read(equation.invars, known)
+        if evaluate := special(equation):
+            out = evaluate(values)
+        elif equation.primitive.name in _CALLS:
+            out = evaluated(*inside(equation), values, special, made)
+        elif equation.effects:
+            out = bound(equation, done(values))
+        else:
+            key = key_of(equation, values)
+            if key not in made:
+                # What is known by its identity has to live on.
+                made[key] = (_left if _can_wait(equation, values) else _now)(equation, values), values, equation
+            out = made[key][0]
+        known.update(zip(equation.outvars, out, strict=True))
+    return read(jaxpr.outvars, known)
+
+
+def _left(equation, values):
+    return [Later(equation, values, place) for place in range(len(equation.outvars))]
+
+
+def _now(equation, values):
+    return bound(equation, done(values))
+
+
+def key_of(equation, values):
+    """What is equal where the same is computed: of the same values, constants by what they are."""
+    return equation.primitive, *map(_identity, values), *sorted((k, _identity(x)) for k, x in equation.params.items())
+
+
+def _identity(x):
+    if isinstance(x, (np.ndarray, np.generic, jax.Array)) and not isinstance(x, core.Tracer):
+        x = np.asarray(x)
+        return str((x.dtype, x.shape)), x.tobytes()
+    return str((type(x), x)) if isinstance(x, (bool, int, float, str, tuple, type(None), np.dtype)) else id(x)
+
+
+def _can_wait(equation, values):
+    """Whether an equation is left to what reads it."""
+    name = equation.primitive.name
+    small = all(x.aval.size <= FEW for x in equation.outvars)
+    return small and (name in _ARRANGED or (name in _OF_CONSTANTS and not given(values)))
+
+
+def given(values):
+    """The traced arrays that ``values`` are made of, by their identity."""
+    found = {}
+    for x in values:
+        if isinstance(x, Later):
+            found |= given(x.values)
+        elif isinstance(x, core.Tracer):
+            found[id(x)] = x
+    return found
+
+
+def in_place(values, others):
+    """``values`` made of ``others`` instead of the traced arrays, by their identity."""
+    changed = {}
+
+    def of(x):
+        if not isinstance(x, Later):
+            return others[id(x)] if isinstance(x, core.Tracer) else x
+        if id(x.values) not in changed:
+            changed[id(x.values)] = [of(y) for y in x.values]
+        return dataclasses.replace(x, values=changed[id(x.values)])
+
+    return [of(x) for x in values]
+
+
+def done(values, slots=()):
+    """``values``, with all that was left computed now; ``slots``: arrays in place of each `Slot`."""
+    made = {}
+
+    def of(x):
+        if isinstance(x, Slot):
+            return slots[x.number]
+        if not isinstance(x, Later):
+            return x
+        if id(x.values) not in made:
+            made[id(x.values)] = bound(x.equation, [of(y) for y in x.values])
+        return made[id(x.values)][x.place]
+
+    return [of(x) for x in values]
+
+
+def reduced(values):
+    """``(the traced arrays that values are made of, values with a Slot in place of each)``."""
+    traced = given(values)
+    return list(traced.values()), in_place(values, {key: Slot(i) for i, key in enumerate(traced)})
