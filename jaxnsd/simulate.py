@@ -461,53 +461,45 @@ class _History:
 
         every = self.save_every
 
-        def following(before, total, k):
+        def step(carry, k):
+            leaves, total = carry
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
-            t = t0 + k.astype(dtype) * dt
+            t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
             state, info = advance(prepared, t, dt, before)
             events = sensitivities.events(self.scheme, prepared, t, dt, before, state)
             record = Record(state.P, info.iterations, info.residual, outcome(state, info), info.contact, events)
-            return state, record if total is None else _accumulate(total, record)
-
-        def row(state, record):
-            return _pack((self.node(state), record), dtype)
-
-        first = state.P, outcome(state, info).astype(dtype)
-        if jax.default_backend() == "cpu":
-            # The carry of a kernel is one vector, which starts with the row: what is many arrays costs the runtime a call for each.
-            width = jax.eval_shape(row, state, nothing).size
-
-            def packed(*carry):
-                return jnp.concatenate([row(*carry), _pack(carry, dtype)])
-
-            def unpacked(vector):
-                return jax.tree.map(lambda x: x[0], _unpack_rows(vector[None, width:], shapes))
-
-            def step_of_vector(vector, k):
-                before, total = unpacked(vector)
-                return packed(*following(before, total if every > 1 else None, k))
-
-            carry = packed(state, nothing)
-            if kernel := kernels.kernel(step_of_vector, carry, jnp.zeros((), int)):
-                interval = self.interval(kernel, lambda vector: packed(unpacked(vector)[0], nothing), large=True)
-                return Loop(
-                    carry, interval, lambda vector: vector[:width], lambda vector: _pack(unpacked(vector)[0], dtype), first, large=True
-                )
-
-        def step(carry, k):
-            leaves, total = carry
-            return _freeze(following(_thaw(leaves, shapes[0]), _thaw(total, shapes[1]) if every > 1 else None, k))
+            if every > 1:
+                record = _accumulate(_thaw(total, shapes[1]), record)
+            return _freeze(state), _freeze(record)
 
         def emptied(carry):
             return carry[0], _freeze(nothing)
 
-        def row_of(carry):
-            return row(*_thaw(carry, shapes))
+        def row(carry):
+            state, record = _thaw(carry, shapes)
+            return _pack((self.node(state), record), dtype)
 
         def final(carry):
             return _pack(_thaw(carry[0], shapes[0]), dtype)
 
-        return Loop(_freeze((state, nothing)), self.interval(step, emptied), row_of, final, first)
+        carry, first = _freeze((state, nothing)), (state.P, outcome(state, info).astype(dtype))
+        loop = Loop(carry, self.interval(step, emptied), row, final, first)
+        if jax.default_backend() != "cpu":
+            return loop
+        # The carry of a kernel is one vector, which starts with the row: what is many arrays costs the runtime a call for each.
+        width = jax.eval_shape(row, carry).size
+
+        def packed(carry):
+            return jnp.concatenate([row(carry), _pack(_thaw(carry, shapes), dtype)])
+
+        def unpacked(vector):
+            return _freeze(jax.tree.map(lambda x: x[0], _unpack_rows(vector[None, width:], shapes)))
+
+        kernel = kernels.kernel(lambda vector, k: packed(step(unpacked(vector), k)), packed(carry), jnp.zeros((), int))
+        if kernel is None:
+            return loop
+        interval = self.interval(kernel, lambda vector: packed(emptied(unpacked(vector))), large=True)
+        return Loop(packed(carry), interval, lambda vector: vector[:width], lambda vector: final(unpacked(vector)), first, large=True)
 
     def interval(self, step, emptied, large=False):
         """``step(carry, k)`` made into one from stored node k to the next, which starts from ``emptied(carry)``, without a record."""
