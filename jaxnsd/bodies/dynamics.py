@@ -10,8 +10,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .kinematics import sums, twists, with_world
-from .lists import pick
+from .kinematics import twists, with_world
+from .lists import pick, sums
 from .rotations import compose, cross, dot, turn
 
 

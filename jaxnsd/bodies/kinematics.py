@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .lists import SUMMED, pick
+from .lists import pick, sums
 from .rotations import about, compose, cross, matrix, turn, unit
 
 
@@ -122,11 +122,3 @@ def place(system, layout, t, q):
 def twists(layout, places, u):
     """Angular velocities and velocities at `Places.about` of all bodies, (n_b + 1, 3) each, from all velocities u (n_s,)."""
     return sums(layout.moves, places.w * u[:, None]), sums(layout.moves, places.v * u[:, None])
-
-
-def sums(mask, x):
-    """``mask @ x`` for a matrix of zeros and ones."""
-    n, m = mask.shape
-    if n * m * x.shape[1] > SUMMED:
-        return jnp.dot(jnp.asarray(mask, x.dtype), x, precision="highest")
-    return jnp.sum(jnp.where(mask[:, :, None], x[None], jnp.zeros((), x.dtype)), axis=1)

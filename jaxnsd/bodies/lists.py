@@ -28,7 +28,7 @@ def _picked(x, places):
     places, n = np.asarray(places), len(places)
     breaks = np.flatnonzero(np.diff(places) != 1) + 1
     if len(breaks) > max(48, n // 2):
-        return _product(places[:, None] == np.arange(x.shape[0])[None, :], x)
+        return _summed(places[:, None] == np.arange(x.shape[0])[None, :], x)
     parts = []
     for run in np.split(places, breaks):
         if parts and len(run) == 1 and run[0] == parts[-1][0] and parts[-1][2] == 1:
@@ -46,15 +46,18 @@ def _spread_out(y, places, size):
         back = np.full(size, n)
         back[places] = np.arange(n)
         return _picked(jnp.concatenate([y, jnp.zeros_like(y[:1])]), back)
-    mask = np.arange(size)[:, None] == places[None, :]
-    if size * y.size > SUMMED:
-        return _product(mask, y)
-    return jnp.sum(jnp.where(mask.reshape(*mask.shape, *(1,) * (y.ndim - 1)), y[None], jnp.zeros((), y.dtype)), axis=1)
+    return _summed(np.arange(size)[:, None] == places[None, :], y)
 
 
-def _product(mask, x):
-    """A product with a matrix of zeros and ones: one operation, whatever the order."""
-    return jnp.matmul(np.asarray(mask, x.dtype), x.reshape(x.shape[0], -1), precision="highest").reshape(len(mask), *x.shape[1:])
+def _summed(mask, x):
+    return sums(mask, x.reshape(x.shape[0], -1)).reshape(len(mask), *x.shape[1:])
+
+
+def sums(mask, x):
+    """``mask @ x`` for a matrix of zeros and ones and a matrix: one operation."""
+    if mask.size * x.shape[1] > SUMMED:
+        return jnp.dot(jnp.asarray(mask, x.dtype), x, precision="highest")
+    return jnp.sum(jnp.where(mask[:, :, None], x[None], jnp.zeros((), x.dtype)), axis=1)
 
 
 def _linear(name, function, size):
