@@ -24,7 +24,7 @@ from jax import core, lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from . import kernels, later, native
+from . import kernels, later, native, ties
 from .progress import shares
 from .pytrees import chosen, replaced
 
@@ -288,7 +288,9 @@ def _lower(ctx, *args, run):
     if tuple(ctx.module_context.platforms) == ("cpu",):
         # Of a batch the steps are many: what they take matters more than what their compilation does.
         value = functools.partial(kernels.stepwise, value, least=kernels.LARGE if run.levels else kernels.REVERSED)
-    return native.lower_fun(value)(ctx.replace(avals_in=plain), *args)
+    out = native.lower_fun(value)(ctx.replace(avals_in=plain), *args)
+    ties.settle(ctx)
+    return out
 
 
 _run.def_impl(_value)
