@@ -202,7 +202,7 @@ def stepwise(function, *args, least):
     It is not differentiated any more. What such a loop carries, reads and writes is one vector of each dtype: what is many arrays costs the
     runtime a call for each. Steps that are larger than pays are left to the runtime as they are, and so is what no kernel takes.
     """
-    jaxpr = jax.make_jaxpr(function)(*args)
+    jaxpr = later.once(jax.make_jaxpr(function)(*args))
     steps, around = {}, set()
     if not _find_steps(jaxpr.jaxpr, least, steps, around):
         return jaxpr_as_fun(jaxpr)(*args)
@@ -329,36 +329,7 @@ def _scan_by_the_runtime(equation, values):
 def _scan_of_parts(equation, values):
     """`lax.scan` over steps in which something is left to the runtime, as a solution with a large matrix: kernels around it."""
 
-    def step(*args):
-        return _in_parts(jax.make_jaxpr(lambda *args: _opened(*later.inside(equation), args, {}))(*args), args)
-
-    return _scan(equation, step, later.done(values))
-
-
-#: Functions that can be opened.
-_OPENED = ("jit", "pjit", "checkpoint", "remat2", "closed_call", "custom_jvp_call", "jaxnsd_rule")
-
-
-def _opened(jaxpr, consts, args, made):
-    """What a jaxpr leads to, with its functions opened; nothing is computed twice, for XLA finds no such things across kernels.
-
-    made: what has been computed, by what computes it
-    """
-    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    for equation in jaxpr.eqns:
-        name, values = equation.primitive.name, later.read(equation.invars, known)
-        if name == "stop_gradient":
-            out = values
-        elif name in _OPENED:
-            out = _opened(*later.inside(equation), values, made)
-        else:
-            key = later.key_of(equation, values)
-            if equation.effects or key not in made:
-                # What is known by its identity has to live on.
-                made[key] = later.bound(equation, values), values, equation
-            out = made[key][0]
-        known.update(zip(equation.outvars, out, strict=True))
-    return later.read(jaxpr.outvars, known)
+    return _scan(equation, lambda *args: _in_parts(equation.params["jaxpr"], args), later.done(values))
 
 
 def _in_parts(jaxpr, args):
@@ -485,13 +456,7 @@ def _loops_of(equation, inner_loops=True):
 
 def _loops_of_parts(jaxpr):
     """Number of operations, those of inner loops apart, in the parts of a jaxpr that kernels take."""
-    total = 0
-    for equation in jaxpr.eqns:
-        size = _loops_of(equation, inner_loops=False)
-        if size is None:
-            size = _loops_of_parts(later.inside(equation)[0]) if equation.primitive.name in _OPENED else 0
-        total += size
-    return total
+    return sum(_loops_of(equation, inner_loops=False) or 0 for equation in jaxpr.eqns)
 
 
 def _is_small_matrix(aval):
@@ -563,7 +528,7 @@ def _lower(ctx, *args, of):
     """
     if tuple(ctx.module_context.platforms) != ("cpu",):
         return mlir.lower_fun(of.function, multiple_results=True)(ctx, *args)
-    jaxpr = jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in)
+    jaxpr = later.once(jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in))
     size, function, outs = _loops(jaxpr.jaxpr), jaxpr_as_fun(jaxpr), of.outs
     if size is None or size < (LARGE if of.least is None else of.least):
         return mlir.lower_fun(function, multiple_results=True)(ctx, *args)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Literal
 
 #: Operations that only arrange entries.
 _ARRANGED = {"broadcast_in_dim", "copy", "expand_dims", "jaxnsd_pick", "reshape", "slice", "squeeze"}
@@ -55,6 +55,59 @@ def inside(equation):
     else:
         inner = params["call_jaxpr" if name in ("closed_call", "custom_jvp_call") else "jaxpr"]
     return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+
+
+#: What else consists of operations, where nothing is differentiated any more.
+_OPENED = (*_CALLS, "checkpoint", "remat2", "closed_call", "custom_jvp_call", "jaxnsd_rule")
+
+#: Loops and branches.
+_CONTROLS = ("cond", "scan", "while")
+
+
+def once(jaxpr):
+    """A closed jaxpr, not differentiated any more, with its functions opened and nothing computed twice, in loops and branches neither.
+
+    Derivatives of a step ask for the kinematics at one and the same place in ten functions. XLA finds what is computed twice, too, when it
+    has read all of it.
+    """
+    made = {}
+
+    def evaluate(jaxpr, consts, args):
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+        for equation in jaxpr.eqns:
+            name, values = equation.primitive.name, read(equation.invars, known)
+            if name == "stop_gradient":
+                out = values
+            elif name in _OPENED and not _is_done_again(equation):
+                out = evaluate(*inside(equation), values)
+            else:
+                key = key_of(equation, values)
+                if equation.effects or key not in made:
+                    # What is known by its identity has to live on.
+                    made[key] = bound(_with_inner_parts(equation), values), values, equation
+                out = made[key][0]
+            known.update(zip(equation.outvars, out, strict=True))
+        return read(jaxpr.outvars, known)
+
+    return jax.make_jaxpr(lambda *args: evaluate(jaxpr.jaxpr, jaxpr.consts, args))(*jaxpr.in_avals)
+
+
+def _is_done_again(equation):
+    """Whether a function is there to be computed a second time, in order not to be stored."""
+    return bool(equation.params.get("differentiated") and equation.params.get("prevent_cse"))
+
+
+def _with_inner_parts(equation):
+    """A loop, or a branch, of which each part computes nothing twice."""
+    if equation.primitive.name not in _CONTROLS:
+        return equation
+
+    def simplified(x):
+        if isinstance(x, ClosedJaxpr):
+            return once(x)
+        return tuple(map(simplified, x)) if isinstance(x, tuple) else x
+
+    return equation.replace(params={name: simplified(x) for name, x in equation.params.items()})
 
 
 def read(operands, known):

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxnsd import lanes, later
@@ -90,3 +91,44 @@ def test_vector_products_and_picks_have_their_derivatives():
         assert_allclose(derivative(of_ours)(a, b), derivative(of_jax)(a, b), rtol=1e-12, atol=1e-13)
     p = rng.normal(size=(4, 4))
     assert_allclose(matrix(jnp.asarray(p)), of_numbers(p), atol=1e-15)
+
+
+def operations(jaxpr):
+    """Names of all operations, those of loops and branches included."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for x in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(x, "eqns"):
+                yield from operations(getattr(x, "jaxpr", x))
+
+
+def test_nothing_is_computed_twice_in_loops_and_branches_neither():
+    square = jax.jit(lambda x: jnp.sin(x) ** 2)
+
+    def body(carry, x):
+        once = jax.lax.cond(x > 0, lambda y: square(y) + jax.checkpoint(square, prevent_cse=False)(y), lambda y: y, carry)
+        return once + square(x), square(x)
+
+    def function(x):
+        carry, rows = jax.lax.scan(body, x[0], x)
+        return carry, rows, jnp.cos(x) + jnp.cos(jax.lax.stop_gradient(x))
+
+    x = jnp.array([0.3, -0.2, 0.7])
+    jaxpr = jax.make_jaxpr(function)(x)
+    found = later.once(jaxpr)
+    # One sine of the branch, one of the loop.
+    assert [list(operations(of)).count("sin") for of in (jaxpr, found)] == [4, 2]
+    assert list(operations(found)).count("cos") == 1
+    assert not set(operations(found)) & {"jit", "pjit", "checkpoint", "remat2", "stop_gradient"}
+    for a, b in zip(jax.jit(jaxpr_as_fun(found))(x), jax.tree.leaves(function(x)), strict=True):
+        assert_allclose(a, b, rtol=1e-15)
+
+
+def test_what_is_to_be_done_again_stays_apart():
+    def loss(x):
+        return jnp.sum(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x))
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(jnp.arange(3.0))
+    names = ("checkpoint", "remat2")
+    kept = [sum(name in names for name in operations(of)) for of in (jaxpr, later.once(jaxpr))]
+    assert kept[0] == kept[1] == 1

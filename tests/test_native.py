@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import jaxnsd
-from jaxnsd import SemismoothNewton, derivatives, kernels, lanes, simulate
+from jaxnsd import SemismoothNewton, derivatives, kernels, lanes, later, simulate
 from jaxnsd.models import BouncingBall, CornerBlock, RotatingBall
 from jaxnsd.schemes import Moreau
 
@@ -205,10 +205,9 @@ def test_around_what_is_no_kernel_the_rest_of_a_step_is(monkeypatch, dtype):
     for a, b in zip(got, wanted, strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=0, atol=1e3 * float(jnp.finfo(dtype).eps) * np.abs(b).max())
-    body = jax.make_jaxpr(step)(x, jnp.zeros((), int))
-    once = jax.make_jaxpr(lambda *args: kernels._opened(body.jaxpr, body.consts, args, {}))(x, jnp.zeros((), int))
+    body = later.once(jax.make_jaxpr(step)(x, jnp.zeros((), int)))
     # Written three times, but of two values.
-    assert sum(equation.primitive.name == "cumsum" for equation in once.eqns) == 2
+    assert sum(equation.primitive.name == "cumsum" for equation in body.eqns) == 2
 
 
 @pytest.mark.parametrize(
