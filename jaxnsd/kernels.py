@@ -530,7 +530,9 @@ def _lower(ctx, *args, of):
     """
     if tuple(ctx.module_context.platforms) != ("cpu",):
         return mlir.lower_fun(of.function, multiple_results=True)(ctx, *args)
-    jaxpr = later.once(jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in))
+    jaxpr = jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in)
+    if of.least is None:  # the others are made of what `stepwise` has changed that way
+        jaxpr = later.once(jaxpr)
     size, function, outs = _loops(jaxpr.jaxpr), jaxpr_as_fun(jaxpr), of.outs
     if size is None or size < (LARGE if of.least is None else of.least):
         return mlir.lower_fun(function, multiple_results=True)(ctx, *args)
