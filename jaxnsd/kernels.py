@@ -1,8 +1,8 @@
-"""Kernels: a step of a large system as one native function on a CPU.
+"""Kernels: a step of a large system as native functions on a CPU.
 
 A small step and the loop around it are one native function, which XLA makes of a loop that touches few bytes (see `xla_flags`). A large
-step is made one by `kernel`, and the loop around it is left to the runtime: what LLVM spends on the inner loops of a function grows with
-the square of their number where one loop holds them all, and a call by the runtime is small beside a large step.
+step is made one by `kernel`, or, where it is larger still, a few (see `pieces`), and the loop around it is left to the runtime: what LLVM
+spends on a function grows with the square of the number of its inner loops, and a call by the runtime is small beside a large step.
 
 A kernel has no libraries to call: what XLA would hand to one it does itself, and what it cannot do makes a step no kernel.
 
@@ -12,43 +12,45 @@ are made kernels in the end, by `stepwise`.
 """
 
 import functools
-import itertools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import core, lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
-from . import later, native
+from . import later, native, pieces
 from .pytrees import chosen, replaced
 
 #: Largest product of matrices, in multiplications, in a kernel.
 LARGEST = 1 << 24
 
-#: Operations on arrays, each a loop, from which on a step is a `kernel`. On the machine this was written on a kernel costs 5 microseconds a
-#: step; of a hopper (6100 operations) it takes the compilation, tracing aside, from 39 to 10 CPU seconds, of a cube (3400) from 14 to 11.
-LARGE = 5700
+#: Operations on arrays, each a loop, from which on a step is a `kernel`, or one of the derivative of a batch. A kernel costs 3
+#: microseconds a step, of 3 to 6. It takes the compilation of a hopper (3100 operations) from 5.5 to 3 CPU seconds, on the machine this
+#: was written on, of a half-cheetah (3700) from 8.6 to 4.4. That runs 2.5 times as fast: of a step with such a matrix XLA itself makes no
+#: native loop.
+LARGE = 3300
 
-#: Operations from which on the derivative of a step, of three times as many, is one.
-DIFFERENTIATED = LARGE // 3
+#: Operations from which on the derivative of a step, of two to three times as many, is one.
+DIFFERENTIATED = 1900
 
-#: Operations from which on a step of the way forward, or back, of reverse mode is one. Of a cube (2400 and 3000) that takes the compilation
-#: of a gradient from 21 to 15 CPU seconds, of a slider-crank in minimal coordinates (7000 and 7700) from 70 to 34; a step of each, of 9 and
-#: 11 microseconds, takes 7 and 6 more.
+#: Operations from which on a step of the way forward, or back, of reverse mode is one. Of a cube of parts (3500 and 4100) that takes the
+#: compilation of a gradient from 34 to 11 CPU seconds; a step both ways, of 18 microseconds, takes 9 more.
 REVERSED = 2000
 
-#: Operations of such a step from which on it is left to the runtime: the way back of a hopper (32000) takes 39 CPU seconds to compile then
-#: and 14 runs of the hopper, as a kernel 89 and 11, in a native loop 333 and 9.
-MOST = 24000
+#: Operations of a native function, about: more are several, each with a call. The compilation of a gradient of a cube of parts takes 16 CPU
+#: seconds in one function each way, 11 in parts, of a half-cheetah 75 and 38, a run of a humanoid 18 and 9; a step costs from nothing to a
+#: tenth more. From 300 to 2500 it is nearly the same.
+PIECE = 1200
 
 #: Operations from which on a part of a step, before or after something that no kernel takes, is a kernel.
 PART = 300
 
-#: Entries of all arrays that a `kernel` is given, constants of a loop among them; it gets them as one vector.
+#: Entries of each of the arrays that a `kernel` is given, constants of a loop among them.
 GIVEN = 1 << 14
 
 _NAMES = """
@@ -155,7 +157,7 @@ def kernel(function, *args):
     given = [isinstance(x, core.Tracer) for x in jaxpr.consts]
     leaves = chosen(jaxpr.consts, given)
     size = _loops(jaxpr.jaxpr)
-    if size is None or size < DIFFERENTIATED or sum(x.size for x in leaves) > GIVEN:
+    if size is None or size < DIFFERENTIATED or any(x.size > GIVEN for x in leaves):
         return None
 
     def flat(*args):
@@ -200,7 +202,7 @@ def stepwise(function, *args, least, lockstep=False):
     """``function(*args)``, a list, where loops over steps of ``least`` operations and more are loops of the runtime over kernels.
 
     It is not differentiated any more. What such a loop carries, reads and writes is one vector of each dtype: what is many arrays costs the
-    runtime a call for each. Steps that are larger than pays are left to the runtime as they are, and so is what no kernel takes.
+    runtime a call for each. What no kernel takes is left to the runtime.
     """
     plain = jax.make_jaxpr(function)(*args)
     jaxpr = later.once(plain)
@@ -235,11 +237,9 @@ def _loop_over_steps(equation, least):
     if not all(map(_is_plain, avals)):
         return None
     if _loops(body.jaxpr) is None:
-        return _scan_of_parts if LARGE <= _loops_of_parts(body.jaxpr) < MOST else None
-    own = _loops(body.jaxpr, inner_loops=False)
-    if own < least:
-        return None
-    return _scan_of_kernels if own < MOST and sum(x.size for x in avals) <= GIVEN else _scan_by_the_runtime
+        return _scan_of_parts if _loops_of_parts(body.jaxpr) >= LARGE else None
+    is_large = _loops(body.jaxpr, inner_loops=False) >= least
+    return _scan_of_kernels if is_large and all(x.size <= GIVEN for x in avals) else None
 
 
 def _is_plain(aval):
@@ -289,8 +289,8 @@ def _scan_of_kernels(equation, values):
     n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
     traced, fixed = later.reduced(values[:n])
     avals = [core.ShapedArray(x.shape, x.dtype) for x in map(jax.typeof, traced)]
-    consts, carry, xs = _Vectors(avals), _Vectors(body.in_avals[n:m]), _Vectors(body.in_avals[m:])
-    ys = _Vectors(body.out_avals[m - n :])
+    consts, carry, xs = pieces.Vectors(avals), pieces.Vectors(body.in_avals[n:m]), pieces.Vectors(body.in_avals[m:])
+    ys = pieces.Vectors(body.out_avals[m - n :])
     sizes = [len(consts.kinds), len(carry.kinds), len(xs.kinds)]
 
     def step(*args):
@@ -310,115 +310,16 @@ def _scan_of_kernels(equation, values):
     return [*carry.unpack(last), *ys.unpack(written, lead=1)]
 
 
-def _scan_by_the_runtime(equation, values):
-    """`lax.scan` over steps that are too large for kernels, and in a native loop would compile for longer still."""
-    params, body = equation.params, equation.params["jaxpr"]
-    n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
-    values = later.done(values)
-
-    def step(carry, x):
-        *x, k = x
-        # Only so is the number of the step, which keeps the loop with the runtime, not left out; some of what is carried may not be used.
-        done = _by_the_runtime(k) < 0
-        marked = [jnp.where(done, jnp.zeros_like(y), y) for y in x or carry]
-        out = jaxpr_as_fun(body)(*values[:n], *(carry if x else marked), *(marked if x else ()))
-        return out[: m - n], out[m - n :]
-
-    carry, rows = lax.scan(step, values[n:m], [*values[m:], jnp.arange(params["length"])], params["length"], params["reverse"])
-    return [*carry, *rows]
-
-
 def _scan_of_parts(equation, values):
     """`lax.scan` over steps in which something is left to the runtime, as a solution with a large matrix: kernels around it."""
 
-    return _scan(equation, lambda *args: _in_parts(equation.params["jaxpr"], args), later.done(values))
+    def bound(function, shapes, args, _):
+        if not all(map(_is_plain, (*map(jax.typeof, args), *shapes))) or any(x.size > GIVEN for x in (*args, *shapes)):
+            return None
+        return _kernel.bind(*args, of=Kernel(function, shapes, least=PART))
 
-
-def _in_parts(jaxpr, args):
-    """What a closed jaxpr leads to: runs of operations that kernels take are kernels, the rest is left as it is."""
-    equations, outvars = jaxpr.eqns, jaxpr.jaxpr.outvars
-    known = dict(zip((*jaxpr.jaxpr.constvars, *jaxpr.jaxpr.invars), (*jaxpr.consts, *args), strict=True))
-    constants = {x: value for x, value in known.items() if not isinstance(value, core.Tracer)}
-    # What depends on constants alone is not handed from one part to the next, but computed in each.
-    fixed, folded, changing = set(constants), [], []
-    for equation in equations:
-        is_fixed = not equation.effects and fixed.issuperset(_variables(equation.invars))
-        (folded if is_fixed else changing).append(equation)
-        fixed.update(equation.outvars if is_fixed else ())
-
-    def evaluate(equations, known):
-        for equation in equations:
-            known.update(zip(equation.outvars, later.bound(equation, later.read(equation.invars, known)), strict=True))
-        return known
-
-    evaluate(folded, known)
-    runs = [(native, list(run)) for native, run in itertools.groupby(changing, lambda equation: _loops_of(equation) is not None)]
-    for k, (is_native, run) in enumerate(runs):
-        made = dict.fromkeys(x for equation in run for x in equation.outvars)
-        after = set(_variables([*outvars, *(x for _, others in runs[k + 1 :] for equation in others for x in equation.invars)]))
-        read = dict.fromkeys(x for equation in run for x in _variables(equation.invars) if x not in made)
-        given, out = [x for x in read if x not in fixed], [x for x in made if x in after]
-        avals = [x.aval for x in (*given, *out)]
-        if not is_native or not all(map(_is_plain, avals)) or sum(x.size for x in avals) > GIVEN:
-            evaluate(run, known)
-            continue
-        before = _leading_to({x for x in read if x in fixed}, folded)
-
-        def part(*args, run=run, before=before, given=given, out=out):
-            known = evaluate([*before, *run], constants | dict(zip(given, args, strict=True)))
-            return [known[x] for x in out]
-
-        found = _kernel.bind(*(known[x] for x in given), of=Kernel(part, tuple(x.aval for x in out), least=PART))
-        known.update(zip(out, found, strict=True))
-    return later.read(outvars, known)
-
-
-def _variables(operands):
-    """Operands that are no literals."""
-    return [x for x in operands if not isinstance(x, Literal)]
-
-
-def _leading_to(variables, equations):
-    """Those of ``equations`` that lead to ``variables``, in their order."""
-    found = []
-    for equation in reversed(equations):
-        if variables.intersection(equation.outvars):
-            variables = variables.union(_variables(equation.invars))
-            found.append(equation)
-    return found[::-1]
-
-
-class _Vectors:
-    """Arrays of given shapes as one vector of each dtype."""
-
-    def __init__(self, avals):
-        self.avals = avals
-        self.kinds = sorted({x.dtype for x in avals if x.size}, key=str)
-
-    def shapes(self):
-        """Shapes of the vectors."""
-        sizes = (sum(x.size for x in self.avals if x.dtype == kind) for kind in self.kinds)
-        return [core.ShapedArray((size,), kind) for size, kind in zip(sizes, self.kinds, strict=True)]
-
-    def pack(self, values, lead=0):
-        """The vectors; ``lead`` axes stay in front."""
-        pairs = [(x, aval.dtype) for x, aval in zip(values, self.avals, strict=True) if aval.size]
-        flat = [(jnp.reshape(x, (*jnp.shape(x)[:lead], -1)), dtype) for x, dtype in pairs]
-        return [jnp.concatenate([x for x, dtype in flat if dtype == kind], axis=lead) for kind in self.kinds]
-
-    def unpack(self, vectors, lead=0):
-        """Inverse of `pack`."""
-        vectors = dict(zip(self.kinds, vectors, strict=True))
-        at, out = dict.fromkeys(self.kinds, 0), []
-        front = next((x.shape[:lead] for x in vectors.values()), ())
-        for aval in self.avals:
-            if not aval.size:
-                out.append(jnp.zeros((*front, *aval.shape), aval.dtype))
-                continue
-            start = at[aval.dtype]
-            at[aval.dtype] = start + aval.size
-            out.append(vectors[aval.dtype][..., start : start + aval.size].reshape(*front, *aval.shape))
-        return out
+    body = equation.params["jaxpr"]
+    return _scan(equation, lambda *args: pieces.evaluated(body, args, _loops_of, math.inf, bound), later.done(values))
 
 
 def _loops(jaxpr, inner_loops=True):
@@ -533,22 +434,30 @@ def _lower(ctx, *args, of):
     jaxpr = jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in)
     if of.least is None:  # the others are made of what `stepwise` has changed that way
         jaxpr = later.once(jaxpr)
-    size, function, outs = _loops(jaxpr.jaxpr), jaxpr_as_fun(jaxpr), of.outs
+    size = _loops(jaxpr.jaxpr)
     if size is None or size < (LARGE if of.least is None else of.least):
-        return mlir.lower_fun(function, multiple_results=True)(ctx, *args)
-    packed = _Vectors(ctx.avals_in)
-    inside = jax.jit(lambda *vectors: [*function(*packed.unpack(vectors)), *(x[:1] for x in vectors)])
+        return mlir.lower_fun(jaxpr_as_fun(jaxpr), multiple_results=True)(ctx, *args)
 
     def call(*args):
-        args = [_by_the_runtime(x) if jnp.issubdtype(x.dtype, jnp.integer) and not x.ndim else x for x in args]
-        return _call.bind(*packed.pack(args), function=inside)[: len(outs)]
+        marks = [jnp.issubdtype(x.dtype, jnp.integer) and not x.ndim for x in args]
+        marked = [pieces.by_the_runtime(x) for x in chosen(args, marks)]
+        return pieces.evaluated(jaxpr, replaced(args, marks, marked), _loops_of, PIECE, _called, marked)
 
     return mlir.lower_fun(call, multiple_results=True)(ctx, *args)
 
 
-def _by_the_runtime(k):
-    """``k``, a whole number, in a way that keeps a loop with the runtime: with a sort, which is never done, it is not made native."""
-    return lax.cond(k == -1, lambda k: lax.sort(jnp.stack([k, k + 1]))[0], lambda k: k, k)
+def _called(function, shapes, args, marks):
+    """A native function bound, which is given ``marks`` as well."""
+    args = [*args, *marks]
+    given = [x.size > 0 for x in args]
+    kinds = [(x.shape, x.dtype) for x in args]
+
+    def inside(*args):
+        whole = replaced([None if x else jnp.zeros(*kind) for x, kind in zip(given, kinds, strict=True)], given, args)
+        # XLA cannot do with an argument that is not used: an entry of each is returned.
+        return [*function(*whole[: len(kinds) - len(marks)]), *(jnp.ravel(x)[:1] for x in args)]
+
+    return _call.bind(*chosen(args, given), function=jax.jit(inside))[: len(shapes)]
 
 
 _call = Primitive("jaxnsd_call")

@@ -144,13 +144,14 @@ def evaluated(jaxpr, consts, args, special=lambda equation: None, made=None):
             key = key_of(equation, values)
             if key not in made:
                 # What is known by its identity has to live on.
-                made[key] = (_left if _can_wait(equation, values) else _now)(equation, values), values, equation
+                made[key] = (left if _can_wait(equation, values) else _now)(equation, values), values, equation
             out = made[key][0]
         known.update(zip(equation.outvars, out, strict=True))
     return read(jaxpr.outvars, known)
 
 
-def _left(equation, values):
+def left(equation, values):
+    """What an equation leads to, left to what reads it."""
     return [Later(equation, values, place) for place in range(len(equation.outvars))]
 
 
@@ -172,19 +173,31 @@ def _identity(x):
 
 def _can_wait(equation, values):
     """Whether an equation is left to what reads it."""
-    name = equation.primitive.name
-    small = all(x.aval.size <= FEW for x in equation.outvars)
-    return small and (name in _ARRANGED or (name in _OF_CONSTANTS and not given(values)))
+    return is_arranged(equation) or (_is_few(equation) and equation.primitive.name in _OF_CONSTANTS and not given(values))
+
+
+def is_arranged(equation):
+    """Whether what an equation makes are few entries, only arranged in another way."""
+    return equation.primitive.name in _ARRANGED and _is_few(equation)
+
+
+def _is_few(equation):
+    return all(x.aval.size <= FEW for x in equation.outvars)
 
 
 def given(values):
     """The traced arrays that ``values`` are made of, by their identity."""
-    found = {}
-    for x in values:
-        if isinstance(x, Later):
-            found |= given(x.values)
-        elif isinstance(x, core.Tracer):
-            found[id(x)] = x
+    found, seen = {}, set()
+
+    def look(values):
+        for x in values:
+            if isinstance(x, core.Tracer):
+                found[id(x)] = x
+            elif isinstance(x, Later) and id(x.values) not in seen:
+                seen.add(id(x.values))
+                look(x.values)
+
+    look(values)
     return found
 
 

@@ -93,16 +93,18 @@ def everything(x, k, n, empty):
     right = jax.lax.linalg.triangular_solve(matrix, x[None], left_side=False, lower=False, transpose_a=True)[0]
     product = matrix @ jnp.cos(matrix) @ x
     folded = jnp.sum(matrix * matrix), jnp.max(matrix, axis=0), jnp.min(matrix, axis=(0, 1))
-    branch = lax.cond(k > 2, lambda: jnp.sum(solved), lambda: jnp.cumsum(x)[-1])
+    branch = lax.cond(k > 2, lambda: jnp.sum(jnp.sin(solved)), lambda: jnp.cumsum(x)[-1])
     y = lax.stop_gradient(x)
-    loop = lax.while_loop(lambda c: c[0] < k, lambda c: (c[0] + 1, jnp.sin(c[1]) + y[c[0]]), (jnp.zeros_like(k), y))[1]
+    loop = lax.while_loop(lambda c: c[0] < k, lambda c: (c[0] + 1, jnp.sin(c[1]) + jnp.cos(c[1] * y[c[0]])), (jnp.zeros_like(k), y))[1]
     parts = solved, lower, right, product / 1e2, folded[0] / 1e3 + folded[1], jnp.broadcast_to(folded[2] + branch, x.shape), loop
     return jnp.tanh(sum(parts) / 10) + jnp.sum(empty), jnp.argmax(matrix[0]), x > 2
 
 
 @pytest.mark.oldest
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
-def test_a_kernel_is_one_native_call_with_the_same_values_and_derivatives(monkeypatch, dtype):
+@pytest.mark.parametrize("dtype, piece", [(jnp.float64, 1 << 30), (jnp.float32, 1), pytest.param(jnp.float64, 1, marks=pytest.mark.slow)])
+def test_kernels_are_native_calls_with_the_same_values_and_derivatives(monkeypatch, dtype, piece):
+    """A kernel as one call; and cut where it can be, its branch and its loop as well, with what one part hands to the next."""
+    monkeypatch.setattr(kernels, "PIECE", piece)
     monkeypatch.setattr(kernels, "LARGE", 0)
     monkeypatch.setattr(kernels, "DIFFERENTIATED", 0)
     start, scale, empty = jnp.linspace(-1, 1, 70, dtype=dtype), jnp.asarray(0.9, dtype), jnp.zeros((0, 3), dtype)
@@ -121,7 +123,11 @@ def test_a_kernel_is_one_native_call_with_the_same_values_and_derivatives(monkey
 
     args = start, scale, empty
     compiled = jax.jit(run(as_kernel)).lower(*args).compile()
-    assert "call(" in compiled.as_text() and 'xla_cpu_small_call="true"' in compiled.as_text()
+    text = compiled.as_text()
+    assert "call(" in text and 'xla_cpu_small_call="true"' in text
+    lowered = jax.jit(run(as_kernel)).lower(*args).as_text()
+    calls = lowered.count('xla_cpu_small_call = "true"')
+    assert calls == 1 if piece > 1 else calls > 20, calls
     wanted, tolerance = jax.jit(run(lambda step: step))(*args), 1e4 * float(jnp.finfo(dtype).eps)
     for got, value in zip(jax.tree.leaves(compiled(*args)), jax.tree.leaves(wanted), strict=True):
         assert got.dtype == value.dtype
@@ -253,7 +259,7 @@ def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_ev
 def test_steps_of_reverse_mode_are_kernels(monkeypatch):
     """What takes a gradient's loops over the steps apart changes nothing: of one run, stored in intervals and recomputed, of a batch.
 
-    Steps are kernels, or too large for that and left to the runtime, or small.
+    Steps are kernels, or cut into many, or small.
     """
     q0, u0 = BouncingBall().initial_state()
 
@@ -266,14 +272,13 @@ def test_steps_of_reverse_mode_are_kernels(monkeypatch):
 
     for options in ({}, {"save_every": 5, "checkpoint": 100}, {"sensitivity": "discrete"}):
         found = []
-        for least, most in ((0, 1 << 30), (0, 0), (1 << 30, 0)):
+        for least, piece in ((0, 1 << 30), (0, 100), (1 << 30, 100)):
             monkeypatch.setattr(kernels, "REVERSED", least)
             monkeypatch.setattr(kernels, "LARGE", least)
-            monkeypatch.setattr(kernels, "MOST", most)
+            monkeypatch.setattr(kernels, "PIECE", piece)
             lowered = jax.jit(gradient(options)).lower(0.5, q0)
-            assert ("xla_cpu_small_call" in lowered.as_text()) == (most > 0)
-            # The mark of a loop that is left to the runtime.
-            assert ("stablehlo.sort" in lowered.as_text()) == (least == 0)
+            for mark in ("xla_cpu_small_call", "stablehlo.sort"):  # of a kernel, and of a loop that is left to the runtime
+                assert (mark in lowered.as_text()) == (least == 0), mark
             found.append(lowered.compile()(0.5, q0))
         assert np.all(np.asarray(found[0][0]) != 0)
         for other in found[1:]:

@@ -38,7 +38,8 @@ def test_public_names():
         jaxnsd.simulation  # noqa: B018
 
 
-NATIVE, UNROLL = "xla_cpu_small_while_loop_byte_threshold=4194304", "-unroll-threshold=60"
+NATIVE = "xla_cpu_small_while_loop_byte_threshold=4194304,xla_cpu_disable_new_fusion_emitters=true"
+UNROLL = "-unroll-threshold=60"
 SETTING = f"{NATIVE},{UNROLL}"
 
 
@@ -48,7 +49,7 @@ SETTING = f"{NATIVE},{UNROLL}"
         (None, f"--xla_backend_extra_options={SETTING}"),
         ("--a=1  --b", f"--a=1  --b --xla_backend_extra_options={SETTING}"),
         ("--xla_backend_extra_options=c=1 --b", f"--xla_backend_extra_options=c=1,{SETTING} --b"),
-        ("--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=7,-unroll-threshold=9", None),  # None: left as it is
+        ("--xla_backend_extra_options=" + NATIVE.replace("4194304", "7") + ",-unroll-threshold=9", None),  # None: left as it is
         ("--xla_backend_extra_options=-unroll-threshold=9", f"--xla_backend_extra_options=-unroll-threshold=9,{NATIVE}"),
         ("FILE", f"--d=1\n--e --xla_backend_extra_options={SETTING}"),
         ("missing_file", None),
