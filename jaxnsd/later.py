@@ -161,14 +161,24 @@ def _now(equation, values):
 
 def key_of(equation, values):
     """What is equal where the same is computed: of the same values, constants by what they are."""
-    return equation.primitive, *map(_identity, values), *sorted((k, _identity(x)) for k, x in equation.params.items())
+    params = equation.params
+    return equation.primitive, *map(_identity, values), *((k, _identity(params[k])) for k in sorted(params))
 
 
 def _identity(x):
+    kind = type(x)
+    if kind in _PLAIN:
+        return kind, x
+    if isinstance(x, tuple):
+        return kind, *map(_identity, x)
     if isinstance(x, (np.ndarray, np.generic, jax.Array)) and not isinstance(x, core.Tracer):
         x = np.asarray(x)
-        return str((x.dtype, x.shape)), x.tobytes()
-    return str((type(x), x)) if isinstance(x, (bool, int, float, str, tuple, type(None), np.dtype)) else id(x)
+        return x.dtype, x.shape, x.tobytes()
+    return (np.dtype, x) if isinstance(x, np.dtype) else str((kind, x)) if kind is float else id(x)
+
+
+#: Kinds of which equal values are the same; a float is not: 0 and -0.
+_PLAIN = frozenset((bool, int, str, type(None)))
 
 
 def _can_wait(equation, values):

@@ -36,19 +36,17 @@ def evaluated(jaxpr, args, size_of, most, bound, marks=()):
     invars = (*jaxpr.jaxpr.constvars, *jaxpr.jaxpr.invars)
     known = dict(zip(invars, (*jaxpr.consts, *args), strict=True))
 
-    def is_branch(equation):
-        size = size_of(equation)
-        return equation.primitive is lax.cond_p and not equation.effects and (size is None or size > most)
-
-    def is_loop(equation):
-        return equation.primitive is lax.while_p and (size_of(equation) or 0) > LOOP * most
-
-    def is_cut(equation):
-        return is_branch(equation) or is_loop(equation)
-
-    constants = {x for x, value in known.items() if not later.given([value])}
-    waiting, parts = _split(jaxpr.eqns, constants, lambda equation: None if is_cut(equation) else size_of(equation), most)
     place = {id(equation): i for i, equation in enumerate(jaxpr.eqns)}
+    sizes, cut = {id(equation): size_of(equation) for equation in jaxpr.eqns}, {}
+    for equation in jaxpr.eqns:
+        size = sizes[id(equation)]
+        if equation.primitive is lax.cond_p and not equation.effects and (size is None or size > most):
+            cut[id(equation)] = _branches
+        if equation.primitive is lax.while_p and (size or 0) > LOOP * most:
+            cut[id(equation)] = _loop
+    sizes.update(dict.fromkeys(cut))
+    constants = {x for x, value in known.items() if not later.given([value])}
+    waiting, parts = _split(jaxpr.eqns, constants, sizes, most)
 
     def whole(equations, wanted):
         """Equations, those that wait and lead to them or to ``wanted`` among them, and the variables they read of others."""
@@ -63,8 +61,8 @@ def evaluated(jaxpr, args, size_of, most, bound, marks=()):
     def outside(equation, values):
         if id(equation) in left:
             return later.left(equation, values)
-        if is_cut(equation):
-            return (_branches if is_branch(equation) else _loop)(equation, values, size_of, most, bound)
+        if id(equation) in cut:
+            return cut[id(equation)](equation, values, size_of, most, bound)
         return later.bound(equation, later.done(values))
 
     wholes = [whole(part, ()) for _, part in parts] + [whole((), jaxpr.jaxpr.outvars)]
@@ -165,16 +163,16 @@ def _bound(equations, read, out, known, bound, marks):
     return None if found is None else result.unpack(found)
 
 
-def _split(equations, fixed, size_of, most):
+def _split(equations, fixed, sizes, most):
     """``(equations that are left to what reads them, runs of the others)``, each run with whether it may be a function."""
     waiting, runs = [], []
     fixed = set(fixed)
-    for is_native, run in itertools.groupby(_changing(equations, fixed, waiting), lambda equation: size_of(equation) is not None):
+    for is_native, run in itertools.groupby(_changing(equations, fixed, waiting), lambda equation: sizes[id(equation)] is not None):
         run = list(run)
         if not is_native:
             runs.append((False, run))
             continue
-        total = list(itertools.accumulate(map(size_of, run)))
+        total = list(itertools.accumulate(sizes[id(equation)] for equation in run))
         # As few parts as there have to be, of one size.
         least = max(total[-1] / (math.ceil(total[-1] / most) or 1), 1)
         numbers = iter([int((n - 1) / least) for n in total])
