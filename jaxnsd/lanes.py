@@ -1,4 +1,4 @@
-"""How a batch of simulations runs on a CPU: member by member, each in one native loop, spread over the cores.
+"""How a batch of simulations runs on a CPU: member by member, each in one native loop.
 
 `jax.vmap` of a loop runs the batch in lockstep: every operation of a step sweeps over all members, every loop goes on until the last
 member is done. That is what a GPU needs. On a CPU it is 3 to 10 times slower than running the members one after the other, because the
@@ -12,9 +12,7 @@ then backward, so that what is stored is that of a few members at a time, not of
 import contextlib
 import functools
 import gc
-import itertools
 import math
-import os
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,9 +25,6 @@ from jax.interpreters import ad, batching, mlir
 from . import kernels, later, native, ties
 from .progress import shares
 from .pytrees import chosen, replaced
-
-#: Independent loops that a batch is split into; each runs on a core of its own, and is compiled on its own. Results do not depend on it.
-STRANDS = min(os.cpu_count() or 1, 4)
 
 
 @contextlib.contextmanager
@@ -45,12 +40,12 @@ def uncollected():
 
 
 @uncollected()
-def run(function, args, *, lockstep=False, begin=None, strands=None, ahead=None):
+def run(function, args, *, lockstep=False, begin=None, ahead=None):
     """``function(args)``, whose `vmap` maps the members of a batch one by one; derivatives in both modes do as well.
 
     What is differentiated returns arrays of floats. With ``lockstep`` a batch is one run with wider arrays. ``begin(members)``, or None,
     is called on the host when a run of so many members begins; the last of ``args`` is then 1, and tells each member of a batch for how
-    many it reports (`progress.shares`). ``strands``, in place of `STRANDS`. ``ahead(jaxpr)`` makes of what is traced what derivatives in
+    many it reports (`progress.shares`). ``ahead(jaxpr)`` makes of what is traced what derivatives in
     forward mode are made of.
     """
     leaves, tree = jax.tree.flatten(args)
@@ -60,7 +55,7 @@ def run(function, args, *, lockstep=False, begin=None, strands=None, ahead=None)
     jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*plain)
     outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
     share = len(leaves) - 1 if begin else None
-    of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, strands=strands)
+    of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share)
     if ahead and (other := ahead(jaxpr)) is not jaxpr:
         of = replace(of, ahead=jaxpr_as_fun(other))
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
@@ -88,7 +83,6 @@ class Run:
     begin: Any = None
     share: Any = None  # number of the argument that tells a member for how many it reports, or None
     quick: Any = None  # (stored, arguments that are linear) -> outs, in place of the function
-    strands: Any = None
     ahead: Any = None  # the function where it is not transposed any more
 
     def split(self, args):
@@ -117,9 +111,6 @@ def _value(*args, run):
         return list((run.ahead or run.function)(*args))
     (size, mapped), *inner = run.levels
     moving = chosen(args, mapped)
-    strands = run.strands or STRANDS
-    strands = strands if size >= 2 * strands else 1
-    bounds = [size * i // strands for i in range(strands + 1)]
 
     if run.share is not None:
         mapped = [m or i == run.share for i, m in enumerate(mapped)]
@@ -130,8 +121,7 @@ def _value(*args, run):
     def member(moving):
         return _value(*replaced(args, mapped, moving), run=replace(run.alone(), levels=tuple(inner), begin=None))
 
-    parts = [lax.map(member, [x[a:b] for x in moving]) for a, b in itertools.pairwise(bounds)]
-    return [jnp.concatenate(pieces) if strands > 1 else pieces[0] for pieces in zip(*parts, strict=True)]
+    return lax.map(member, moving)
 
 
 def _shapes(*args, run):
@@ -163,7 +153,7 @@ def _jvp(primals, tangents, *, run):
         return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
     linear = (False,) * n + (True,) * len(directions)
     ahead = whole.ahead and pushed(whole.ahead)
-    settings = {"begin": run.begin, "share": run.share, "strands": run.strands}
+    settings = {"begin": run.begin, "share": run.share}
     derivative = Run(pushed(whole.function), whole.outs, run.lockstep, linear, levels, ahead=ahead, **settings)
     if run.levels or any(run.linear) or run.stores:
         out = _run.bind(*primals, run=run)
@@ -220,7 +210,7 @@ def _transpose(cotangents, *args, run):
 
     levels = tuple(Level(size, tuple(chosen(mapped, stays)) + (True,) * len(cotangents)) for size, mapped in run.levels)
     share = None if run.share is None else sum(stays[: run.share])
-    settings = {"begin": run.begin, "share": share, "strands": run.strands}
+    settings = {"begin": run.begin, "share": share}
     turned = Run(jax.jit(pull), tuple(shapes), run.lockstep, (False,) * k + (True,) * len(cotangents), levels, **settings)
     if run.back:
         turned = replace(turned, stored=len(stored), quick=run.back)

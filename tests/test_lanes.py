@@ -68,24 +68,6 @@ def test_every_transformation(lockstep):
 
 
 @pytest.mark.slow
-def test_results_do_not_depend_on_the_number_of_cores(monkeypatch):
-    """A batch is split into as many loops as there are cores, with the same bits."""
-
-    def final(h, e):
-        return jaxnsd.simulate(BouncingBall(e_N=e), jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.6, 1e-2, sensitivity="discrete").q[-1, 0]
-
-    heights, e = jnp.linspace(0.5, 1.5, 9), 0.7
-    results = []
-    for strands in (1, 4):
-        jax.clear_caches()
-        monkeypatch.setattr(lanes, "STRANDS", strands)
-        results.append(np.asarray(jax.jit(jax.vmap(jax.value_and_grad(final, 1), (0, None)))(heights, e)))
-    jax.clear_caches()
-    for other in results[1:]:
-        np.testing.assert_array_equal(other, results[0])
-
-
-@pytest.mark.slow
 def test_on_two_devices():
     """`shard_map` takes batches and gradients, and each device does its part."""
     program = """

@@ -140,9 +140,8 @@ class Job:
 
         def members(index, key, points, theta):
             def one(index, point):
-                # All strands of a batch are loops of their own: one of them, of one length, is the same program everywhere.
                 lockstep = self.block is None
-                return lanes.run(lambda args: self.member(*args), (index, key, point, theta), lockstep=lockstep, strands=1)
+                return lanes.run(lambda args: self.member(*args), (index, key, point, theta), lockstep=lockstep)
 
             return jax.vmap(one, (0, None if points is None else 0))(index, points)
 
