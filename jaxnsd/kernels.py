@@ -425,10 +425,7 @@ def _batch(args, axes, *, of):
 
 
 def _lower(ctx, *args, of):
-    """A call of a native function, or, where that does not pay, what it consists of.
-
-    Its arguments come as one vector of a kind, and it returns a part of each: XLA cannot do with an argument that is not used.
-    """
+    """Calls of native functions, or, where that does not pay, what the kernel consists of."""
     if tuple(ctx.module_context.platforms) != ("cpu",):
         return mlir.lower_fun(of.function, multiple_results=True)(ctx, *args)
     jaxpr = jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in)

@@ -6,7 +6,7 @@ loop of one member stays in registers and first-level cache. A run is therefore 
 differentiation make of a run is again a run: of its members one by one, of its derivative, of the transpose of that.
 
 Reverse mode of a single run stores on the way forward what the way back needs. That of a batch computes each member forward again and
-then backward, so that what is stored is that of a few members at a time, not of the whole batch.
+then backward, so that what is stored is that of one member at a time, not of the whole batch.
 """
 
 import contextlib

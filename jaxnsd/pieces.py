@@ -35,7 +35,6 @@ def evaluated(jaxpr, args, size_of, most, bound, marks=()):
     """
     invars = (*jaxpr.jaxpr.constvars, *jaxpr.jaxpr.invars)
     known = dict(zip(invars, (*jaxpr.consts, *args), strict=True))
-
     place = {id(equation): i for i, equation in enumerate(jaxpr.eqns)}
     sizes, cut = {id(equation): size_of(equation) for equation in jaxpr.eqns}, {}
     for equation in jaxpr.eqns:
@@ -81,6 +80,7 @@ def evaluated(jaxpr, args, size_of, most, bound, marks=()):
 def _evaluate(equations, known, evaluate=later.bound):
     """Add to ``known`` what equations lead to; it is returned."""
     for equation in equations:
+        # What waits leads to several parts, and may be there.
         if not equation.outvars or any(x not in known for x in equation.outvars):
             known.update(zip(equation.outvars, evaluate(equation, later.read(equation.invars, known)), strict=True))
     return known
@@ -135,9 +135,11 @@ class _Result:
         self.large = chosen(avals, [not x for x in self.few])
 
     def shapes(self):
+        """Shapes of what is packed."""
         return [*self.vectors.shapes(), *(core.ShapedArray(x.shape, x.dtype) for x in self.large)]
 
     def pack(self, values):
+        """The vectors, and what is large as it is."""
         return [*self.vectors.pack(chosen(values, self.few)), *chosen(values, [not x for x in self.few])]
 
     def unpack(self, found):
@@ -164,10 +166,16 @@ def _bound(equations, read, out, known, bound, marks):
 
 
 def _split(equations, fixed, sizes, most):
-    """``(equations that are left to what reads them, runs of the others)``, each run with whether it may be a function."""
-    waiting, runs = [], []
-    fixed = set(fixed)
-    for is_native, run in itertools.groupby(_changing(equations, fixed, waiting), lambda equation: sizes[id(equation)] is not None):
+    """``(equations that are left to what reads them, runs of the others)``, each run with whether it may be a function.
+
+    fixed: variables that depend on constants alone
+    """
+    waiting, changing, fixed, runs = [], [], set(fixed), []
+    for equation in equations:
+        of_constants = not equation.effects and fixed.issuperset(_variables(equation.invars))
+        fixed.update(equation.outvars if of_constants else ())
+        (waiting if of_constants or later.is_arranged(equation) else changing).append(equation)
+    for is_native, run in itertools.groupby(changing, lambda equation: sizes[id(equation)] is not None):
         run = list(run)
         if not is_native:
             runs.append((False, run))
@@ -178,17 +186,6 @@ def _split(equations, fixed, sizes, most):
         numbers = iter([int((n - 1) / least) for n in total])
         runs += [(True, list(part)) for _, part in itertools.groupby(run, lambda _, numbers=numbers: next(numbers))]
     return waiting, runs
-
-
-def _changing(equations, fixed, waiting):
-    """Equations that do not wait; the others are added to ``waiting``, and variables that depend on constants alone to ``fixed``."""
-    for equation in equations:
-        of_constants = not equation.effects and fixed.issuperset(_variables(equation.invars))
-        fixed.update(equation.outvars if of_constants else ())
-        if of_constants or later.is_arranged(equation):
-            waiting.append(equation)
-        else:
-            yield equation
 
 
 def _variables(operands):
