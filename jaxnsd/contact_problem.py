@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from . import checks, contact, lanes, linalg
 from .contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
+from .derivatives import instantiated
 from .newton import implicit
 from .results import Outcome
 
@@ -132,7 +133,7 @@ class ChainResponse:
     def __call__(self, z, args, dargs):
         """Tangent of the percussions for a tangent of ``(G, c, mu, active, groups)``, rows contact by contact."""
         G, c, mu, active, groups = args
-        dG, dc, dmu, _, _ = dargs
+        dG, dc, dmu, _, _ = instantiated(args, dargs)
         product = functools.partial(jnp.matmul, precision="highest")
         chain = Chain(groups, self.d)
         law, active = chain.law(G, c, mu, active)
@@ -181,7 +182,7 @@ class Response:
     def __call__(self, z, args, dargs):
         """Tangent of the percussions for a tangent of ``(G, c, mu, active)``, all in the contact solver's order."""
         G, c, _, _ = args
-        dG, dc, dmu, _ = dargs
+        dG, dc, dmu, _ = instantiated(args, dargs)
         xi = linalg.matmul(G, z) + c
         dxi = linalg.matmul(dG, z) + dc  # at fixed percussions
         kind = _kind(c)

@@ -3,22 +3,85 @@
 Reverse mode takes a loop apart, and every `jax.custom_jvp` in its body with it: what is differentiated a second time is then the code
 behind the rule, iterations and all, in which nothing depends on anything. A primitive stays what it is. So `with_rule` is one, and
 derivatives of any order, in any mix of the modes, go by the rule. What has no derivative gets `undefined`: not a number, never a zero.
+
+Of the arguments of a step few move: in a gradient with respect to the start all parameters of a system stay. A rule is told so, by `ZERO`
+in place of a tangent, and does not multiply with zeros.
 """
 
 import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import core
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+
+from .pytrees import chosen, replaced
+
+
+class Zero:
+    """The tangent of an array that does not move: a pytree without leaves, in place of one."""
+
+    def __add__(self, other):
+        return other
+
+    __radd__ = __add__
+
+
+ZERO = Zero()
+jax.tree_util.register_pytree_node(Zero, lambda _: ((), None), lambda *_: ZERO)
+
+
+def _flat(tangents):
+    """Leaves of tangents, `ZERO` among them."""
+    return jax.tree.leaves(tangents, is_leaf=lambda x: x is ZERO)
+
+
+def pushed(function, primals, tangents, *, passed_on=False):
+    """``(out, d_out)`` as of `jax.jvp`, where tangents may be `ZERO`.
+
+    passed_on: whether ``d_out`` is `ZERO`, too, of what is handed on as it is and does not move; else all of it is arrays
+    """
+    leaves, tree = jax.tree.flatten(primals)
+    directions = _flat(tangents)
+    moves = [t is not ZERO for t in directions]
+    still = {id(x) for x in chosen(leaves, [not m for m in moves])}
+    handed_on = []
+
+    def of_moving(*moving):
+        out = function(*tree.unflatten(replaced(leaves, moves, moving)))
+        handed_on[:] = [id(x) in still for x in jax.tree.leaves(out)]
+        return out
+
+    if any(moves):
+        out, d_out = jax.jvp(of_moving, tuple(chosen(leaves, moves)), tuple(chosen(directions, moves)))
+    else:
+        out = of_moving()
+        d_out = jax.tree.map(no_tangent, out)
+    if passed_on:
+        d_leaves = [ZERO if same else d for same, d in zip(handed_on, jax.tree.leaves(d_out), strict=True)]
+        d_out = jax.tree.unflatten(jax.tree.structure(out), d_leaves)
+    return out, d_out
+
+
+def no_tangent(x):
+    """The tangent of what does not move, as an array."""
+    return jnp.zeros_like(x) if is_float(x) else np.zeros(jnp.shape(x), jax.dtypes.float0)
+
+
+def instantiated(primals, tangents):
+    """``tangents`` with an array in place of each `ZERO`."""
+    leaves, tree = jax.tree.flatten(primals)
+    return tree.unflatten([no_tangent(x) if t is ZERO else t for x, t in zip(leaves, _flat(tangents), strict=True)])
 
 
 def with_rule(function, rule):
     """``function(*args)``, with ``rule(primals, tangents) -> (out, d_out)`` in place of its derivative, as `jax.custom_jvp` has it.
 
-    For second derivatives ``out`` has to depend on the primals as the function does: by a call of what `with_rule` returned. Neither
-    function nor rule may close over values that are differentiated. Tangents of whole numbers are of dtype float0.
+    Of what does not move the tangent is `ZERO`, of whole numbers always: `pushed` takes it as it is, `instantiated` makes arrays of it; in
+    ``d_out`` it may be as well. For second derivatives ``out`` has to depend on the primals as the function does: by a call of what
+    `with_rule` returned. Neither function nor rule may close over values that are differentiated.
     """
 
     @functools.wraps(function)
@@ -34,7 +97,7 @@ def with_rule(function, rule):
 
         def flat_rule(primals, tangents):
             out, d_out = rule(tree.unflatten(primals[len(consts) :]), tree.unflatten(tangents[len(consts) :]))
-            return tuple(jax.tree.leaves(out)), tuple(jax.tree.leaves(d_out))
+            return tuple(jax.tree.leaves(out)), tuple(_flat(d_out))
 
         shapes = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
         return out_tree.unflatten(_ruled.bind(*consts, *leaves, function=flat, rule=flat_rule, shapes=shapes))
@@ -71,10 +134,12 @@ def moving(x, args):
     """
 
     def rule(primals, tangents):
-        changes, d_args = tangents
-        # Zero, but not known to be.
-        nothing = jnp.where(False, sum(jnp.sum(t) for t in jax.tree.leaves(d_args) if is_float(t)), 0)
-        return moving(*primals), jax.tree.map(lambda change: change + nothing if is_float(change) else change, changes)
+        changes, d_args = instantiated(primals[0], tangents[0]), jax.tree.leaves(tangents[1])
+        if d_args:
+            # Zero, but not known to be.
+            nothing = jnp.where(False, sum(map(jnp.sum, d_args)), 0)
+            changes = jax.tree.map(lambda x, change: change + nothing if is_float(x) else change, primals[0], changes)
+        return moving(*primals), changes
 
     return with_rule(lambda x, args: x, rule)(x, args)
 
@@ -89,15 +154,14 @@ def undefined(x, args):
 
     def rule(primals, tangents):
         x, args = primals
-        return undefined(x, args), tangents[0] + not_a_number(tangents[1])
+        return undefined(x, args), instantiated(x, tangents[0]) + not_a_number(tangents[1], jnp.result_type(x))
 
     return with_rule(lambda x, args: x, rule)(x, args)
 
 
-def not_a_number(tangents):
+def not_a_number(tangents, dtype):
     """A scalar for the tangent of what has none: NaN where one of the tangents does not vanish, else zero; likewise transposed."""
-    leaves = [jnp.asarray(t) for t in jax.tree.leaves(tangents) if is_float(t)]
-    return sum(jnp.sum(_nothing.bind(t)) for t in leaves)
+    return sum((jnp.sum(_nothing.bind(jnp.asarray(t))) for t in jax.tree.leaves(tangents)), jnp.zeros((), dtype))
 
 
 # A product with NaN would make a NaN of what is not there as well: of a branch that was not taken, of an output that is not used.
@@ -124,9 +188,9 @@ def _shapes(*args, function, rule, shapes):
 
 def _jvp(primals, tangents, *, function, rule, shapes):
     del function, shapes
-    out, d_out = rule(primals, [ad.instantiate_zeros(t) for t in tangents])
-    whole = [jnp.result_type(d) == jax.dtypes.float0 for d in d_out]
-    return list(out), [ad.Zero(jax.typeof(o).to_tangent_aval()) if w else d for o, d, w in zip(out, d_out, whole, strict=True)]
+    out, d_out = rule(primals, [ZERO if type(t) is ad.Zero else t for t in tangents])
+    still = [d is ZERO or jnp.result_type(d) == jax.dtypes.float0 for d in d_out]
+    return list(out), [ad.Zero(jax.typeof(o).to_tangent_aval()) if s else d for o, d, s in zip(out, d_out, still, strict=True)]
 
 
 def _batch(args, axes, *, function, rule, shapes):

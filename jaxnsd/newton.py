@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from .derivatives import with_rule
+from .derivatives import pushed, with_rule
 
 
 def iterate(step, x, error, max_iterations):
@@ -47,13 +47,14 @@ def storing_solutions(function):
 
 def known(value, function, *args):
     """``value``, known to be ``function(*args)``, which is evaluated where it is differentiated alone."""
-    return with_rule(lambda value, *args: value, lambda primals, tangents: jax.jvp(function, primals[1:], tangents[1:]))(value, *args)
+    return with_rule(lambda value, *args: value, lambda primals, tangents: pushed(function, primals[1:], tangents[1:]))(value, *args)
 
 
 def implicit(response, x, args):
     """The solution ``x`` of ``Phi(x, args) = 0``, with the derivative of the implicit function.
 
-    ``response(x, args, dargs)`` solves ``dPhi/dx dx = -dPhi/dargs dargs``, linearly in ``dargs``. What made ``x`` is not differentiated.
+    ``response(x, args, dargs)`` solves ``dPhi/dx dx = -dPhi/dargs dargs``, linearly in ``dargs``, of which some may be
+    `derivatives.ZERO`. What made ``x`` is not differentiated.
     """
 
     def rule(primals, tangents):

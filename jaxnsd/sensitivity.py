@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 
 from . import contact, laws, linalg, thresholds
-from .derivatives import not_a_number, traced_once, undefined, with_rule
+from .derivatives import not_a_number, pushed, traced_once, undefined, with_rule
 from .newton import solution, storing_solutions
 from .results import Event
 from .schemes import gathered
@@ -57,7 +57,7 @@ def step(scheme, settings):
         return scheme.step(prepared, t, dt, state, settings)
 
     def rule(primals, tangents):
-        (state, info), (d_state, d_info) = jax.jvp(moved, primals, tangents)
+        (state, info), (d_state, d_info) = pushed(moved, primals, tangents)
         if state.P.P_N.shape[0]:
             d_state = _through_impacts(scheme, settings, primals, tangents, state, d_state)
         return (known((state, info), primals)), (d_state, d_info)
@@ -158,7 +158,7 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
 
         @storing_solutions
         def corrections(d_args, own):
-            return *first_order(event.corrections(args, d_args, own), own), not_a_number(d_args)
+            return *first_order(event.corrections(args, d_args, own), own), not_a_number(d_args, t.dtype)
 
         @storing_solutions
         def at_rest(d_args, own):
@@ -236,11 +236,11 @@ class _Event:
         if self.along_a_line or self.scheme.position_level:
             # A position-level scheme's own tangent has forgotten the state before an impact, any scheme's the slip before a reversal.
             slip = self.slip(args[0], args[1], args[3], args[4]) if self.along_a_line else None
-            on, (*captured, d_slip) = jax.jvp(lambda *args: self.captured(*args, slip), args, d_args)
+            on, (*captured, d_slip) = pushed(lambda *args: self.captured(*args, slip), args, d_args)
             replaced = jax.tree.map(jnp.subtract, tuple(captured), own)
         crossing, turned = self.crossing(args[4], slip, on) if self.along_a_line else (None, None)
         jumps, f_plus = solution(self.jumps(crossing, turned))
-        d_tau = jnp.where(self.impacting, jax.jvp(self.time_to_impact, args, d_args)[1], 0)
+        d_tau = jnp.where(self.impacting, pushed(self.time_to_impact, args, d_args)[1], 0)
         of_impacts = jax.tree.map(lambda jump: jnp.tensordot(d_tau, jump, 1), jumps)
         if self.scheme.position_level:
             of_impacts = jax.tree.map(jnp.add, of_impacts, replaced)
@@ -278,9 +278,9 @@ class _Event:
             return system.gap(t, q), system.gap_velocity(t, q, u)
 
         at, along = (self.prepared, t, q, u), (d_prepared, d_t + d_dt)
-        d_gap, _ = jax.jvp(gaps, at, (*along, dq, du))[1]
+        d_gap, _ = pushed(gaps, at, (*along, dq, du))[1]
         moved = jax.jvp(lambda u: self.system.q_dot(t, q, u), (u,), (take_out(d_gap)[0],))[1]
-        _, d_rate = jax.jvp(gaps, at, (*along, dq + moved, du))[1]
+        _, d_rate = pushed(gaps, at, (*along, dq + moved, du))[1]
         return moved, *take_out(d_rate)
 
     def time_to_impact(self, prepared, t, dt, q, u):

@@ -156,6 +156,8 @@ class System:
     moved: ClassVar[Any] = None
     #: Whether `gap_velocity`, `tangential_velocity`, `W_N` and `W_F` take the contacts that are asked for as a last argument ``choice``.
     gathers: ClassVar[bool] = False
+    #: Whether all velocities of contacts and constraints are known to vanish where u does: nothing is driven.
+    scleronomic: ClassVar[bool] = False
 
     # ------------------------------------------------------------------------------------------- what the user writes
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:

@@ -52,6 +52,34 @@ def test_ball_on_a_slope_and_thrown_with_slip():
     assert_allclose(sol.u[sol.t > rolls + dt, 4], 50 / 7, atol=1e-8)
 
 
+@jaxnsd.system
+class OnABelt(bodies.Multibody):
+    """What touches its floor touches a belt that runs along x."""
+
+    speed: float = 0.0  # m/s
+
+    def tangential_velocity(self, t, q, u, choice=None):
+        along = super().tangents(self.touches(t, q).normal)[:, :, 0]
+        belt = self.speed * (along if choice is None else choice.take(along))
+        return super().tangential_velocity(t, q, u, choice) - belt
+
+
+def test_ball_on_a_belt():
+    """Put down on a belt of speed V a ball slides with mu g, then rolls with 2/7 V: velocities at u = 0 may be those of a subclass."""
+    plain = ball_on_plane(0.2)
+    fields = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
+    q0, u0 = plain.initial_state()
+
+    def speeds(V):
+        sol = simulate(OnABelt(**fields, speed=V), Moreau(), q0, u0, n_steps=300, dt=1e-3)
+        return sol.u[jnp.array([50, 300]), 0]
+
+    (sliding, rolling), derivative = jax.jit(lambda V: (speeds(V), jax.jacfwd(speeds)(V)))(1.0)
+    assert_allclose([sliding, rolling], [0.05 * 0.2 * G, 2 / 7], rtol=1e-9)
+    assert_allclose(derivative, [0, 2 / 7], atol=1e-9)
+    assert plain.scleronomic and not OnABelt(**fields).scleronomic
+
+
 @pytest.mark.slow
 def test_wheel_rolls_on_and_disc_settles():
     """A wheel rolls without slip at its speed, whatever point of it is below; a disc that falls on its side lies still on its end."""

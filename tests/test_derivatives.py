@@ -11,7 +11,7 @@ from test_gradients import Rider
 
 import jaxnsd
 from jaxnsd import Moreau, simulate
-from jaxnsd.derivatives import traced_once, undefined, with_rule
+from jaxnsd.derivatives import ZERO, instantiated, pushed, traced_once, undefined, with_rule
 from jaxnsd.models import BouncingBall
 
 
@@ -60,6 +60,37 @@ def test_a_rule_is_kept_by_loops_branches_and_batches():
     )(x)
     np.testing.assert_allclose(first, 0.5 * x**-0.5, rtol=1e-12)
     np.testing.assert_allclose(seconds, -0.25 * x**-1.5, rtol=1e-9)
+
+
+def test_a_rule_knows_what_does_not_move():
+    """``x -> (x a, a, k)`` of a dict ``a`` and a whole number k: on every path the rule is told of x alone, and no zeros are multiplied."""
+    told = []
+
+    def scaled(x, a, k):
+        def rule(primals, tangents):
+            told.append(jax.tree.map(lambda t: t is ZERO, tangents, is_leaf=lambda t: t is ZERO))
+            _, d_out = pushed(lambda x, a, k: (x * a["a"], a["a"], k), primals, tangents, passed_on=True)
+            told.append([d is ZERO for d in d_out])
+            _, a, _ = instantiated(primals, tangents)
+            np.testing.assert_array_equal(jax.tree.structure(a), jax.tree.structure(primals[1]))
+            return scaled(*primals), d_out
+
+        return with_rule(lambda x, a, k: (x * a["a"], a["a"], k), rule)(x, a, k)
+
+    a, k = jnp.array([2.0, -1.0]), jnp.array([3, 4])
+    for path in PATHS:
+        f = path(lambda x: jnp.sum(scaled(x, {"a": a}, k)[0] * scaled(x, {"a": a}, k)[1]))
+        np.testing.assert_allclose(jax.grad(f)(jnp.array([0.5, 0.7])), a * a, rtol=1e-14)
+        np.testing.assert_array_equal(jax.hessian(f)(jnp.array([0.5, 0.7])), np.zeros((2, 2)))
+    assert told[0] == (False, {"a": True}, True) and told[1] == [False, True, True]
+    assert told[::2].count(told[0]) == len(told) // 2 == told[1::2].count(told[1])
+    # Where all move, all are told of; where none does, no arrays are made.
+    g = lambda x, b: jnp.sum(scaled(x, {"a": b}, k)[0])  # noqa: E731
+    np.testing.assert_allclose(jax.grad(g, 1)(a, a), a, rtol=1e-14)
+    (out, d_out), zeros = pushed(lambda x, k: (2 * x, k), (a, k), (ZERO, ZERO)), np.zeros(2)
+    np.testing.assert_array_equal(out[0], 2 * a)
+    np.testing.assert_array_equal(d_out[0], zeros)
+    assert d_out[1].dtype == jax.dtypes.float0 and (ZERO + a is a) and (a + ZERO is a)
 
 
 def test_what_is_not_differentiable_is_not_a_number_where_it_matters():

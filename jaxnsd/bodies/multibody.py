@@ -249,6 +249,12 @@ class Multibody(System):
     #: Force directions are computed for chosen contacts alone, see `schemes.gathered`.
     gathers = True
 
+    @property
+    def scleronomic(self):
+        """Whether no joint is prescribed, and no velocity is written anew by a subclass."""
+        velocities = "gap", "gap_velocity", "tangential_velocity", "constraint", "constraint_velocity", "velocity_constraint"
+        return not self.motions and all(getattr(type(self), name) is getattr(Multibody, name) for name in velocities)
+
     def touches(self, t: ArrayLike, q: jax.Array) -> Touch:
         """Gaps (n_N,), points (n_N, 3) of first and second shape and normals (n_N, 3) of all contacts; of limits of joints gaps only."""
         return self._touches(self.places(t, q), q)

@@ -19,16 +19,22 @@ class Kinematics(NamedTuple):
     chi_b: jax.Array
 
 
-def kinematics(system, t, q, u):
-    """Force directions of all contacts and constraints; only the shape of ``u`` is used."""
+def directions(system, t, q, u):
+    """``((W_N, W_F, W_g, W_gamma), velocities along them at u = 0)``; only the shape of ``u`` is used."""
     u = jnp.zeros_like(u)
-    W_N, W_F = system.W_N(t, q, u), system.W_F(t, q, u)
-    return Kinematics(
-        jnp.concatenate([W_F.reshape(u.shape[0], -1), W_N], axis=1),
-        contact.join(system.gap_velocity(t, q, u), system.tangential_velocity(t, q, u)),
-        jnp.concatenate([system.W_g(t, q, u), system.W_gamma(t, q, u)], axis=1),
-        jnp.concatenate([system.constraint_velocity(t, q, u), system.velocity_constraint(t, q, u)]),
-    )
+    W = tuple(of(t, q, u) for of in (system.W_N, system.W_F, system.W_g, system.W_gamma))
+    if system.scleronomic:
+        # Known to be zero, nothing is computed with them, nor with their derivatives.
+        return W, tuple(jnp.zeros(x.shape[1:], x.dtype) for x in W)
+    velocities = system.gap_velocity, system.tangential_velocity, system.constraint_velocity, system.velocity_constraint
+    return W, tuple(velocity(t, q, u) for velocity in velocities)
+
+
+def kinematics(system, t, q, u):
+    """`Kinematics` of all contacts and constraints; only the shape of ``u`` is used."""
+    (W_N, W_F, *W_b), (chi_N, chi_F, *chi_b) = directions(system, t, q, u)
+    W = jnp.concatenate([W_F.reshape(u.shape[0], -1), W_N], axis=1)
+    return Kinematics(W, contact.join(chi_N, chi_F), jnp.concatenate(W_b, axis=1), jnp.concatenate(chi_b))
 
 
 def impulse(kin, z, P_b):

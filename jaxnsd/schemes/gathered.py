@@ -14,6 +14,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .. import linalg
 from ..contact import Choice
+from .condensed import directions
 
 #: Up to so many rows a planar problem is solved whole: branches would cost more than they spare.
 PLANAR = 16
@@ -119,10 +120,9 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, system, t, q, u):
         """That of a system at (t, q); of ``u`` only the shape matters."""
-        seen, u = system.seen_at(t, q), jnp.zeros_like(u)
-        directions = (W(t, q, u) for W in (seen.W_N, seen.W_F, seen.W_g, seen.W_gamma))
-        velocities = seen.gap_velocity, seen.tangential_velocity, seen.constraint_velocity, seen.velocity_constraint
-        return cls(seen.M(t, q, u), seen.gap(t, q), *directions, *(velocity(t, q, u) for velocity in velocities))
+        seen = system.seen_at(t, q)
+        W, chi = directions(seen, t, q, u)
+        return cls(seen.M(t, q, jnp.zeros_like(u)), seen.gap(t, q), *W, *chi)
 
 
 class Placed(Evaluated):

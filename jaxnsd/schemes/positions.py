@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import linalg, thresholds
+from ..derivatives import pushed
 from ..newton import implicit, iterate
 
 #: Iterations after which the equation of the midpoint rule is solved by elimination.
@@ -67,6 +68,6 @@ class Response:
             return dt * (rate + 0.5 * along)
 
         system, t, dt, q, u = args
-        b = jax.jvp(change, (args,), (dargs,))[1]
+        b = pushed(change, (args,), (dargs,))[1]
         jacobian = jax.jacfwd(lambda q: system.q_dot(t + 0.5 * dt, q, u))(q)
         return linalg.lu(jnp.eye(q.shape[0], dtype=q.dtype) - 0.5 * dt * jacobian)(b)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import contact, laws, linalg, thresholds
+from ..derivatives import pushed
 from ..newton import implicit, iterate, storing_solutions
 from ..pytrees import pytree, static
 from . import gathered
@@ -391,7 +392,7 @@ class Response:
         # What differentiates all contacts anyway does so once, not in every branch.
         @storing_solutions
         def in_contact():
-            placed = jax.jvp(lambda step: step.placed(), (step,), (dstep,))
+            placed = pushed(lambda step: step.placed(), (step,), (dstep,), passed_on=True)
             return self.of_active(x, *placed, active, (*sizes[1:], n))
 
         def in_flight():
@@ -430,7 +431,7 @@ class Response:
             rows = linalg.matmul(kin.W_b.T, u) + kin.chi_b if P_b.shape[0] else kin.chi_b
             return balance, rows, xi, law.mu, law.least
 
-        (_, _, xi, mu, least), (d_balance, d_rows, d_xi, d_mu, d_least) = jax.jvp(equations, (of_all,), (d_of_all,))
+        (_, _, xi, mu, least), (d_balance, d_rows, d_xi, d_mu, d_least) = pushed(equations, (of_all,), (d_of_all,))
         _, condensed = step.condensed(u, step.kinematics())
         convert = condensed.convert
         free, dP = condensed.free(jnp.zeros_like(u), d_balance, d_rows)

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from ... import contact, linalg, thresholds
+from ...derivatives import pushed
 from ...newton import implicit, iterate, known, solution, storing_solutions
 from .. import base, gathered
 from ..base import Info
@@ -193,7 +194,7 @@ class StageResponse:
         stages = self.stages
         (n, d), m = stages.shape, stages.m
         both = lambda args: (stages.values(args, x), stages.positions(args, x)[1:])  # noqa: E731
-        (values, _), (changes, dQ_fixed) = jax.jvp(both, (args,), (dargs,))
+        (values, _), (changes, dQ_fixed) = pushed(both, (args,), (dargs,))
         linear = Linearized(stages, args, x)
 
         def whole():

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from ...derivatives import with_rule
+from ...derivatives import ZERO, pushed, with_rule
 from ..alpha import KrenkHogsberg
 from ..base import Scheme
 from ..theta import MoreauJean
@@ -134,13 +133,9 @@ class LocatedImpacts(Scheme):
         def rule(primals, tangents):
             # The step found is called again, so that second derivatives know what it depends on.
             found, info, records = located(*primals)
-            d_found = jax.jvp(lambda *args: replay.replay(segments, *args, records), primals, tangents)[1]
-            return (found, info, records), (d_found, *jax.tree.map(_no_tangent, (info, records)))
+            d_found = pushed(lambda *args: replay.replay(segments, *args, records), primals, tangents)[1]
+            return (found, info, records), (d_found, *jax.tree.map(lambda _: ZERO, (info, records)))
 
         located = with_rule(find, rule)
         (after, times), info, records = located(system, t, dt, state.inner)
         return LocatedState(after, times, replay.contacts(records)), info
-
-
-def _no_tangent(x):
-    return jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
