@@ -27,6 +27,7 @@ from .schemes import (
     VariationalMoreau,
 )
 from .simulate import SimulationError, Solution, check, simulate
+from .spread import spread
 from .system import Parameter, System, static, system
 from .tridiagonal import Tridiagonal
 
@@ -75,6 +76,7 @@ __all__ = [
     "sets",
     "simulate",
     "solve_contact_problem",
+    "spread",
     "static",
     "system",
     "xla_flags",

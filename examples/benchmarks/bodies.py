@@ -1,11 +1,12 @@
 """Bodies: speed, compilation and quality of jaxnsd on a cube, a hopper, a cheetah and a humanoid, with MuJoCo and MJX beside it.
 
-    python examples/benchmarks/bodies.py [NAME ...] [--repeat 5] [--batch 1024] [--gradient]
+    python examples/benchmarks/bodies.py [NAME ...] [--repeat 5] [--batch 1024] [--gradient] [--contacts world]
 
 Hopper, cheetah and humanoid are those of gymnasium where it is installed; without it a box and a leg, the scenes of jaxnsd, are measured.
 Every simulator has the same scene, start, step and number of steps, without control: what is dropped falls, slides and comes to rest. Steps
-per second alone are of CPU time of this process, the best of several runs after compilation, in a batch of wall time, float64; compilation
-is in CPU seconds: run it without a compilation cache. Beside the speed, from the states and computed alike for all:
+per second alone are of CPU time of this process, the best of several runs after compilation, in a batch of wall time, by `jax.vmap` and by
+`jaxnsd.spread`, on all cores, float64; compilation is in CPU seconds: run it without a compilation cache. Beside the speed, from the states
+and computed alike for all:
 
 penetration    the deepest of a contact between shapes, mm
 creep          the largest slip of a contact that is closed in the last fifth of the run, mm/s: hard friction holds what rests
@@ -96,7 +97,7 @@ def quality(system, q, u):
 
 def row(name, what, alone, batch, compilation, of):
     """A line of the table."""
-    numbers = "".join(f"{'' if x is None else f'{x:.3g}':>12}" for x in (alone, batch, compilation, *of))
+    numbers = "".join(f"{'' if x is None else f'{x:.3g}':>12}" for x in (alone, *batch, compilation, *of))
     print(f"{name:<12}{what:<16}{numbers}", flush=True)
 
 
@@ -110,9 +111,13 @@ def of_jaxnsd(name, system, args):
     sol = run(q0, u0)
     rng = np.random.default_rng(0)
     velocities = u0 + jnp.asarray(rng.normal(scale=0.2, size=(args.batch, u0.size)))
-    many = jax.jit(jax.vmap(lambda u0: jaxnsd.simulate(system, scheme, q0, u0, n_steps=STEPS, dt=DT, save_every=STEPS // 4).q[-1]))
-    _, in_batch = best(lambda: many(velocities), time.perf_counter, 1)
-    row(name, "jaxnsd", STEPS / least, args.batch * STEPS / in_batch, first - least, quality(system, sol.q, sol.u))
+
+    def member(u0):
+        return jaxnsd.simulate(system, scheme, q0, u0, n_steps=STEPS, dt=DT, save_every=STEPS // 4).q[-1]
+
+    batches = jax.jit(jax.vmap(member)), jaxnsd.spread(member)
+    speeds = [args.batch * STEPS / best(lambda many=many: many(velocities), time.perf_counter, 1)[1] for many in batches]
+    row(name, "jaxnsd", STEPS / least, speeds, first - least, quality(system, sol.q, sol.u))
     if not bool(sol.success):
         print(f"{'':<12}failed steps: {int(jnp.sum(sol.outcome > 0))} of {STEPS}")
     if args.gradient:
@@ -136,7 +141,7 @@ def of_mujoco(name, scene, system, args):
             mujoco.mj_step(model, data)
             q[k], u[k] = data.qpos, data.qvel
         least = min(least, time.process_time() - begin)
-    row(name, "MuJoCo (C)", STEPS / least, None, None, quality(system, q, u))
+    row(name, "MuJoCo (C)", STEPS / least, (None, None), None, quality(system, q, u))
 
 
 def of_mjx(name, scene, system, args):
@@ -160,7 +165,7 @@ def of_mjx(name, scene, system, args):
     velocities = u0 + jnp.zeros((args.batch, u0.size))
     many = jax.jit(jax.vmap(lambda u0: run(u0)[0][-1]))
     _, in_batch = best(lambda: many(velocities), time.perf_counter, 1)
-    row(name, "MJX", STEPS / least, args.batch * STEPS / in_batch, first - least, quality(system, *alone(u0)))
+    row(name, "MJX", STEPS / least, (args.batch * STEPS / in_batch, None), first - least, quality(system, *alone(u0)))
 
 
 def main():
@@ -170,6 +175,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(available)} (default: all)")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--contacts", choices=("all", "world"), default="all", help="those between bodies as well, or with the world alone")
     parser.add_argument("--gradient", action="store_true", help="compile and time a gradient as well")
     parser.add_argument("--no-mjx", action="store_true", help="leave out MJX, which compiles for minutes")
     args = parser.parse_args()
@@ -177,12 +183,12 @@ def main():
     if unknown:
         parser.error(f"there is no scene {unknown[0]!r}; there are {', '.join(available)}")
     jax.config.update("jax_enable_x64", True)
-    heads = ("alone 1/s", "batch 1/s", "compile s", "depth mm", "creep mm/s", "energy")
+    heads = ("alone 1/s", "vmap 1/s", "spread 1/s", "compile s", "depth mm", "creep mm/s", "energy")
     print(f"{'scene':<12}{'simulator':<16}" + "".join(f"{head:>12}" for head in heads))
     for name in args.names or available:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            system = bodies.from_mjcf(available[name])
+            system = bodies.from_mjcf(available[name], contacts=args.contacts)
         of_jaxnsd(name, system, args)
         of_mujoco(name, available[name], system, args)
         if importlib.util.find_spec("mujoco.mjx") and not args.no_mjx:

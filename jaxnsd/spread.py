@@ -1,0 +1,105 @@
+"""A batch on all cores of a CPU: blocks of its members, each a call of one compiled program, on threads.
+
+XLA runs the loops of one program one after the other, and so `jax.vmap` of a simulation uses one core (see `lanes`). Calls of a program
+from several threads run side by side.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import core, lax
+
+from .pytrees import chosen, replaced
+
+#: Blocks for each core: members take unequal time, and a core that is done goes on with another block.
+BLOCKS = 4
+
+
+def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
+    """``jax.jit(jax.vmap(function, in_axes))`` on all cores of a CPU.
+
+    Members are shared among the cores in blocks of one size, so that one program is compiled, for each shape of the arguments. What it
+    returns is what `jax.vmap` does. Any function that simulates will do, its gradient too: ``spread(jax.grad(loss))(starts)``. Within
+    `jit`, `grad` or `vmap`, and where JAX computes on something else than a CPU, it is `jax.vmap`.
+
+    Parameters
+    ----------
+    function:  of arguments of one member, pytrees of arrays
+    in_axes:   as of `jax.vmap`: the axis of the batch in each argument, or None where all members share it
+
+    The function raises ValueError where arguments have no axis of a batch, or axes of several lengths.
+    """
+    many = jax.jit(jax.vmap(function, in_axes))
+    programs = {}
+
+    @functools.wraps(function)
+    def of_all(*args):
+        leaves, tree = jax.tree.flatten(args)
+        traced = any(isinstance(x, core.Tracer) for x in leaves)
+        if traced or jax.default_backend() != "cpu" or jax.config.jax_disable_jit:
+            return many(*args)
+        leaves = [jnp.asarray(x) for x in leaves]
+        axes = _axes(in_axes, args)
+        n = _members(leaves, axes)
+        size = -(-n // min(n, BLOCKS * cores())) if n else 0
+        if size in (0, n):
+            return many(*args)
+        mapped = [axis is not None for axis in axes]
+        moving = list(zip(chosen(leaves, mapped), chosen(axes, mapped), strict=True))
+
+        def block(start):
+            rows = [lax.slice_in_dim(x, start, start + size, axis=axis) for x, axis in moving]
+            return tree.unflatten(replaced(leaves, mapped, rows))
+
+        # The last one has members of the one before as well, so that all are of one size.
+        starts = [min(start, n - size) for start in range(0, n, size)]
+        first = block(0)
+        kind = tree, *map(jax.typeof, jax.tree.leaves(first))
+        if kind not in programs:
+            # Compiled here: what is set for this thread alone, the precision say, another one does not know.
+            programs[kind] = many.lower(*first).compile()
+        blocks = _in_threads(lambda start: jax.block_until_ready(programs[kind](*block(start))), starts)
+        fresh = size * len(starts) - n
+        blocks[-1] = jax.tree.map(lambda x: x[fresh:], blocks[-1])
+        return jax.tree.map(lambda *x: jnp.concatenate(x), *blocks)
+
+    return of_all
+
+
+def cores():
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _axes(in_axes, args):
+    """Axis of the batch in each leaf of ``args``, or None."""
+    prefix = tuple(in_axes) if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args)
+    whole = jax.tree.map(lambda axis, part: [axis] * len(jax.tree.leaves(part)), prefix, args, is_leaf=lambda x: x is None)
+    return [axis for axes in jax.tree.leaves(whole, is_leaf=lambda x: isinstance(x, list)) for axis in axes]
+
+
+def _members(leaves, axes):
+    """Number of members."""
+    sizes = {x.shape[axis] if -x.ndim <= axis < x.ndim else None for x, axis in zip(leaves, axes, strict=True) if axis is not None}
+    if len(sizes) != 1 or None in sizes:
+        shapes = ", ".join(str(x.shape) for x, axis in zip(leaves, axes, strict=True) if axis is not None) or "none"
+        raise ValueError(
+            f"spread: the arguments that are mapped need an axis of the batch, of one length, and have the shapes {shapes}; "
+            "in_axes says which axis it is, None that all members share an argument"
+        )
+    return sizes.pop()
+
+
+def _in_threads(function, values):
+    """``[function(x) for x in values]``, on as many threads as there are cores."""
+    pool = ThreadPoolExecutor(cores(), "jaxnsd-spread")
+    try:
+        return list(pool.map(function, values))
+    finally:
+        # At Ctrl-C, or where one fails, what has not begun does not begin.
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,92 @@
+"""A batch on all cores is that of `jax.vmap`, to the bit of its members: any size, arguments of any kind, gradients too."""
+
+import dataclasses
+import importlib
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd.models import BouncingBall
+
+module = importlib.import_module("jaxnsd.spread")
+
+
+@pytest.fixture(autouse=True)
+def three_cores(monkeypatch):
+    monkeypatch.setattr(module, "cores", lambda: 3)
+
+
+def test_every_size_of_a_batch_is_complete_and_in_order():
+    """Up to 12 blocks for three cores, the last one shifted: every member once, and one trace for each size of the blocks."""
+    traces = []
+
+    def member(x, more, shared):
+        traces.append(x)
+        return {"x": x + shared["a"], "more": (more[0] * 2, jax.random.key_data(more[1]))}
+
+    of_all = jaxnsd.spread(member, (1, (0, -1), None))
+    # Members, and sizes of blocks by then.
+    for n, sizes in ((5, 1), (12, 1), (13, 2), (24, 2), (50, 3), (1, 3)):
+        x = jnp.arange(2.0 * n).reshape(2, n)
+        more, shared = (np.arange(n), jax.random.split(jax.random.key(0), n)), {"a": 0.5}
+        found = of_all(x, more, shared)
+        np.testing.assert_array_equal(found["x"], x.T + 0.5)
+        np.testing.assert_array_equal(found["more"][0], 2 * np.arange(n))
+        np.testing.assert_array_equal(found["more"][1], jax.random.key_data(more[1]))
+        assert len(traces) == sizes if n > 1 else sizes + 1
+
+
+def test_simulations_and_their_gradients():
+    """Bit for bit those of `jax.vmap`, and right: after one impact a ball has the energy e_N^2 m g h."""
+
+    def energy(e_N, h):
+        ball = BouncingBall(e_N=e_N)
+        sol = jaxnsd.simulate(ball, jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.6, 1e-4)
+        return ball.total_energy(sol.t[-1], sol.q[-1], sol.u[-1])
+
+    e_N, h = jnp.linspace(0.3, 0.9, 29), jnp.linspace(0.8, 1.1, 29)
+    axes = dataclasses.replace(jax.tree.map(lambda _: None, BouncingBall()), e_N=0)
+    rebound = jaxnsd.spread(lambda ball: ball.e_N * ball.gravity, (axes,))(BouncingBall(e_N=e_N))
+    np.testing.assert_array_equal(rebound, e_N * BouncingBall().gravity)
+    both = jax.value_and_grad(energy)
+    found, wanted = jaxnsd.spread(both)(e_N, h), jax.jit(jax.vmap(both))(e_N, h)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+    at_top = BouncingBall().total_energy(0.0, h[None], jnp.zeros(1))
+    np.testing.assert_allclose(found[0], e_N**2 * at_top, rtol=5e-3)
+    np.testing.assert_allclose(found[1], 2 * e_N * at_top, rtol=5e-3)
+
+
+def test_within_transformations_it_is_vmap():
+    square = jaxnsd.spread(lambda x: x * x)
+    x = jnp.arange(30.0)
+    np.testing.assert_array_equal(jax.jit(square)(x), x * x)
+    np.testing.assert_array_equal(jax.grad(lambda x: jnp.sum(square(x)))(x), 2 * x)
+    np.testing.assert_array_equal(jax.vmap(square)(x.reshape(3, 10)), (x * x).reshape(3, 10))
+    with jax.disable_jit():
+        np.testing.assert_array_equal(square(x), x * x)
+
+
+def test_what_makes_no_batch_is_refused():
+    add = jaxnsd.spread(lambda x, y: x + y)
+    for args in ((jnp.zeros(3), jnp.zeros(4)), (jnp.zeros(3), 1.0)):
+        with pytest.raises(ValueError, match="spread: the arguments that are mapped need an axis"):
+            add(*args)
+    with pytest.raises(ValueError, match="have the shapes none"):
+        jaxnsd.spread(lambda x: x, None)(1.0)
+
+
+def test_members_run_side_by_side():
+    """Three blocks meet at a barrier: none goes on before all are there. What one of them raises is raised."""
+    barrier = threading.Barrier(3)
+    assert module._in_threads(lambda x: (barrier.wait(60), x)[1], range(3)) == [0, 1, 2]
+
+    def fails(x):
+        raise ValueError(f"of block {x}")
+
+    with pytest.raises(ValueError, match="of block 0"):
+        module._in_threads(fails, range(9))
