@@ -188,9 +188,14 @@ def _shapes(*args, function, rule, shapes):
 
 def _jvp(primals, tangents, *, function, rule, shapes):
     del function, shapes
-    out, d_out = rule(primals, [ZERO if type(t) is ad.Zero else t for t in tangents])
-    still = [d is ZERO or jnp.result_type(d) == jax.dtypes.float0 for d in d_out]
+    out, d_out = rule(primals, [ZERO if type(t) is ad.Zero or _is_none(t) else t for t in tangents])
+    still = [d is ZERO or _is_none(d) for d in d_out]
     return list(out), [ad.Zero(jax.typeof(o).to_tangent_aval()) if s else d for o, d, s in zip(out, d_out, still, strict=True)]
+
+
+def _is_none(tangent):
+    """Whether it is the tangent of a whole number."""
+    return jnp.result_type(tangent) == jax.dtypes.float0
 
 
 def _batch(args, axes, *, function, rule, shapes):

@@ -64,8 +64,8 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
             # Compiled here: what is set for this thread alone, the precision say, another one does not know.
             programs[kind] = many.lower(*first).compile()
         blocks = _in_threads(lambda start: jax.block_until_ready(programs[kind](*block(start))), starts)
-        fresh = size * len(starts) - n
-        blocks[-1] = jax.tree.map(lambda x: x[fresh:], blocks[-1])
+        again = size * len(starts) - n
+        blocks[-1] = jax.tree.map(lambda x: x[again:], blocks[-1])
         return jax.tree.map(lambda *x: jnp.concatenate(x), *blocks)
 
     return of_all

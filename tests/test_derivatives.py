@@ -72,7 +72,7 @@ def test_a_rule_knows_what_does_not_move():
             _, d_out = pushed(lambda x, a, k: (x * a["a"], a["a"], k), primals, tangents, passed_on=True)
             told.append([d is ZERO for d in d_out])
             _, a, _ = instantiated(primals, tangents)
-            np.testing.assert_array_equal(jax.tree.structure(a), jax.tree.structure(primals[1]))
+            assert jax.tree.structure(a) == jax.tree.structure(primals[1])
             return scaled(*primals), d_out
 
         return with_rule(lambda x, a, k: (x * a["a"], a["a"], k), rule)(x, a, k)
@@ -82,8 +82,13 @@ def test_a_rule_knows_what_does_not_move():
         f = path(lambda x: jnp.sum(scaled(x, {"a": a}, k)[0] * scaled(x, {"a": a}, k)[1]))
         np.testing.assert_allclose(jax.grad(f)(jnp.array([0.5, 0.7])), a * a, rtol=1e-14)
         np.testing.assert_array_equal(jax.hessian(f)(jnp.array([0.5, 0.7])), np.zeros((2, 2)))
+    # Traced for each path, told the same each time.
     assert told[0] == (False, {"a": True}, True) and told[1] == [False, True, True]
     assert told[::2].count(told[0]) == len(told) // 2 == told[1::2].count(told[1])
+    # In a batch of both one may move alone.
+    b, of_both = jnp.array([[2.0, -1.0], [3.0, 4.0]]), jax.vmap(lambda x, a: jnp.sum(scaled(x, {"a": a}, k)[0] * a))
+    np.testing.assert_allclose(jax.grad(lambda x: jnp.sum(of_both(x, b)))(jnp.ones((2, 2))), b * b, rtol=1e-14)
+    np.testing.assert_allclose(jax.jvp(of_both, (b, b), (b, 0 * b))[1], jnp.sum(b**3, axis=1), rtol=1e-14)
     # Where all move, all are told of; where none does, no arrays are made.
     g = lambda x, b: jnp.sum(scaled(x, {"a": b}, k)[0])  # noqa: E731
     np.testing.assert_allclose(jax.grad(g, 1)(a, a), a, rtol=1e-14)
