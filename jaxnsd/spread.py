@@ -58,12 +58,12 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
 
         # The last one has members of the one before as well, so that all are of one size.
         starts = [min(start, n - size) for start in range(0, n, size)]
-        first = block(0)
-        kind = tree, *map(jax.typeof, jax.tree.leaves(first))
+        # Cut and compiled here: what is set for this thread alone, the precision say, another one does not know.
+        given = [block(start) for start in starts]
+        kind = tree, jnp.result_type(float), *map(jax.typeof, jax.tree.leaves(given[0]))
         if kind not in programs:
-            # Compiled here: what is set for this thread alone, the precision say, another one does not know.
-            programs[kind] = many.lower(*first).compile()
-        blocks = _in_threads(lambda start: jax.block_until_ready(programs[kind](*block(start))), starts)
+            programs[kind] = many.lower(*given[0]).compile()
+        blocks = _in_threads(lambda args: jax.block_until_ready(programs[kind](*args)), given)
         again = size * len(starts) - n
         blocks[-1] = jax.tree.map(lambda x: x[again:], blocks[-1])
         return jax.tree.map(lambda *x: jnp.concatenate(x), *blocks)

@@ -5,6 +5,7 @@ import importlib
 import threading
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -69,6 +70,22 @@ def test_within_transformations_it_is_vmap():
     np.testing.assert_array_equal(jax.vmap(square)(x.reshape(3, 10)), (x * x).reshape(3, 10))
     with jax.disable_jit():
         np.testing.assert_array_equal(square(x), x * x)
+
+
+def test_precision_of_the_calling_thread():
+    """Its threads have the default one."""
+    half = jaxnsd.spread(lambda x: x / 2)
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with (jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64)(True):
+            x = np.linspace(0, 1, 30)
+            found = half(x)
+            assert found.dtype == np.float64
+            np.testing.assert_array_equal(found, x / 2)
+        assert half(x).dtype == np.float32
+    finally:
+        jax.config.update("jax_enable_x64", before)
 
 
 def test_what_makes_no_batch_is_refused():
