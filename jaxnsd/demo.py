@@ -3,7 +3,6 @@
 Writes three pictures and ``demo.npz`` into a directory and a short report to the terminal.
 """
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +17,7 @@ from .models import RotatingBall, Woodpecker
 from .plotting import COLOURS
 from .schemes import Moreau
 from .simulate import simulate
+from .spread import cores
 
 #: Published period of the limit cycle, s.
 PERIOD = 0.146
@@ -129,7 +129,7 @@ def ensemble(quick=False):
     pieces = [work(0)]  # compiles
     compiled = time.perf_counter()
     # One chunk a core: a chunk is small enough for a core's cache, and XLA leaves the interpreter free while it computes.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         pieces += progress.bar(pool.map(work, starts[1:]), total=len(starts), initial=1, desc="woodpeckers", unit_scale=chunk, unit="")
     seconds = time.perf_counter() - compiled
     t, y, speed, knocks, success = (np.concatenate(x) for x in zip(*pieces, strict=True))

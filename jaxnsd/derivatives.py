@@ -58,14 +58,14 @@ def pushed(function, primals, tangents, *, passed_on=False):
         out, d_out = jax.jvp(of_moving, tuple(chosen(leaves, moves)), tuple(chosen(directions, moves)))
     else:
         out = of_moving()
-        d_out = jax.tree.map(no_tangent, out)
+        d_out = jax.tree.map(_no_tangent, out)
     if passed_on:
         d_leaves = [ZERO if same else d for same, d in zip(handed_on, jax.tree.leaves(d_out), strict=True)]
         d_out = jax.tree.unflatten(jax.tree.structure(out), d_leaves)
     return out, d_out
 
 
-def no_tangent(x):
+def _no_tangent(x):
     """The tangent of what does not move, as an array."""
     return jnp.zeros_like(x) if is_float(x) else np.zeros(jnp.shape(x), jax.dtypes.float0)
 
@@ -73,7 +73,7 @@ def no_tangent(x):
 def instantiated(primals, tangents):
     """``tangents`` with an array in place of each `ZERO`."""
     leaves, tree = jax.tree.flatten(primals)
-    return tree.unflatten([no_tangent(x) if t is ZERO else t for x, t in zip(leaves, _flat(tangents), strict=True)])
+    return tree.unflatten([_no_tangent(x) if t is ZERO else t for x, t in zip(leaves, _flat(tangents), strict=True)])
 
 
 def with_rule(function, rule):

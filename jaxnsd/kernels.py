@@ -24,6 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
 from . import later, native, pieces
+from .derivatives import ZERO, pushed
 from .pytrees import chosen, replaced
 
 #: Largest product of matrices, in multiplications, in a kernel.
@@ -389,21 +390,18 @@ def _jvp(primals, tangents, *, of):
     moves = [type(t) is not ad.Zero for t in tangents]
     n = len(primals)
 
-    def pushed(*args):
-        def function(*moving):
-            return list(of.function(*replaced(args[:n], moves, moving)))
-
-        return jax.jvp(function, tuple(chosen(args[:n], moves)), tuple(args[n:]))
+    def along(*args):
+        return pushed(lambda *args: list(of.function(*args)), args[:n], replaced([ZERO] * n, moves, args[n:]))
 
     if not any(moves):
         return _kernel.bind(*primals, of=of), [ad.Zero(x.to_tangent_aval()) for x in of.outs]
     args = *primals, *chosen(tangents, moves)
     if not of.at_once:
-        return pushed(*args)
+        return along(*args)
     floats = [jnp.issubdtype(x.dtype, jnp.floating) for x in of.outs]
 
     def both(*args):
-        out, d_out = pushed(*args)
+        out, d_out = along(*args)
         return [*out, *chosen(d_out, floats)]
 
     outs, parts = (*of.outs, *chosen(of.outs, floats)), (*of.parts, (n, len(of.outs)))

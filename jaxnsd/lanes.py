@@ -23,6 +23,7 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from . import kernels, later, native, ties
+from .derivatives import ZERO, pushed
 from .progress import shares
 from .pytrees import chosen, replaced
 
@@ -45,8 +46,7 @@ def run(function, args, *, lockstep=False, begin=None, ahead=None):
 
     What is differentiated returns arrays of floats. With ``lockstep`` a batch is one run with wider arrays. ``begin(members)``, or None,
     is called on the host when a run of so many members begins; the last of ``args`` is then 1, and tells each member of a batch for how
-    many it reports (`progress.shares`). ``ahead(jaxpr)`` makes of what is traced what derivatives in
-    forward mode are made of.
+    many it reports (`progress.shares`). ``ahead(jaxpr)`` makes of what is traced what derivatives in forward mode are made of.
     """
     leaves, tree = jax.tree.flatten(args)
     leaves = _alike([jnp.asarray(x) for x in leaves])
@@ -139,22 +139,18 @@ def _jvp(primals, tangents, *, run):
     moves = [type(t) is not ad.Zero for t in tangents[:n]]
     directions = chosen(tangents[:n], moves)
 
-    def pushed(function):
-        def push(*xs):
-            of = lambda *moving: function(*replaced(xs[:n], moves, moving))  # noqa: E731
-            return jax.jvp(of, tuple(chosen(xs[:n], moves)), tuple(xs[n:]))[1]
-
+    def along(function):
         # Jitted, so that the many transformations of it share what they trace.
-        return jax.jit(push)
+        return jax.jit(lambda *xs: pushed(function, xs[:n], replaced([ZERO] * n, moves, xs[n:]))[1])
 
     levels = tuple(Level(size, mapped + tuple(chosen(mapped, moves))) for size, mapped in run.levels)
     if not directions:
         out = _run.bind(*primals, run=run)
         return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
     linear = (False,) * n + (True,) * len(directions)
-    ahead = whole.ahead and pushed(whole.ahead)
+    ahead = whole.ahead and along(whole.ahead)
     settings = {"begin": run.begin, "share": run.share}
-    derivative = Run(pushed(whole.function), whole.outs, run.lockstep, linear, levels, ahead=ahead, **settings)
+    derivative = Run(along(whole.function), whole.outs, run.lockstep, linear, levels, ahead=ahead, **settings)
     if run.levels or any(run.linear) or run.stores:
         out = _run.bind(*primals, run=run)
         d_out = _run.bind(*args, *directions, run=derivative)

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import core, lax
+from jax.api_util import flatten_axes
 
 from .pytrees import chosen, replaced
 
@@ -44,7 +45,7 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
         if traced or jax.default_backend() != "cpu" or jax.config.jax_disable_jit:
             return many(*args)
         leaves = [jnp.asarray(x) for x in leaves]
-        axes = _axes(in_axes, args)
+        axes = flatten_axes("spread in_axes", tree, tuple(in_axes) if isinstance(in_axes, list) else in_axes)
         n = _members(leaves, axes)
         size = -(-n // min(n, BLOCKS * cores())) if n else 0
         if size in (0, n):
@@ -76,13 +77,6 @@ def cores():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _axes(in_axes, args):
-    """Axis of the batch in each leaf of ``args``, or None."""
-    prefix = tuple(in_axes) if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args)
-    whole = jax.tree.map(lambda axis, part: [axis] * len(jax.tree.leaves(part)), prefix, args, is_leaf=lambda x: x is None)
-    return [axis for axes in jax.tree.leaves(whole, is_leaf=lambda x: isinstance(x, list)) for axis in axes]
-
-
 def _members(leaves, axes):
     """Number of members."""
     sizes = {x.shape[axis] if -x.ndim <= axis < x.ndim else None for x, axis in zip(leaves, axes, strict=True) if axis is not None}
@@ -96,10 +90,6 @@ def _members(leaves, axes):
 
 
 def _in_threads(function, values):
-    """``[function(x) for x in values]``, on as many threads as there are cores."""
-    pool = ThreadPoolExecutor(cores(), "jaxnsd-spread")
-    try:
+    """``[function(x) for x in values]``, on as many threads as there are cores; where one fails, what has not begun does not begin."""
+    with ThreadPoolExecutor(cores(), "jaxnsd-spread") as pool:
         return list(pool.map(function, values))
-    finally:
-        # At Ctrl-C, or where one fails, what has not begun does not begin.
-        pool.shutdown(cancel_futures=True)

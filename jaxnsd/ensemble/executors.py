@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from .. import pytrees
+from ..spread import cores
 from ..system import System
 from .store import Store
 
@@ -179,7 +180,7 @@ class Engine:
             executor = in_process() if workers is None else self._pool()
         self.executor = executor
         #: Chunks that are with the workers at a time.
-        self.ahead = 2 * (self.workers or getattr(executor, "_max_workers", None) or _cores_of(executor) or os.cpu_count() or 1)
+        self.ahead = 2 * (self.workers or getattr(executor, "_max_workers", None) or _cores_of(executor) or cores())
 
     def _pool(self):
         cache = jax.config.jax_compilation_cache_dir

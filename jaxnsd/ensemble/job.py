@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import os
 import threading
 from typing import Any
 
@@ -25,6 +24,7 @@ from .. import lanes
 from ..keep import CALLBACK
 from ..results import Outcome
 from ..simulate import simulate
+from ..spread import cores
 from .reductions import leaf_name
 
 #: Steps of a block on a CPU, some ten milliseconds, and its largest size.
@@ -244,7 +244,7 @@ class Job:
 
     @functools.cached_property
     def _threads(self):
-        return concurrent.futures.ThreadPoolExecutor(max(os.cpu_count(), self.devices), "jaxnsd-block")
+        return concurrent.futures.ThreadPoolExecutor(max(cores(), self.devices), "jaxnsd-block")
 
     @functools.cached_property
     def _checked(self):

@@ -1,6 +1,5 @@
 """Costs and derivatives of all items at several points at once: in chunks of bounded memory, spread over the cores."""
 
-import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from ..spread import cores
 
 #: A chunk has about so many steps, so that it takes long against a call, and holds little in memory.
 STEPS = 4000
@@ -82,7 +83,7 @@ class Evaluator:
         items = np.arange(self.n) if items is None else np.asarray(items, int)
         pieces = [items[i : i + self.chunk] for i in range(0, len(items), self.chunk)]
         tasks = [(point, piece) for point in points for piece in pieces]
-        workers = 1 if self.lockstep else os.cpu_count() or 1
+        workers = 1 if self.lockstep else cores()
         out = [self._chunk(kind, *tasks[0], *limit)]  # compiles
         # Threads: XLA leaves the interpreter free while it computes.
         with ThreadPoolExecutor(workers) as pool:
