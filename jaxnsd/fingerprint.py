@@ -31,7 +31,7 @@ _SAYS_NOTHING |= {"__slotnames__", "__firstlineno__", "__static_attributes__", "
 #: Functions in C around one in Python, of which nothing but that can be read.
 _WRAPPERS = (type(jax.jit(len)), functools._lru_cache_wrapper)
 
-_PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType, types.NotImplementedType)
+PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType, types.NotImplementedType)
 
 
 def fingerprint(*objects):
@@ -61,7 +61,7 @@ class _Digest:
     def read(self, x):
         kind = type(x)
         self.say(kind.__qualname__)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             self.say(repr(x))
         elif kind in (list, tuple):
             self.say(len(x))
@@ -153,7 +153,7 @@ class _Digest:
     def module(self, module, names):
         """A module: of one that is not installed its source, and what it has of these names."""
         self.say(module.__name__)
-        if _is_installed(module):
+        if is_installed(module):
             self.say(_version(module.__name__))
             return
         if (module.__name__, names) in self.modules:
@@ -177,7 +177,7 @@ class _Digest:
     def function(self, f):
         self.code(f.__code__)
         self.add(f.__defaults__, f.__kwdefaults__)
-        attributes, globals_, imported = _names(f.__code__)
+        attributes, globals_, imported = names_in(f.__code__)
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
             self.say(name)
             try:
@@ -185,7 +185,7 @@ class _Digest:
             except ValueError:  # not filled yet
                 self.say("empty")
         # A library's function that wraps one of the user's: what it reads itself is in its version.
-        if _is_installed(sys.modules.get(f.__globals__.get("__name__"))):
+        if is_installed(sys.modules.get(f.__globals__.get("__name__"))):
             self.say(_version(f.__globals__["__name__"]))
             return
         for name in globals_:
@@ -217,7 +217,7 @@ def _is_slot(x):
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code):
+def names_in(code):
     """Names that code, with the functions in it, reads of objects, of globals, and imports: sorted tuples."""
     attributes, read, imported = set(), set(), set()
     for instruction in dis.get_instructions(code):
@@ -230,7 +230,7 @@ def _names(code):
             imported.add(name)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            for names, more in zip((attributes, read, imported), _names(constant), strict=True):
+            for names, more in zip((attributes, read, imported), names_in(constant), strict=True):
                 names.update(more)
         elif isinstance(constant, str):  # getattr(module, "name")
             attributes.add(constant)
@@ -247,7 +247,7 @@ def _imported(name, of):
         return importlib.import_module(f"{package}.{name}") if package else sys.modules["__main__"]
 
 
-def _is_installed(module):
+def is_installed(module):
     """Whether a module is one of Python, of an installed package, or of this one."""
     if module is None:
         return False
@@ -262,7 +262,7 @@ def _is_installed(module):
 def _is_named(x):
     """Whether a module that is installed has ``x`` under the name that it has itself."""
     module, name = getattr(x, "__module__", None), getattr(x, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or not _is_installed(sys.modules.get(module)):
+    if not isinstance(module, str) or not isinstance(name, str) or not is_installed(sys.modules.get(module)):
         return False
     found = sys.modules[module]
     for part in name.split("."):

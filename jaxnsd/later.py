@@ -6,6 +6,7 @@ to each step, of which thirty are parameters. XLA knows nothing of them there, a
 they are constants, or nothing.
 """
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -51,7 +52,8 @@ def inside(equation):
     """The jaxpr of a function that an equation calls, and its constants."""
     name, params = equation.primitive.name, equation.params
     if name == "jaxnsd_rule":
-        inner = jax.make_jaxpr(params["function"])(*(x.aval for x in equation.invars))
+        function = params["function"]
+        inner = getattr(function, "jaxpr", None) or jax.make_jaxpr(function)(*(x.aval for x in equation.invars))
     else:
         inner = params["call_jaxpr" if name in ("closed_call", "custom_jvp_call") else "jaxpr"]
     return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
@@ -70,26 +72,55 @@ def once(jaxpr):
     Derivatives of a step ask for the kinematics at one and the same place in ten functions. XLA finds what is computed twice, too, when it
     has read all of it.
     """
-    made = {}
+    # Written down from the equations there are: tracing them again took a third of the time of lowering.
+    constants, equations, made = {}, [], {}
 
-    def evaluate(jaxpr, consts, args):
-        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    def constant(variable, value):
+        of, _ = constants.setdefault(_identity(value), (_variable(variable.aval), value))
+        return of
+
+    def write(jaxpr, consts, operands):
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(constant, jaxpr.constvars, consts), *operands), strict=True))
         for equation in jaxpr.eqns:
-            name, values = equation.primitive.name, read(equation.invars, known)
-            if name == "stop_gradient":
-                out = values
-            elif name in _OPENED and not _is_done_again(equation):
-                out = evaluate(*inside(equation), values)
+            operands = _operands(equation.invars, known)
+            if _does_nothing(equation):
+                out = operands
+            elif equation.primitive.name in _OPENED and not _is_done_again(equation):
+                out = write(*inside(equation), operands)
             else:
-                key = key_of(equation, values)
+                key = key_of(equation, operands)
                 if equation.effects or key not in made:
-                    # What is known by its identity has to live on.
-                    made[key] = bound(_with_inner_parts(equation), values), values, equation
-                out = made[key][0]
+                    made[key] = [_variable(x.aval) for x in equation.outvars]
+                    equations.append(_with_inner_parts(equation).replace(invars=operands, outvars=made[key]))
+                out = made[key]
             known.update(zip(equation.outvars, out, strict=True))
-        return read(jaxpr.outvars, known)
+        return _operands(jaxpr.outvars, known)
 
-    return jax.make_jaxpr(lambda *args: evaluate(jaxpr.jaxpr, jaxpr.consts, args))(*jaxpr.in_avals)
+    out = write(jaxpr.jaxpr, jaxpr.consts, jaxpr.jaxpr.invars)
+    variables, values = zip(*constants.values(), strict=True) if constants else ((), ())
+    return ClosedJaxpr(jaxpr.jaxpr.replace(constvars=list(variables), eqns=equations, outvars=out), list(values))
+
+
+#: A variable of a jaxpr, of which others are made: its class takes other arguments in each version of JAX.
+_EXAMPLE = jax.make_jaxpr(lambda x: x)(0.0).jaxpr.invars[0]
+
+
+def _variable(aval):
+    """A new variable of a jaxpr."""
+    new = copy.copy(_EXAMPLE)
+    new.aval = aval
+    return new
+
+
+def _operands(operands, known):
+    """What is written for operands where a variable is ``known`` by another name."""
+    return [x if isinstance(x, Literal) else known[x] for x in operands]
+
+
+def _does_nothing(equation):
+    """Whether an equation hands on its operands, where nothing is differentiated any more."""
+    name = equation.primitive.name
+    return name == "stop_gradient" or (name == "convert_element_type" and equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype)
 
 
 def _is_done_again(equation):
@@ -174,6 +205,8 @@ def _identity(x):
     if isinstance(x, (np.ndarray, np.generic, jax.Array)) and not isinstance(x, core.Tracer):
         x = np.asarray(x)
         return x.dtype, x.shape, x.tobytes()
+    if isinstance(x, Literal):
+        return x.aval.dtype, _identity(x.val)
     return (np.dtype, x) if isinstance(x, np.dtype) else str((kind, x)) if kind is float else id(x)
 
 

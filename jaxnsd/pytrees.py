@@ -6,6 +6,8 @@ import weakref
 
 import jax
 
+from .surroundings import Watch
+
 #: Classes that JAX knows.
 _registered = weakref.WeakSet()
 
@@ -21,8 +23,10 @@ def register(cls):
     names = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))
 
+    read = Watch(cls)
+
     def flatten(instance):
-        return tuple(getattr(instance, name) for name in names), tuple(getattr(instance, name) for name in statics)
+        return tuple(getattr(instance, name) for name in names), (*(getattr(instance, name) for name in statics), read())
 
     def flatten_with_keys(instance):
         values, aux = flatten(instance)
@@ -30,7 +34,7 @@ def register(cls):
 
     def unflatten(aux, values):
         instance = object.__new__(cls)
-        for name, value in (*zip(names, values, strict=True), *zip(statics, aux, strict=True)):
+        for name, value in (*zip(names, values, strict=True), *zip(statics, aux[:-1], strict=True)):
             object.__setattr__(instance, name, value)
         return instance
 

@@ -9,6 +9,7 @@ equations of motion and of impact are
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import typing
 import warnings
@@ -112,6 +113,11 @@ def _warn_of_typos(cls, new):
             )
 
 
+#: Decorator of what is derived by autodiff. Traced once for arguments of one kind, it costs its operations afterwards, not the
+#: differentiation that led to them: a step asks for it at many places, and so does every derivative of one.
+derived = functools.partial(jax.jit, inline=True)
+
+
 class System:
     """A mechanical system. Subclass it, decorate the subclass with `jaxnsd.system`, write its mechanics as methods.
 
@@ -140,6 +146,9 @@ class System:
     ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("$x$ in m", "angle in rad")``; default None
     ``velocity_names``               tuple of n_u strings: ``("$v$ in m/s", ...)``; default None
     ===============================  ==========================================================================================
+
+    Methods are traced, and run again only where something else is given: arguments, fields, or globals, functions and attributes of the
+    class that they read. Of these what is assigned anew is seen, what is changed in place (an entry of a dictionary) is not.
 
     Derived by autodiff, each may be overridden by a closed form: `M`, `momentum`, `b`, `h`, `gap_velocity`, `W_N`, `W_F`,
     `constraint_velocity`, `W_g`, `W_gamma`, `total_energy`.
@@ -225,6 +234,7 @@ class System:
             raise TypeError(f"{type(self).__name__} defines q_dot, so the number of velocities cannot be seen from q: pass u as well")
         return jnp.zeros_like(q)
 
+    @derived
     def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Mass matrix (n_u, n_u), whichever of `mass_matrix` and `kinetic_energy` is written; C18 (19)."""
         if self.defines("mass_matrix"):
@@ -233,12 +243,14 @@ class System:
             raise TypeError(f"{type(self).__name__} has no inertia: write kinetic_energy(t, q, u) or mass_matrix(t, q)")
         return jax.hessian(self.kinetic_energy, argnums=2)(t, q, self._velocity(q, u))
 
+    @derived
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized momentum p = dT/du = M u + a of shape (n_u,), C18 (20)."""
         if self.defines("kinetic_energy"):
             return jax.grad(self.kinetic_energy, argnums=2)(t, q, u)
         return self.M(t, q, u) @ u
 
+    @derived
     def b(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized forces b = dL/dq + f of shape (n_u,), C18 (23); with quasi-velocities B^T dL/dq + f + (Hamel's terms).
 
@@ -263,6 +275,7 @@ class System:
         along_columns = jax.vjp(lambda q: self.q_dot(t, q, u), q)[1](weights)[0]
         return linalg.matmul(B.T, grad_q - along_columns) + force + along_motion
 
+    @derived
     def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """h = b - Mdot u - adot of shape (n_u,), C18 (22): the right-hand side of M du/dt = h + W lambda."""
         t = jnp.asarray(t, q.dtype)
@@ -275,26 +288,32 @@ class System:
         t = jnp.asarray(t, q.dtype)
         return jax.jvp(function, (t, q), (jnp.ones_like(t), self.q_dot(t, q, u)))[1]
 
+    @derived
     def gap_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Normal contact velocities dg_N/dt of shape (n_N,), including the partial derivative in t."""
         return self._rate(self.gap, t, q, u)
 
+    @derived
     def constraint_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Time derivative of the position-level constraints, (n_g,)."""
         return self._rate(self.constraint, t, q, u)
 
+    @derived
     def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Normal force directions (d gap_velocity / du)^T of shape (n_u, n_N), C18 (7)."""
         return jax.jacfwd(self.gap_velocity, argnums=2)(t, q, self._velocity(q, u)).T
 
+    @derived
     def W_F(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Tangential force directions (d gamma_F / du)^T of shape (n_u, n_N, d), C18 (7)."""
         return jnp.moveaxis(jax.jacfwd(self.tangential_velocity, argnums=2)(t, q, self._velocity(q, u)), -1, 0)
 
+    @derived
     def W_g(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Force directions of the position-level constraints, (n_u, n_g), C24 (13)."""
         return jax.jacfwd(self.constraint_velocity, argnums=2)(t, q, self._velocity(q, u)).T
 
+    @derived
     def W_gamma(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Force directions of the velocity-level constraints, (n_u, n_gamma), C24 (13)."""
         return jax.jacfwd(self.velocity_constraint, argnums=2)(t, q, self._velocity(q, u)).T

@@ -1,6 +1,7 @@
 """Derived quantities against closed forms, and the system as a pytree."""
 
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -353,6 +354,53 @@ def test_grad_and_vmap_over_systems():
     for k in range(3):
         one = run(Ball(float(balls.mass[k]), float(balls.e_N[k])))
         np.testing.assert_allclose(batch.q[k], one.q, atol=1e-14)
+
+
+#: What a system of a notebook reads: in a cell of its own, run again with another value.
+GRAVITY = 9.81
+
+
+def weight(mass):
+    return mass * GRAVITY
+
+
+def test_what_methods_read_is_read_again_once_it_is_another(monkeypatch):
+    """Free fall by h: -g h^2 / 2, whatever JAX has traced before, with a global, a function, an attribute and a closure that change."""
+    stiffness, traces = 0.0, 0
+
+    @jaxnsd.system
+    class Falling(Ball):
+        lift = 0.0
+
+        def potential_energy(self, t, q):
+            nonlocal traces
+            traces += 1
+            return (weight(self.mass) - self.lift) * q[0] + stiffness * q[0]
+
+    def acceleration():
+        ball, q, u = Falling(), jnp.full(1, 10.0), jnp.zeros(1)
+        sol = simulate(ball, Moreau(), q, u, n_steps=1, dt=0.5)
+        assert jax.jit(lambda: ball.h(0.0, q, u))() == ball.h(0.0, q, u) == sol.u[-1] / 0.5
+        return float(sol.u[-1, 0] / 0.5)
+
+    def traced():
+        before = traces
+        return acceleration(), traces > before
+
+    assert traced() == (-9.81, True)
+    assert traced() == (-9.81, False)
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "GRAVITY", 1.62)
+    assert traced() == (-1.62, True)
+    # The same number again is no change.
+    monkeypatch.setattr(module, "GRAVITY", float("1.62"))
+    assert traced() == (-1.62, False)
+    Falling.lift = 1.0
+    assert traced() == (pytest.approx(-0.62), True)
+    stiffness = 2.0
+    assert traced() == (pytest.approx(-2.62), True)
+    monkeypatch.setattr(module, "weight", lambda mass: 0.0)
+    assert traced() == (-1.0, True)
 
 
 def test_a_second_run_compiles_nothing():

@@ -1,0 +1,112 @@
+"""What the methods of a class read beside their arguments: globals, what they close over, and attributes of the class.
+
+JAX keeps what it has traced by the structure of the arguments. A notebook that says ``G = 1.62`` after ``G = 9.81`` would get the run with
+the old one again, so that these values are a part of the structure. What is assigned anew is seen, what is changed in place is not.
+"""
+
+import dis
+import functools
+import operator
+import sys
+import types
+
+import jax
+
+from .fingerprint import PLAIN, is_installed, names_in
+
+_MISSING = object()
+
+
+class Surroundings:
+    """Values that were found, equal to others where numbers and texts are equal, and everything else is the same object."""
+
+    def __init__(self, values):
+        self.values = values
+        self.key = tuple(map(_key, values))
+
+    def __eq__(self, other):
+        return isinstance(other, Surroundings) and self.key == other.key
+
+    def __hash__(self):
+        return hash(self.key)
+
+    def __reduce__(self):
+        # For a fingerprint: that of the class has all of it.
+        return type(self), ((),)
+
+    def __repr__(self):
+        return f"<{len(self.values)} values that its methods read>"
+
+
+def _key(x):
+    """A number or a text by what it is, with the sign of a zero; else by its identity: who has the key has the object, which lives on."""
+    if isinstance(x, tuple):
+        return tuple, *map(_key, x)
+    return (type(x), repr(x)) if type(x) in PLAIN else id(x)
+
+
+class Watch:
+    """The `Surroundings` of a class, each time it is called; None of a class of this package."""
+
+    def __init__(self, cls):
+        self.parts = [vars(part) for part in cls.__mro__ if not is_installed(sys.modules.get(part.__module__))]
+        self.found, self.size = None, None
+        self.places, self.cells = [], []
+
+    def __call__(self):
+        if not self.parts:
+            return None
+        # As it was, in nearly all cases: looked up, but not looked for.
+        size, values = sum(map(len, self.parts)), self.look()
+        if size != self.size or not all(map(operator.is_, values, self.found.values)):
+            self.search()
+            self.size, self.found = size, Surroundings(self.look())
+        return self.found
+
+    def look(self):
+        """The values that are read now."""
+        return [of.get(name, _MISSING) for of, name in self.places] + [_content(cell) for cell in self.cells]
+
+    def search(self):
+        """Find where the methods read, and the functions that they call, as far as these are the user's."""
+        self.places, self.cells = [], []
+        for part in self.parts:
+            attributes = [name for name in part if not name.startswith("__")]
+            self.places += [(part, name) for name in attributes]
+        waiting, seen = [part[name] for part, name in self.places], set()
+        while waiting:
+            x = _function(waiting.pop())
+            if x is None or id(x) in seen:
+                continue
+            seen.add(id(x))
+            written = _written(x.__code__)
+            closed_over = zip(x.__code__.co_freevars, x.__closure__ or (), strict=True)
+            cells = [cell for name, cell in closed_over if name not in written and not isinstance(_content(cell), jax.core.Tracer)]
+            read = [(x.__globals__, name) for name in names_in(x.__code__)[1] if name not in written]
+            waiting += [of.get(name) for of, name in read] + [_content(cell) for cell in cells]
+            self.places += read
+            self.cells += cells
+
+
+def _content(cell):
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return _MISSING
+
+
+def _function(x):
+    """The user's Python function in ``x``, or None."""
+    while not isinstance(x, types.FunctionType):
+        inner = getattr(x, "__wrapped__", None) or getattr(x, "__func__", None) or getattr(x, "fget", None) or getattr(x, "func", None)
+        if inner is None or inner is x:
+            return None
+        x = inner
+    return None if is_installed(sys.modules.get(x.__module__)) else x
+
+
+@functools.lru_cache(maxsize=4096)
+def _written(code):
+    """Names outside of it that code, with the functions in it, writes itself: a count of calls, say."""
+    found = {of.argval for of in dis.get_instructions(code) if of.opname in ("STORE_GLOBAL", "STORE_DEREF")}
+    return found.union(*(_written(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)))
