@@ -461,6 +461,8 @@ class _History:
 
         every = self.save_every
 
+        # Traced once, for a kernel and for the loop.
+        @functools.partial(jax.jit, inline=True)
         def step(carry, k):
             leaves, total = carry
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
