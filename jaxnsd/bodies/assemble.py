@@ -62,147 +62,59 @@ def assemble(
     Raises ValueError, TypeError or KeyError for parts that are no parts, names that are not there or twice, joints in a cycle, inertias of
     no body (not positive, or with a moment larger than the sum of the two others), NaN, pairs of kinds that have no gap function.
     """
-    bodies, world = several(bodies), several(world)
-    _are("bodies", bodies, Body)
-    _are("world", world, Shape)
+    bodies, world, closed, springs, motors = map(several, (bodies, world, loops, springs, motors))
+    for name, given, kinds in (
+        ("bodies", bodies, Body),
+        ("world", world, Shape),
+        ("loops", closed, (Connect, Weld, Couple)),
+        ("springs", springs, Spring),
+        ("motors", motors, Motor),
+    ):
+        _are(name, given, kinds)
     bodies = _sorted([_complete(body) for body in bodies])
     names = ("world", *(body.name for body in bodies))
-    number = {name: k for k, name in enumerate(names)}
-    plane = _plane(plane)
-
-    joints, joint_parts = [], []
-    for body in bodies:
-        own = several(body.joints)
-        for k, joint in enumerate(own):
-            name = joint.name or (body.name if len(own) == 1 else f"{body.name}_{k + 1}")
-            joints.append(JointOf(name, joint.kind, number[body.name], getattr(joint, "motion", None) is not None))
-            joint_parts.append(joint)
-    _unique("joint", [joint.name for joint in joints])
-
-    shapes, shape_parts = [], []
-    for name, own in (("world", world), *((body.name, several(body.shapes)) for body in bodies)):
-        for k, shape in enumerate(own):
-            text = shape.name or (f"{name}_{shape.kind}" + (f"_{k + 1}" if len(own) > 1 else ""))
-            points = len(shape.points) if isinstance(shape, parts.Points) else 0
-            if isinstance(shape, parts.Points) and not points:
-                raise ValueError(f"assemble: the shape {text!r} must have points, got none")
-            shapes.append(ShapeOf(text, shape.kind, number[name], points))
-            shape_parts.append(shape)
-    _unique("shape", [shape.name for shape in shapes])
-
-    closed = several(loops)
-    _are("loops", closed, (Connect, Weld, Couple))
+    joints, joint_parts = _joints(bodies)
+    shapes, shape_parts = _shapes(world, bodies)
     connects, welds, couples = ([x for x in closed if isinstance(x, kind)] for kind in (Connect, Weld, Couple))
-    springs, motors = several(springs), several(motors)
-    _are("springs", springs, Spring)
-    _are("motors", motors, Motor)
-    joint_names = [joint.name for joint in joints]
 
     def two(x):
         return find("body", x.first, names), find("body", x.second, names)
 
-    def axis(name, what):
-        j = find("joint", name, joint_names)
-        if joints[j].kind not in ("hinge", "slide") or joints[j].prescribed:
-            raise ValueError(f"assemble: {what} takes a revolute or prismatic joint whose motion is not prescribed, got {name!r}")
-        return j
-
-    def driven_by(motor):
-        if not isinstance(motor.joint, str) or np.ndim(motor.gear) == 0:
-            found = tuple(axis(name, "a motor") for name in _names_of(motor.joint))
-        else:
-            found = (find("joint", motor.joint, joint_names),)
-            if joints[found[0]].kind in ("ball", "free") and _there(motor.slope):
-                raise ValueError(f"assemble: a motor of a ball or free joint feeds back no coordinate, got a slope for {motor.joint!r}")
-        count = sum(SIZES[joints[j].kind][1] for j in found)
-        if np.size(motor.gear) != count:
-            raise ValueError(f"assemble: the motor {_name_of(motor)!r} must have {count} gears, one for each velocity, got {motor.gear!r}")
-        return found
-
-    limited = [j for j, joint in enumerate(joint_parts) if _limits(joint) is not None]
-    if driven := [joints[j].name for j in limited if joints[j].prescribed]:
-        raise ValueError(f"assemble: a joint whose motion is prescribed must have no limits, which nothing could hold, got {driven[0]!r}")
-    has = set()
-    if any(_there(joint.stiffness) for joint in joint_parts):
-        has.add("stiffness")
-    if medium is not None:
-        has.add("medium")
-    if any(_there(body.carried) for body in bodies):
-        has.add("carried")
-    if any(getattr(joint, "motor_limits", None) is not None for joint in joint_parts):
-        has.add("motor limits")
     structure = Structure(
         names[1:],
-        tuple(0 if body.parent is None else number[body.parent] for body in bodies),
-        tuple(joints),
-        tuple(shapes),
+        tuple(0 if body.parent is None else names.index(body.parent) for body in bodies),
+        joints,
+        shapes,
         (),
-        tuple(limited),
+        _limited(joints, joint_parts),
         tuple(map(two, connects)),
         tuple(map(two, welds)),
-        tuple(tuple(tuple(axis(name, "a coupling") for name in names) for names, _ in _sides(x)) for x in couples),
+        tuple(tuple(tuple(_axis(joints, name, "a coupling") for name in names) for names, _ in _sides(x)) for x in couples),
         tuple(map(two, springs)),
-        tuple((_name_of(motor), driven_by(motor)) for motor in motors),
-        plane,
-        frozenset(has),
+        tuple((_name_of(motor), _driven(joints, motor)) for motor in motors),
+        _plane(plane),
+        _has(bodies, joint_parts, medium),
     )
-    layout = structure.layout
-    if not layout.n_u:
+    if not structure.layout.n_u:
         raise ValueError("assemble: at least one body must have a joint that moves, got none; give one of them joints=bodies.Free()")
     chosen, materials = _pairs(structure, contacts, exclude, shape_parts, (mu, e_N, e_F))
-    # In a plane nothing turns about a normal.
-    turning = {name for k, name in ((3, "drilling"), (4, "rolling")) if any(_there(m[k]) for m in materials)}
-    has |= turning - ({"drilling"} if plane is not None else set())
-    if turning and getattr(law, "friction", None) is not None:
-        raise ValueError(f"assemble: a law that names a friction says it for all contacts, so that pairs must not, got {sorted(turning)}")
-    structure = dataclasses.replace(structure, pairs=tuple(chosen), has=frozenset(has))
-
-    axes = [getattr(joint, "axis", (1.0, 0.0, 0.0)) for joint in joint_parts]
-    n_m = len(motors)
+    turning = _turning(structure, materials, law)
+    structure = dataclasses.replace(structure, pairs=tuple(chosen), has=structure.has | turning)
     # What is known stays known under `jit`, too: planes of motion are found from it.
     with jax.ensure_compile_time_eval():
         made = Multibody(
             structure,
             gravity=jnp.asarray(_vector(gravity, 3)),
-            mass=_stack([body.mass for body in bodies]),
-            center=_stack([body.center for body in bodies], 3),
-            inertia=_together([_tensor(body.inertia) for body in bodies], (3, 3)),
-            carried=_stack([body.carried for body in bodies]),
-            position=_stack([body.position for body in bodies], 3),
-            orientation=_stack([body.orientation for body in bodies], 4),
-            joint_position=_stack([getattr(joint, "position", parts.ZERO) for joint in joint_parts], 3),
-            joint_axis=_stack(axes, 3),
-            reference=_stack([getattr(joint, "reference", 0.0) for joint in joint_parts]),
-            stiffness=_stack([joint.stiffness for joint in joint_parts]),
-            rest=_joined([_rest(joint, bodies[of.body - 1]) for joint, of in zip(joint_parts, joints, strict=True) if not of.prescribed]),
-            damping=_per_velocity(joint_parts, joints, "damping"),
-            armature=_per_velocity(joint_parts, joints, "armature"),
-            limits=_stack([_limits(joint_parts[j]) for j in limited], 2),
-            limit_restitution=jnp.broadcast_to(jnp.asarray(_number(limit_restitution)), (len(limited),)),
-            shape_position=_stack([shape.position for shape in shape_parts], 3),
-            shape_orientation=_stack([shape.orientation for shape in shape_parts], 4),
-            shape_size=_stack([shape.size() for shape in shape_parts], 3),
-            points=tuple(jnp.asarray(_number(shape.points)) for shape in shape_parts if isinstance(shape, parts.Points)),
-            friction=_stack([m[0] for m in materials]),
-            restitution=_stack([m[1] for m in materials]),
-            tangential_restitution=_stack([m[2] for m in materials]),
-            drilling=_stack([m[3] for m in materials]),
-            rolling=_stack([m[4] for m in materials]),
+            **_numbers_of_bodies(bodies),
+            **_numbers_of_joints(structure, bodies, joint_parts, limit_restitution),
+            **_numbers_of_shapes(shape_parts),
+            **_numbers_of_pairs(materials),
             loops=_loops(connects, welds, couples),
-            springs=forces.Springs(
-                _stack([x.position for x in springs], 3),
-                _stack([x.second_position for x in springs], 3),
-                *(_stack([getattr(x, name) for x in springs]) for name in ("stiffness", "length", "damping")),
-            ),
-            motors=forces.Motors(
-                _joined([x.gear for x in motors]),
-                *(_stack([getattr(x, name) for x in motors]) for name in ("gain", "offset", "slope", "rate")),
-                *(_stack([_range(getattr(x, name)) for x in motors], 2) for name in ("control_limits", "force_limits")),
-                _motor_limits(joint_parts, joints),
-            ),
+            springs=_springs(springs),
+            motors=_motors(motors, joint_parts, joints),
             medium=medium,
             motions=tuple(_function(joint.motion) for joint in joint_parts if getattr(joint, "motion", None) is not None),
-            control=_control(control, n_m, motors),
+            control=_control(control, len(motors), motors),
             law=law,
         )
     _check(made)
@@ -210,7 +122,142 @@ def assemble(
     return planes.in_planes(_closed(planes.flattened(made), connects, welds))
 
 
+# ------------------------------------------------------------------------------------------------------------- structure
+def _joints(bodies):
+    """``(JointOf, ...)`` of all joints, and the parts they are made of."""
+    joints, joint_parts = [], []
+    for number, body in enumerate(bodies, 1):
+        own = several(body.joints)
+        for k, joint in enumerate(own):
+            name = joint.name or (body.name if len(own) == 1 else f"{body.name}_{k + 1}")
+            joints.append(JointOf(name, joint.kind, number, getattr(joint, "motion", None) is not None))
+            joint_parts.append(joint)
+    _unique("joint", [joint.name for joint in joints])
+    return tuple(joints), joint_parts
+
+
+def _shapes(world, bodies):
+    """``(ShapeOf, ...)`` of all shapes, those of the world first, and the parts they are made of."""
+    shapes, shape_parts = [], []
+    for number, (name, own) in enumerate((("world", world), *((body.name, several(body.shapes)) for body in bodies))):
+        for k, shape in enumerate(own):
+            text = shape.name or (f"{name}_{shape.kind}" + (f"_{k + 1}" if len(own) > 1 else ""))
+            points = len(shape.points) if isinstance(shape, parts.Points) else 0
+            if isinstance(shape, parts.Points) and not points:
+                raise ValueError(f"assemble: the shape {text!r} must have points, got none")
+            shapes.append(ShapeOf(text, shape.kind, number, points))
+            shape_parts.append(shape)
+    _unique("shape", [shape.name for shape in shapes])
+    return tuple(shapes), shape_parts
+
+
+def _limited(joints, joint_parts):
+    """Numbers of the joints with limits."""
+    limited = tuple(j for j, joint in enumerate(joint_parts) if _limits(joint) is not None)
+    if driven := [joints[j].name for j in limited if joints[j].prescribed]:
+        raise ValueError(f"assemble: a joint whose motion is prescribed must have no limits, which nothing could hold, got {driven[0]!r}")
+    return limited
+
+
+def _axis(joints, name, what):
+    """Number of the joint of this name, whose one coordinate a coupling or a motor takes."""
+    j = find("joint", name, [joint.name for joint in joints])
+    if joints[j].kind not in ("hinge", "slide") or joints[j].prescribed:
+        raise ValueError(f"assemble: {what} takes a revolute or prismatic joint whose motion is not prescribed, got {name!r}")
+    return j
+
+
+def _driven(joints, motor):
+    """Numbers of the joints that a motor drives."""
+    if not isinstance(motor.joint, str) or np.ndim(motor.gear) == 0:
+        found = tuple(_axis(joints, name, "a motor") for name in _names_of(motor.joint))
+    else:
+        found = (find("joint", motor.joint, [joint.name for joint in joints]),)
+        if joints[found[0]].kind in ("ball", "free") and _there(motor.slope):
+            raise ValueError(f"assemble: a motor of a ball or free joint feeds back no coordinate, got a slope for {motor.joint!r}")
+    count = sum(SIZES[joints[j].kind][1] for j in found)
+    if np.size(motor.gear) != count:
+        raise ValueError(f"assemble: the motor {_name_of(motor)!r} must have {count} gears, one for each velocity, got {motor.gear!r}")
+    return found
+
+
+def _has(bodies, joint_parts, medium):
+    """What of a model that few have is there, see `Structure`."""
+    there = {
+        "stiffness": any(_there(joint.stiffness) for joint in joint_parts),
+        "medium": medium is not None,
+        "carried": any(_there(body.carried) for body in bodies),
+        "motor limits": any(getattr(joint, "motor_limits", None) is not None for joint in joint_parts),
+    }
+    return frozenset(name for name, is_there in there.items() if is_there)
+
+
+def _turning(structure, materials, law):
+    """Kinds of friction of pairs that hold turning; in a plane nothing turns about a normal."""
+    found = {name for k, name in ((3, "drilling"), (4, "rolling")) if any(_there(m[k]) for m in materials)}
+    if found and getattr(law, "friction", None) is not None:
+        raise ValueError(f"assemble: a law that names a friction says it for all contacts, so that pairs must not, got {sorted(found)}")
+    return found - ({"drilling"} if structure.plane is not None else set())
+
+
 # --------------------------------------------------------------------------------------------------------------- numbers
+def _numbers_of_bodies(bodies):
+    return {
+        "mass": _stack([body.mass for body in bodies]),
+        "center": _stack([body.center for body in bodies], 3),
+        "inertia": _together([_tensor(body.inertia) for body in bodies], (3, 3)),
+        "carried": _stack([body.carried for body in bodies]),
+        "position": _stack([body.position for body in bodies], 3),
+        "orientation": _stack([body.orientation for body in bodies], 4),
+    }
+
+
+def _numbers_of_joints(structure, bodies, joint_parts, limit_restitution):
+    joints, limited = structure.joints, structure.limits
+    return {
+        "joint_position": _stack([getattr(joint, "position", parts.ZERO) for joint in joint_parts], 3),
+        "joint_axis": _stack([getattr(joint, "axis", (1.0, 0.0, 0.0)) for joint in joint_parts], 3),
+        "reference": _stack([getattr(joint, "reference", 0.0) for joint in joint_parts]),
+        "stiffness": _stack([joint.stiffness for joint in joint_parts]),
+        "rest": _joined([_rest(joint, bodies[of.body - 1]) for joint, of in zip(joint_parts, joints, strict=True) if not of.prescribed]),
+        "damping": _per_velocity(joint_parts, joints, "damping"),
+        "armature": _per_velocity(joint_parts, joints, "armature"),
+        "limits": _stack([_limits(joint_parts[j]) for j in limited], 2),
+        "limit_restitution": jnp.broadcast_to(jnp.asarray(_number(limit_restitution)), (len(limited),)),
+    }
+
+
+def _numbers_of_shapes(shape_parts):
+    return {
+        "shape_position": _stack([shape.position for shape in shape_parts], 3),
+        "shape_orientation": _stack([shape.orientation for shape in shape_parts], 4),
+        "shape_size": _stack([shape.size() for shape in shape_parts], 3),
+        "points": tuple(jnp.asarray(_number(shape.points)) for shape in shape_parts if isinstance(shape, parts.Points)),
+    }
+
+
+def _numbers_of_pairs(materials):
+    names = ("friction", "restitution", "tangential_restitution", "drilling", "rolling")
+    return {name: _stack([m[k] for m in materials]) for k, name in enumerate(names)}
+
+
+def _springs(springs):
+    return forces.Springs(
+        _stack([x.position for x in springs], 3),
+        _stack([x.second_position for x in springs], 3),
+        *(_stack([getattr(x, name) for x in springs]) for name in ("stiffness", "length", "damping")),
+    )
+
+
+def _motors(motors, joint_parts, joints):
+    return forces.Motors(
+        _joined([x.gear for x in motors]),
+        *(_stack([getattr(x, name) for x in motors]) for name in ("gain", "offset", "slope", "rate")),
+        *(_stack([_range(getattr(x, name)) for x in motors], 2) for name in ("control_limits", "force_limits")),
+        _motor_limits(joint_parts, joints),
+    )
+
+
 def _number(x):
     """A floating number or array: of NumPy as long as nothing is an array of JAX, so that a model of many parts is put together at once."""
     if isinstance(x, jax.Array):
