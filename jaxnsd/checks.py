@@ -5,18 +5,15 @@ Values are checked where they are known; under `jit`, `vmap` and `grad` only sha
 
 import collections.abc
 import dataclasses
-import functools
 import inspect
 import os
-import traceback
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import anisotropy, indices, laws
+from . import anisotropy, laws, signatures
 from .contact import AbstractContactSolver
 from .linear_system import LinearSystem, diagonal
 from .schemes.base import Scheme
@@ -33,8 +30,6 @@ POSITION_LEVEL_GAP, POSITION_LEVEL_CONSTRAINT = 0.1, 1e-3
 
 #: A function counts as affine if its second difference is below this multiple of the machine precision, relative to its values.
 AFFINE = 1e4
-
-HERE = Path(__file__).parent
 
 _warned_float32 = False
 
@@ -266,7 +261,7 @@ def system(system, scheme, t0, t1, dt, q0, u0, own=False):
     _law(system, name)
     shapes, q, u = jax.eval_shape(lambda *args: args, system, q0, u0)
     leaves, structure = jax.tree.flatten(shapes)
-    _signatures(structure, tuple(leaves), q, u)
+    signatures.check(structure, tuple(leaves), q, u)
     reason = scheme.refuse(anisotropy.isotropic(system), t0, q0, u0)
     if reason:
         raise ValueError(f"simulate: {scheme.name}() does not take {name}: {reason}")
@@ -302,139 +297,6 @@ def _leaves(system, name, dtype):
             raise TypeError(f"{field} must have the dtype of the state, {dtype}, got {kind}; convert one of them")
         if known(leaf) and np.any(np.isnan(leaf)):
             raise ValueError(f"{field} must be a number, got {leaf!r}")
-
-
-@functools.lru_cache(maxsize=256)
-def _signatures(structure, leaves, q, u):
-    """Check what the methods return; once for all systems of one class, as `jit` compiles once for them."""
-    system = jax.tree.unflatten(structure, leaves)
-    kind, name = type(system), type(system).__name__
-    t = jax.ShapeDtypeStruct((), q.dtype)
-    (n_q,), (n_u,) = q.shape, u.shape
-    if n_q == 0 or n_u == 0:
-        raise ValueError(f"simulate: {name} needs at least one coordinate and one velocity, got q0 {q.shape} and u0 {u.shape}")
-    if not system.defines("q_dot") and n_q != n_u:
-        raise ValueError(f"simulate: q0 and u0 must have one shape, got {q.shape} and {u.shape}, unless {name} defines q_dot(t, q, u)")
-    if not any(map(system.defines, ("kinetic_energy", "mass_matrix", "M"))):
-        raise TypeError(f"{name} must have an inertia, got neither; write kinetic_energy(t, q, u) or mass_matrix(t, q)")
-
-    for field, n, letter in (("coordinate_names", n_q, "q"), ("velocity_names", n_u, "u")):
-        names = getattr(system, field)
-        if names is None:
-            continue
-        if not isinstance(names, (tuple, list)) or len(names) != n or not all(isinstance(text, str) for text in names):
-            raise ValueError(f"{name}.{field} must be a tuple of {n} strings, one for each entry of {letter}, got {names!r}")
-
-    def shape(method, *args, wanted=None, meaning="", function=None):
-        call, outside = f"{name}.{method}", None
-        written = getattr(kind, method, None)
-        function = function or written
-        try:
-            if function is not written or system.defines(method):
-                out, outside = indices.out_of_bounds(function, system, *args)
-            else:
-                out = jax.eval_shape(function, system, *args)
-        except jax.errors.ConcretizationTypeError as error:
-            raise TypeError(
-                f"{call} must not ask for the value of an array, which it has not yet while it is traced{_line(error)}; write "
-                "jnp.where(condition, a, b) for if, jnp.sin for np.sin or math.sin, and leave float() out"
-            ) from error
-        except Exception as error:
-            error_type = TypeError if isinstance(error, TypeError) else ValueError
-            raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}{_line(error)}: {error}") from error
-        if outside:
-            raise ValueError(
-                f"{call} must stay inside of its arrays, got {outside}, for q of shape {q.shape} and u of shape {u.shape}; entries are "
-                "counted from 0, and JAX would take the nearest one in silence"
-            )
-        if not hasattr(out, "shape"):
-            raise TypeError(f"{call} must return an array, got {out!r}; jnp.stack([...]) makes one of scalars")
-        if out.dtype != q.dtype and not (out.weak_type and out.ndim == 0):
-            raise TypeError(f"{call} must return the dtype of the state, {q.dtype}, got {out.dtype}; make its arrays with that dtype")
-        if wanted is not None and out.shape != wanted:
-            raise ValueError(f"{call} must return shape {wanted}{meaning and f' {meaning}'}, got {out.shape}")
-        return out.shape
-
-    shape("potential_energy", t, q, wanted=(), meaning="(a scalar)")
-    if system.defines("kinetic_energy"):
-        shape("kinetic_energy", t, q, u, wanted=(), meaning="(a scalar)")
-    if system.defines("mass_matrix"):
-        shape("mass_matrix", t, q, wanted=(n_u, n_u), meaning="(n_u, n_u)")
-    shape("q_dot", t, q, u, wanted=(n_q,), meaning="(n_q,)")
-    gap = shape("gap", t, q)
-    if len(gap) != 1:
-        raise ValueError(f"{name}.gap must return shape (n_N,), one gap per contact, got {gap}; jnp.stack([...]) makes an array of scalars")
-    parts = _names(lambda system: [(type(part).__name__, part.d) for part in laws.of(system).sets], system)
-    tangential = shape("tangential_velocity", t, q, u)
-    if len(tangential) != 2 or tangential[0] != gap[0] or (tangential[1] > 2 and not parts):
-        raise ValueError(
-            f"{name}.tangential_velocity must return shape ({gap[0]}, d), with d = 1 (planar) or 2 (spatial), got {tangential}; more "
-            "columns are those of rolling and drilling friction, which the friction of a law says"
-        )
-
-    def contact_data(field, value):
-        got = shape(field, function=value)
-        if got not in ((), gap):
-            raise ValueError(f"{name}.{field} must be a scalar or of shape {gap}, one entry per contact, got shape {got}")
-
-    for method, args in (("constraint", (t, q)), ("velocity_constraint", (t, q, u))):
-        got = shape(method, *args)
-        if len(got) != 1:
-            raise ValueError(f"{name}.{method} must return shape (n,), one entry per constraint, got {got}; jnp.stack([...]) makes one")
-    (n_N,), (_, d), (n_g,) = gap, tangential, shape("constraint", t, q)
-    (n_gamma,) = shape("velocity_constraint", t, q, u)
-    for method, wanted in (
-        ("force", (n_u,)),
-        ("M", (n_u, n_u)),
-        ("momentum", (n_u,)),
-        ("b", (n_u,)),
-        ("h", (n_u,)),
-        ("gap_velocity", (n_N,)),
-        ("constraint_velocity", (n_g,)),
-        ("W_N", (n_u, n_N)),
-        ("W_F", (n_u, n_N, d)),
-        ("W_g", (n_u, n_g)),
-        ("W_gamma", (n_u, n_gamma)),
-    ):
-        shape(method, t, q, u, wanted=wanted)
-    columns = sum(size for _, size in parts)
-    if parts and d != columns:
-        shapes = " and ".join(f"{kind} ({size})" for kind, size in parts)
-        raise ValueError(
-            f"{name}.tangential_velocity must return shape ({gap[0]}, {columns}), the columns of the friction of {name}.law, {shapes}, "
-            f"got {tangential}"
-        )
-    for field in _names(laws.restitutions, system):
-
-        def value(system, field=field):
-            given = laws.restitutions(system)[field]
-            return jnp.asarray(given(jnp.ones(gap, q.dtype)) if callable(given) else given, q.dtype)
-
-        contact_data(field, value)
-    for field in _names(laws.coefficients, system):
-        contact_data(field, lambda system, field=field: jnp.asarray(laws.coefficients(system)[field], q.dtype))
-    for k, (kind, size) in enumerate(parts):
-        for method, wanted in (("size", gap), ("axes", (*gap, size, size))):
-            try:
-                got = jax.eval_shape(lambda system, k=k, method=method: getattr(laws.of(system).sets[k], method)(*gap, q.dtype), system)
-            except Exception as error:
-                raise ValueError(f"{kind}.{method} failed for n = {gap[0]} contacts{_line(error)}: {error}") from error
-            if got is not None and got.shape != wanted:
-                raise ValueError(f"{kind}.{method} must return shape {wanted} for n = {gap[0]} contacts, got {got.shape}")
-
-
-def _names(function, system):
-    """What a function of a system lists, of which only the shapes are known: a user's method may compute with its fields."""
-    names = []
-    jax.eval_shape(lambda system: names.extend(function(system)), system)
-    return names
-
-
-def _line(error):
-    """Where in the user's code an error arose, in words."""
-    libraries = tuple(str(Path(module.__file__).parent) for module in (jax, np))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*libraries, str(HERE)))]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line})" if frames and frames[-1].line else ""
 
 
 def _law(system, name):

@@ -1,0 +1,188 @@
+"""Checks of what the methods of a system return, and of whether they can be traced, from shapes and dtypes alone."""
+
+import functools
+import traceback
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import indices, laws
+
+HERE = Path(__file__).parent
+
+
+@functools.lru_cache(maxsize=256)
+def check(structure, leaves, q, u):
+    """Check the methods of the system of this structure; once for all systems of one class, as `jit` compiles once for them.
+
+    leaves, q, u: shapes and dtypes
+    """
+    system = jax.tree.unflatten(structure, leaves)
+    name, (n_q,), (n_u,) = type(system).__name__, q.shape, u.shape
+    if n_q == 0 or n_u == 0:
+        raise ValueError(f"simulate: {name} needs at least one coordinate and one velocity, got q0 {q.shape} and u0 {u.shape}")
+    if not system.defines("q_dot") and n_q != n_u:
+        raise ValueError(f"simulate: q0 and u0 must have one shape, got {q.shape} and {u.shape}, unless {name} defines q_dot(t, q, u)")
+    if not any(map(system.defines, ("kinetic_energy", "mass_matrix", "M"))):
+        raise TypeError(f"{name} must have an inertia, got neither; write kinetic_energy(t, q, u) or mass_matrix(t, q)")
+    for field, n, letter in (("coordinate_names", n_q, "q"), ("velocity_names", n_u, "u")):
+        names = getattr(system, field)
+        if names is None:
+            continue
+        if not isinstance(names, (tuple, list)) or len(names) != n or not all(isinstance(text, str) for text in names):
+            raise ValueError(f"{name}.{field} must be a tuple of {n} strings, one for each entry of {letter}, got {names!r}")
+    _Signatures(system, q, u).check()
+
+
+class _Signatures:
+    """The methods of one system, of which only shapes and dtypes are known."""
+
+    def __init__(self, system, q, u):
+        self.system, self.q, self.u = system, q, u
+        self.t = jax.ShapeDtypeStruct((), q.dtype)
+        self.name = type(system).__name__
+        #: Sets of friction of the law: (their kind, their number of directions).
+        self.parts = _names(lambda system: [(type(part).__name__, part.d) for part in laws.of(system).sets], system)
+
+    def check(self):
+        """Check all of them, in an order in which what others are made of comes first."""
+        t, q, u = self.t, self.q, self.u
+        (n_q,), (n_u,) = q.shape, u.shape
+        self.shape("potential_energy", t, q, wanted=(), meaning="(a scalar)")
+        if self.system.defines("kinetic_energy"):
+            self.shape("kinetic_energy", t, q, u, wanted=(), meaning="(a scalar)")
+        if self.system.defines("mass_matrix"):
+            self.shape("mass_matrix", t, q, wanted=(n_u, n_u), meaning="(n_u, n_u)")
+        self.shape("q_dot", t, q, u, wanted=(n_q,), meaning="(n_q,)")
+        n_N, d = self.contacts()
+        n_g, n_gamma = self.constraints("constraint", t, q), self.constraints("velocity_constraint", t, q, u)
+        for method, wanted in (
+            ("force", (n_u,)),
+            ("M", (n_u, n_u)),
+            ("momentum", (n_u,)),
+            ("b", (n_u,)),
+            ("h", (n_u,)),
+            ("gap_velocity", (n_N,)),
+            ("constraint_velocity", (n_g,)),
+            ("W_N", (n_u, n_N)),
+            ("W_F", (n_u, n_N, d)),
+            ("W_g", (n_u, n_g)),
+            ("W_gamma", (n_u, n_gamma)),
+        ):
+            self.shape(method, t, q, u, wanted=wanted)
+        self.columns(n_N, d)
+        self.contact_data(n_N)
+        self.sets(n_N)
+
+    def shape(self, method, *args, wanted=None, meaning="", function=None):
+        """Shape of what a method returns, or of what a ``function`` returns that stands for a field; ``wanted`` if that is given."""
+        call, outside = f"{self.name}.{method}", None
+        q, u, written = self.q, self.u, getattr(type(self.system), method, None)
+        function = function or written
+        try:
+            if function is not written or self.system.defines(method):
+                out, outside = indices.out_of_bounds(function, self.system, *args)
+            else:
+                out = jax.eval_shape(function, self.system, *args)
+        except jax.errors.ConcretizationTypeError as error:
+            raise TypeError(
+                f"{call} must not ask for the value of an array, which it has not yet while it is traced{_line(error)}; write "
+                "jnp.where(condition, a, b) for if, jnp.sin for np.sin or math.sin, and leave float() out"
+            ) from error
+        except Exception as error:
+            error_type = TypeError if isinstance(error, TypeError) else ValueError
+            raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}{_line(error)}: {error}") from error
+        if outside:
+            raise ValueError(
+                f"{call} must stay inside of its arrays, got {outside}, for q of shape {q.shape} and u of shape {u.shape}; entries are "
+                "counted from 0, and JAX would take the nearest one in silence"
+            )
+        if not hasattr(out, "shape"):
+            raise TypeError(f"{call} must return an array, got {out!r}; jnp.stack([...]) makes one of scalars")
+        if out.dtype != q.dtype and not (out.weak_type and out.ndim == 0):
+            raise TypeError(f"{call} must return the dtype of the state, {q.dtype}, got {out.dtype}; make its arrays with that dtype")
+        if wanted is not None and out.shape != wanted:
+            raise ValueError(f"{call} must return shape {wanted}{meaning and f' {meaning}'}, got {out.shape}")
+        return out.shape
+
+    def contacts(self):
+        """``(n_N, d)`` of gaps and tangential velocities."""
+        gap = self.shape("gap", self.t, self.q)
+        if len(gap) != 1:
+            raise ValueError(
+                f"{self.name}.gap must return shape (n_N,), one gap per contact, got {gap}; jnp.stack([...]) makes an array of scalars"
+            )
+        tangential = self.shape("tangential_velocity", self.t, self.q, self.u)
+        if len(tangential) != 2 or tangential[0] != gap[0] or (tangential[1] > 2 and not self.parts):
+            raise ValueError(
+                f"{self.name}.tangential_velocity must return shape ({gap[0]}, d), with d = 1 (planar) or 2 (spatial), got {tangential}; "
+                "more columns are those of rolling and drilling friction, which the friction of a law says"
+            )
+        return tangential
+
+    def constraints(self, method, *args):
+        """Number of bilateral constraints of a kind."""
+        got = self.shape(method, *args)
+        if len(got) != 1:
+            raise ValueError(
+                f"{self.name}.{method} must return shape (n,), one entry per constraint, got {got}; jnp.stack([...]) makes one"
+            )
+        return got[0]
+
+    def columns(self, n_N, d):
+        """The directions of friction are those of the law's sets."""
+        columns = sum(size for _, size in self.parts)
+        if self.parts and d != columns:
+            shapes = " and ".join(f"{kind} ({size})" for kind, size in self.parts)
+            raise ValueError(
+                f"{self.name}.tangential_velocity must return shape ({n_N}, {columns}), the columns of the friction of {self.name}.law, "
+                f"{shapes}, got {(n_N, d)}"
+            )
+
+    def contact_data(self, n_N):
+        """Restitution and friction coefficients, fields or methods."""
+        dtype = self.q.dtype
+
+        def restitution(system, field):
+            given = laws.restitutions(system)[field]
+            return jnp.asarray(given(jnp.ones(n_N, dtype)) if callable(given) else given, dtype)
+
+        def coefficient(system, field):
+            return jnp.asarray(laws.coefficients(system)[field], dtype)
+
+        for listed, value in ((laws.restitutions, restitution), (laws.coefficients, coefficient)):
+            for field in _names(listed, self.system):
+                got = self.shape(field, function=functools.partial(value, field=field))
+                if got not in ((), (n_N,)):
+                    raise ValueError(f"{self.name}.{field} must be a scalar or of shape {(n_N,)}, one entry per contact, got shape {got}")
+
+    def sets(self, n_N):
+        """What the methods of the law's sets of friction return."""
+        for k, (kind, size) in enumerate(self.parts):
+            for method, wanted in (("size", (n_N,)), ("axes", (n_N, size, size))):
+
+                def of_set(system, k=k, method=method):
+                    return getattr(laws.of(system).sets[k], method)(n_N, self.q.dtype)
+
+                try:
+                    got = jax.eval_shape(of_set, self.system)
+                except Exception as error:
+                    raise ValueError(f"{kind}.{method} failed for n = {n_N} contacts{_line(error)}: {error}") from error
+                if got is not None and got.shape != wanted:
+                    raise ValueError(f"{kind}.{method} must return shape {wanted} for n = {n_N} contacts, got {got.shape}")
+
+
+def _names(function, system):
+    """What a function of a system lists, of which only the shapes are known: a user's method may compute with its fields."""
+    names = []
+    jax.eval_shape(lambda system: names.extend(function(system)), system)
+    return names
+
+
+def _line(error):
+    """Where in the user's code an error arose, in words."""
+    libraries = tuple(str(Path(module.__file__).parent) for module in (jax, np))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*libraries, str(HERE)))]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line})" if frames and frames[-1].line else ""
