@@ -103,11 +103,16 @@ class Layout:
     """
 
     def __init__(self, structure):
-        joints, n_b = structure.joints, len(structure.bodies)
-        self.n_b = n_b
-        of_body = [[j for j, joint in enumerate(joints) if joint.body == b] for b in range(n_b + 1)]
+        joints, self.n_b = structure.joints, len(structure.bodies)
+        of_body = [[j for j, joint in enumerate(joints) if joint.body == b] for b in range(self.n_b + 1)]
+        self._elements(structure, of_body)
+        self._addresses(joints)
+        self._movement(structure, of_body)
+        self._columns(joints)
 
-        # Elements, each with its parent (element + 1; 0: the world), joint (n_j: none) and the body whose frame it starts (n_b: none).
+    def _elements(self, structure, of_body):
+        """Elements, each with its parent (element + 1; 0: the world), joint (n_j: none) and the body whose frame it starts (n_b: none)."""
+        joints, n_b = structure.joints, self.n_b
         parent, joint_of, offset, last = [], [], [], [0]
         for b in range(1, n_b + 1):
             above = last[structure.parents[b - 1]]
@@ -129,7 +134,8 @@ class Layout:
             ancestors = ancestors[ancestors]
         self.element_of_joint = np.array([joint_of.index(j) for j in range(len(joints))], int)
 
-        # Addresses in q and in the velocities.
+    def _addresses(self, joints):
+        """Where coordinates and velocities of the joints start."""
         self.kinds = {kind: np.array([j for j, joint in enumerate(joints) if joint.kind == kind], int) for kind in SIZES}
         self.n_q = sum(SIZES[j.kind][0] for j in joints if not j.prescribed)
         self.n_u = sum(SIZES[j.kind][1] for j in joints if not j.prescribed)
@@ -158,8 +164,13 @@ class Layout:
                 self.straight_q += range(q_at[j], q_at[j] + count)
                 self.straight_u += range(u_at[j], u_at[j] + count)
 
-        # Which velocities move which bodies, and carry which axes.
-        dofs = [range(u_at[j], u_at[j] + SIZES[joint.kind][1]) for j, joint in enumerate(joints)]
+    def _dofs(self, joints):
+        """Ranges of the velocities of every joint."""
+        return [range(start, start + SIZES[joint.kind][1]) for start, joint in zip(self.u_at.tolist(), joints, strict=True)]
+
+    def _movement(self, structure, of_body):
+        """Which velocities move which bodies, and carry which axes."""
+        joints, n_b, dofs = structure.joints, self.n_b, self._dofs(structure.joints)
         moves = np.zeros((n_b + 1, self.n_s), bool)
         carried = np.zeros((self.n_s, self.n_s), bool)
         self.body_of_dof, self.joint_of_dof = np.zeros(self.n_s, int), np.zeros(self.n_s, int)
@@ -183,7 +194,9 @@ class Layout:
             above = self.root[structure.parents[b - 1]]
             self.root[b] = above or (b if of_body[b] else 0)
 
-        # Columns of the velocities, by kind of joint: (kind, rows) -> order of velocities.
+    def _columns(self, joints):
+        """Columns of the velocities, by kind of joint: (kind, rows) -> order of velocities."""
+        dofs = self._dofs(joints)
         order = np.full(self.n_s, -1)
         start = 0
         for kind in SIZES:
