@@ -81,7 +81,7 @@ class _Digest:
             self.add(*(part for item in x.items() for part in item))
         elif isinstance(x, types.ModuleType):
             self.module(x, ())
-        elif _is_named(x):
+        elif is_named(x):
             self.named(x)
         elif isinstance(x, types.FunctionType):
             self.function(x)
@@ -259,7 +259,7 @@ def is_installed(module):
     return os.path.realpath(file).startswith(_LIBRARIES)
 
 
-def _is_named(x):
+def is_named(x):
     """Whether a module that is installed has ``x`` under the name that it has itself."""
     module, name = getattr(x, "__module__", None), getattr(x, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or not is_installed(sys.modules.get(module)):

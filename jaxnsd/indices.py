@@ -1,9 +1,8 @@
 """Constant indices out of bounds, found in what a function traces to: JAX clamps them in silence, and ``q[2]`` of two is ``q[1]``."""
 
-from collections.abc import Callable
-
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 from jax.lax import GatherScatterMode
 
 
@@ -37,10 +36,9 @@ SHAPING = {
 }
 
 
-def out_of_bounds(function: Callable, *args: object) -> tuple[object, str | None]:
-    """``(shapes that the function returns, what it reads out of bounds or None)``; ``args`` may be shapes."""
-    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-    return shapes, _search(closed.jaxpr, [_value(x) for x in closed.consts], [None] * len(closed.jaxpr.invars))
+def out_of_bounds(closed: ClosedJaxpr) -> str | None:
+    """What a function reads out of bounds, or None."""
+    return _search(closed.jaxpr, [_value(x) for x in closed.consts], [None] * len(closed.jaxpr.invars))
 
 
 def _value(x):

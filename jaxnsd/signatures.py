@@ -78,12 +78,12 @@ class _Signatures:
 
     def shape(self, method, *args, wanted=None, meaning="", function=None):
         """Shape of what a method returns, or of what a ``function`` returns that stands for a field; ``wanted`` if that is given."""
-        call, outside = f"{self.name}.{method}", None
+        call, closed = f"{self.name}.{method}", None
         q, u, written = self.q, self.u, getattr(type(self.system), method, None)
         function = function or written
         try:
             if function is not written or self.system.defines(method):
-                out, outside = indices.out_of_bounds(function, self.system, *args)
+                closed, out = jax.make_jaxpr(function, return_shape=True)(self.system, *args)
             else:
                 out = jax.eval_shape(function, self.system, *args)
         except jax.errors.ConcretizationTypeError as error:
@@ -94,7 +94,12 @@ class _Signatures:
         except Exception as error:
             error_type = TypeError if isinstance(error, TypeError) else ValueError
             raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}{_line(error)}: {error}") from error
-        if outside:
+        if closed and (traced := [x for x in closed.consts if isinstance(x, jax.core.Tracer)]):
+            raise TypeError(
+                f"{call} must be a function of its arguments and of the fields of {self.name}, got one that reads an array of shape "
+                f"{traced[0].shape} which jit, grad or vmap is tracing, and whose derivative would be lost; make it a field"
+            )
+        if closed and (outside := indices.out_of_bounds(closed)):
             raise ValueError(
                 f"{call} must stay inside of its arrays, got {outside}, for q of shape {q.shape} and u of shape {u.shape}; entries are "
                 "counted from 0, and JAX would take the nearest one in silence"

@@ -9,10 +9,11 @@ import functools
 import operator
 import sys
 import types
+import weakref
 
 import jax
 
-from .fingerprint import PLAIN, is_installed, names_in
+from .fingerprint import PLAIN, is_installed, is_named, names_in
 
 _MISSING = object()
 
@@ -49,9 +50,14 @@ class Watch:
     """The `Surroundings` of a class, each time it is called; None of a class of this package."""
 
     def __init__(self, cls):
-        self.parts = [vars(part) for part in cls.__mro__ if not is_installed(sys.modules.get(part.__module__))]
+        self.cls = cls
         self.found, self.size = None, None
         self.places, self.cells = [], []
+
+    @functools.cached_property
+    def parts(self):
+        """The attributes of the user's classes among those it is derived from; asked for once their modules are complete."""
+        return [vars(part) for part in self.cls.__mro__ if not is_named(part)]
 
     def __call__(self):
         if not self.parts:
@@ -65,7 +71,9 @@ class Watch:
 
     def look(self):
         """The values that are read now."""
-        return [of.get(name, _MISSING) for of, name in self.places] + [_content(cell) for cell in self.cells]
+        values = [of.get(name, _MISSING) for of, name in self.places] + [_content(cell) for cell in self.cells]
+        # What is traced must not live on with what JAX keeps. The reference does, and no other has its identity.
+        return [weakref.ref(x) if isinstance(x, jax.core.Tracer) else x for x in values]
 
     def search(self):
         """Find where the methods read, and the functions that they call, as far as these are the user's."""
@@ -81,7 +89,7 @@ class Watch:
             seen.add(id(x))
             written = _written(x.__code__)
             closed_over = zip(x.__code__.co_freevars, x.__closure__ or (), strict=True)
-            cells = [cell for name, cell in closed_over if name not in written and not isinstance(_content(cell), jax.core.Tracer)]
+            cells = [cell for name, cell in closed_over if name not in written]
             read = [(x.__globals__, name) for name in names_in(x.__code__)[1] if name not in written]
             waiting += [of.get(name) for of, name in read] + [_content(cell) for cell in cells]
             self.places += read
@@ -102,7 +110,7 @@ def _function(x):
         if inner is None or inner is x:
             return None
         x = inner
-    return None if is_installed(sys.modules.get(x.__module__)) else x
+    return None if is_installed(sys.modules.get(x.__globals__.get("__name__"))) else x
 
 
 @functools.lru_cache(maxsize=4096)

@@ -403,6 +403,31 @@ def test_what_methods_read_is_read_again_once_it_is_another(monkeypatch):
     assert traced() == (-1.0, True)
 
 
+def test_what_is_traced_is_a_field():
+    """A class that closes over a traced value: its own functions are right, and of a run the derivative is not lost, but refused."""
+
+    def weights(g):
+        gravity = g
+
+        @jaxnsd.system
+        class Falling(Ball):
+            def potential_energy(self, t, q):
+                return self.mass * gravity * q[0]
+
+        ball = Falling(2.0)
+        first = ball.h(0.0, Q[:1], U[:1])[0]
+        gravity = 3 * g
+        return jnp.stack([first, ball.h(0.0, Q[:1], U[:1])[0]]), ball
+
+    for transformed in (jax.jit, jax.jacfwd, jax.jacrev, jax.vmap):
+        got = transformed(lambda g: weights(g)[0])(jnp.ones(2) if transformed is jax.vmap else 1.0)
+        np.testing.assert_array_equal(got, [[-2.0, -6.0]] * 2 if transformed is jax.vmap else [-2.0, -6.0])
+        with pytest.raises(TypeError, match=r"potential_energy must be a function of its arguments .* of Falling, .*make it a field"):
+            transformed(lambda g: simulate(weights(g)[1], Moreau(), Q[:1], U[:1], 0.1, 0.1).q[-1])(
+                jnp.ones(2) if transformed is jax.vmap else 1.0
+            )
+
+
 def test_a_second_run_compiles_nothing():
     traces = []
 
