@@ -31,7 +31,8 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
     Parameters
     ----------
     function:  of arguments of one member, pytrees of arrays
-    in_axes:   as of `jax.vmap`: the axis of the batch in each argument, or None where all members share it
+    in_axes:   as of `jax.vmap`: the axis of the batch in each argument, or None where all members share it; of what is given by name it is
+               the first
 
     The function raises ValueError where arguments have no axis of a batch, or axes of several lengths.
     """
@@ -39,17 +40,17 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
     programs = {}
 
     @functools.wraps(function)
-    def of_all(*args):
-        leaves, tree = jax.tree.flatten(args)
+    def of_all(*args, **kwargs):
+        leaves, tree = jax.tree.flatten((args, kwargs))
         traced = any(isinstance(x, core.Tracer) for x in leaves)
         if traced or jax.default_backend() != "cpu" or jax.config.jax_disable_jit:
-            return many(*args)
+            return many(*args, **kwargs)
         leaves = [jnp.asarray(x) for x in leaves]
-        axes = flatten_axes("spread in_axes", tree, tuple(in_axes) if isinstance(in_axes, list) else in_axes)
+        axes = flatten_axes("spread in_axes", tree, (tuple(in_axes) if isinstance(in_axes, list) else in_axes, 0))
         n = _members(leaves, axes)
         size = -(-n // min(n, BLOCKS * cores())) if n else 0
         if size in (0, n):
-            return many(*args)
+            return many(*args, **kwargs)
         mapped = [axis is not None for axis in axes]
         moving = list(zip(chosen(leaves, mapped), chosen(axes, mapped), strict=True))
 
@@ -63,8 +64,8 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
         given = [block(start) for start in starts]
         kind = tree, jnp.result_type(float), *map(jax.typeof, jax.tree.leaves(given[0]))
         if kind not in programs:
-            programs[kind] = many.lower(*given[0]).compile()
-        blocks = _in_threads(lambda args: jax.block_until_ready(programs[kind](*args)), given)
+            programs[kind] = many.lower(*given[0][0], **given[0][1]).compile()
+        blocks = _in_threads(lambda x: jax.block_until_ready(programs[kind](*x[0], **x[1])), given)
         again = size * len(starts) - n
         blocks[-1] = jax.tree.map(lambda x: x[again:], blocks[-1])
         return jax.tree.map(lambda *x: jnp.concatenate(x), *blocks)

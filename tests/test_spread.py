@@ -39,6 +39,9 @@ def test_every_size_of_a_batch_is_complete_and_in_order():
         np.testing.assert_array_equal(found["more"][0], 2 * np.arange(n))
         np.testing.assert_array_equal(found["more"][1], jax.random.key_data(more[1]))
         assert len(traces) == sizes if n > 1 else sizes + 1
+    # By name, as of `jax.vmap`.
+    found = jaxnsd.spread(lambda x, scale, *, more: scale * x + more, (0, None))(np.arange(30.0), 2.0, more=np.arange(30.0))
+    np.testing.assert_array_equal(found, 3 * np.arange(30.0))
 
 
 def test_simulations_and_their_gradients():
