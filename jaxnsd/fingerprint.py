@@ -29,7 +29,7 @@ _SAYS_NOTHING = {"__module__", "__doc__", "__dict__", "__weakref__", "__annotati
 _SAYS_NOTHING |= {"__slotnames__", "__firstlineno__", "__static_attributes__", "__annotate_func__", "__annotations_cache__"}
 
 #: Functions in C around one in Python, of which nothing but that can be read.
-_WRAPPERS = (type(jax.jit(len)), functools._lru_cache_wrapper)
+WRAPPERS = (type(jax.jit(len)), functools._lru_cache_wrapper)
 
 PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType, types.NotImplementedType)
 
@@ -106,7 +106,7 @@ class _Digest:
             raise TypeError(f"a value that is being traced, {x}, has no fingerprint: make it an argument")
         elif isinstance(x, (np.ndarray, np.generic, jax.Array)):
             self.array(x)
-        elif isinstance(x, _WRAPPERS):
+        elif isinstance(x, WRAPPERS):
             self.read(x.__wrapped__)
         elif isinstance(x, jax.tree_util.PyTreeDef):
             self.say(x)

@@ -13,7 +13,7 @@ import weakref
 
 import jax
 
-from .fingerprint import PLAIN, is_installed, is_named, names_in
+from .fingerprint import PLAIN, WRAPPERS, is_installed, is_named, names_in
 
 _MISSING = object()
 
@@ -65,7 +65,7 @@ class Watch:
         # As it was, in nearly all cases: looked up, but not looked for.
         size, values = sum(map(len, self.parts)), self.look()
         if size != self.size or not all(map(operator.is_, values, self.found.values)):
-            self.search()
+            self.places, self.cells = self.search()
             self.size, self.found = size, Surroundings(self.look())
         return self.found
 
@@ -76,24 +76,30 @@ class Watch:
         return [weakref.ref(x) if isinstance(x, jax.core.Tracer) else x for x in values]
 
     def search(self):
-        """Find where the methods read, and the functions that they call, as far as these are the user's."""
-        self.places, self.cells = [], []
-        for part in self.parts:
-            attributes = [name for name in part if not name.startswith("__")]
-            self.places += [(part, name) for name in attributes]
-        waiting, seen = [part[name] for part, name in self.places], set()
+        """``(places, cells)`` where the methods read, and the functions that they call, as far as these are the user's."""
+        places, cells = [(part, name) for part in self.parts for name in part if not name.startswith("__")], []
+        waiting, seen = [part[name] for part, name in places], set()
         while waiting:
-            x = _function(waiting.pop())
+            x = waiting.pop()
+            cls = x if isinstance(x, type) else type(x)
+            if id(cls) not in seen and not is_installed(sys.modules.get(cls.__module__)):
+                # What they call may be an object of the user's.
+                seen.add(id(cls))
+                of_class = [(vars(cls), name) for name, value in vars(cls).items() if _function(value)]
+                waiting += [of[name] for of, name in of_class] + list(cls.__mro__[1:])
+                places += of_class
+            x = _function(x)
             if x is None or id(x) in seen:
                 continue
             seen.add(id(x))
             written = _written(x.__code__)
             closed_over = zip(x.__code__.co_freevars, x.__closure__ or (), strict=True)
-            cells = [cell for name, cell in closed_over if name not in written]
+            own = [cell for name, cell in closed_over if name not in written]
             read = [(x.__globals__, name) for name in names_in(x.__code__)[1] if name not in written]
-            waiting += [of.get(name) for of, name in read] + [_content(cell) for cell in cells]
-            self.places += read
-            self.cells += cells
+            waiting += [of.get(name) for of, name in read] + [_content(cell) for cell in own]
+            places += read
+            cells += own
+        return places, cells
 
 
 def _content(cell):
@@ -105,12 +111,18 @@ def _content(cell):
 
 def _function(x):
     """The user's Python function in ``x``, or None."""
-    while not isinstance(x, types.FunctionType):
-        inner = getattr(x, "__wrapped__", None) or getattr(x, "__func__", None) or getattr(x, "fget", None) or getattr(x, "func", None)
-        if inner is None or inner is x:
+    while not (isinstance(x, types.FunctionType) and not is_installed(sys.modules.get(x.__globals__.get("__name__")))):
+        if isinstance(x, property):
+            x = x.fget
+        elif isinstance(x, (staticmethod, classmethod, types.MethodType)):
+            x = x.__func__
+        elif isinstance(x, (functools.partial, functools.cached_property)):
+            x = x.func
+        elif isinstance(x, WRAPPERS) or "__wrapped__" in getattr(x, "__dict__", ()):  # of jit, vmap, custom_jvp, a cache
+            x = x.__wrapped__
+        else:
             return None
-        x = inner
-    return None if is_installed(sys.modules.get(x.__globals__.get("__name__"))) else x
+    return x
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,6 +1,7 @@
 """Derived quantities against closed forms, and the system as a pytree."""
 
 import dataclasses
+import functools
 import sys
 
 import jax
@@ -401,6 +402,33 @@ def test_what_methods_read_is_read_again_once_it_is_another(monkeypatch):
     assert traced() == (pytest.approx(-2.62), True)
     monkeypatch.setattr(module, "weight", lambda mass: 0.0)
     assert traced() == (-1.0, True)
+
+
+class Weigh:
+    def __call__(self, q):
+        return GRAVITY * q
+
+
+@pytest.mark.parametrize(
+    "helper",
+    [
+        Weigh(),
+        Weigh().__call__,
+        functools.partial(Weigh.__call__, None),
+        functools.wraps(len)(lambda q: GRAVITY * q),
+        jax.vmap(lambda q: GRAVITY * q),
+    ],
+    ids=["object", "method", "partial", "wrapped", "vmap"],
+)
+def test_what_helpers_of_any_kind_read(monkeypatch, helper):
+    @jaxnsd.system
+    class Falling(Ball):
+        def force(self, t, q, u):
+            return helper(q)
+
+    for gravity in (9.81, 1.62):
+        monkeypatch.setattr(sys.modules[__name__], "GRAVITY", gravity)
+        close(Falling().b(0.0, Q, U), gravity * Q - 9.81)
 
 
 def test_what_is_traced_is_a_field():
