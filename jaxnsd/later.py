@@ -90,9 +90,10 @@ def once(jaxpr):
             else:
                 key = key_of(equation, operands)
                 if equation.effects or key not in made:
-                    made[key] = [_variable(x.aval) for x in equation.outvars]
-                    equations.append(_with_inner_parts(equation).replace(invars=operands, outvars=made[key]))
-                out = made[key]
+                    # What is known by its identity has to live on: a jaxpr made only to be opened would leave its number to another.
+                    made[key] = [_variable(x.aval) for x in equation.outvars], equation
+                    equations.append(_with_inner_parts(equation).replace(invars=operands, outvars=made[key][0]))
+                out = made[key][0]
             known.update(zip(equation.outvars, out, strict=True))
         return _operands(jaxpr.outvars, known)
 
