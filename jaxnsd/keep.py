@@ -5,6 +5,7 @@ that is most of what is left. `keep` spares the tracing as well: a program is fo
 consists of, before it is traced.
 """
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -36,6 +37,9 @@ _VARIABLE = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 #: Settings that are changed on the way.
 _SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_debug_nans", "jax_numpy_dtype_promotion")
+
+#: A setting of nothing but what JAX takes for traced before. Older versions have none.
+_TRACING = jax.make_user_context() if hasattr(jax, "make_user_context") else None
 
 #: Settings of JAX by words in their names that no program depends on.
 _SETTINGS_BESIDE = ("cache", "log", "traceback", "dump", "pprint", "explain")
@@ -121,7 +125,8 @@ def _program(of_arrays, function, key, arrays, folder):
         return program
     # What XLA's CPU backend has taken from JAX's cache it writes without its code: under a name that no cache has it is compiled.
     of_arrays.__name__ = f"{name}_{uuid.uuid4().hex}"
-    lowered = jax.jit(of_arrays).lower(*arrays)
+    with _afresh():
+        lowered = jax.jit(of_arrays).lower(*arrays)
     program = lowered.compile()
     if CALLBACK.search(lowered.as_text()):
         return _without_a_place(name, "it calls back into Python", program)
@@ -130,6 +135,21 @@ def _program(of_arrays, function, key, arrays, folder):
     except Exception as error:  # pickle raises what it likes, and what was compiled is not to be lost
         return _without_a_place(name, error, program)
     return program
+
+
+@contextlib.contextmanager
+def _afresh():
+    """Nothing that JAX has traced before is used, in this thread.
+
+    The fingerprint has what a function reads by its value of now; what was traced, a jitted helper, or a method that reads a dictionary,
+    may have one of before, and would be found by all processes to come.
+    """
+    if _TRACING is None:
+        jax.clear_caches()
+        yield
+    else:
+        with _TRACING(object()):
+            yield
 
 
 def _without_a_place(name, why, program):

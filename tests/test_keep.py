@@ -254,6 +254,32 @@ def test_what_is_not_kept_runs_all_the_same(tmp_path):
         jaxnsd.keep(square, tmp_path)(3.0, by=Own.__dict__)
 
 
+FACTORS = {"of": 2.0}
+
+
+@jax.jit
+def jitted_helper(x):
+    """It stays what it was when it was first traced, as JAX has it."""
+    return FACTORS["of"] * x
+
+
+@pytest.mark.oldest
+def test_what_is_kept_is_traced_afresh(tmp_path, monkeypatch):
+    """What has changed unseen by JAX stays in this process, as without `keep`, but not in what all others find."""
+
+    def loop(x):
+        return jax.lax.scan(lambda x, _: (FACTORS["of"] * jitted_helper(x), None), x, length=2)[0]
+
+    assert loop(1.0) == jaxnsd.keep(loop, tmp_path)(1.0) == 16.0
+    monkeypatch.setitem(FACTORS, "of", 3.0)
+    assert jitted_helper(1.0) == 2.0
+    for _ in range(2):  # made, and read
+        assert jaxnsd.keep(loop, tmp_path)(1.0) == 81.0
+    assert len(list(tmp_path.iterdir())) == 2
+    monkeypatch.setitem(FACTORS, "of", 2.0)
+    assert jaxnsd.keep(loop, tmp_path)(1.0) == 16.0
+
+
 SCRIPT = """
 import jax, jax.numpy as jnp, jaxnsd
 jax.config.update("jax_enable_x64", True)
