@@ -109,11 +109,16 @@ class _Digest:
         elif isinstance(x, WRAPPERS):
             self.read(x.__wrapped__)
         elif isinstance(x, jax.tree_util.PyTreeDef):
-            self.say(x)
-            for node in nodes(x):
-                self.add(*node)
+            self.tree(x)
         else:
             self.instance(x)
+
+    def tree(self, x):
+        """The structure of a pytree: not as it prints, which shows where in memory a function lies."""
+        self.say(x.num_nodes, x.num_leaves)
+        self.add(x.node_data())
+        for child in x.children():
+            self.tree(child)
 
     def array(self, x):
         if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -193,7 +198,7 @@ class _Digest:
                 self.say(name)
                 self.through(f.__globals__[name], attributes)
         for name in imported:
-            self.module(_imported(name, f.__globals__), attributes)
+            self.module(imported(name, f.__globals__), attributes)
 
     def code(self, code):
         self.say(code.co_code, code.co_flags, code.co_argcount, code.co_kwonlyargcount, code.co_exceptiontable)
@@ -237,7 +242,7 @@ def names_in(code):
     return tuple(sorted(attributes)), tuple(sorted(read)), tuple(sorted(imported))
 
 
-def _imported(name, of):
+def imported(name, of):
     """The module that a function with these globals imports under a name; of a relative import its package."""
     try:
         return importlib.import_module(name or of.get("__package__") or "__main__")

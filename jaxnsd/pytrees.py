@@ -26,7 +26,8 @@ def register(cls):
     read = Watch(cls)
 
     def flatten(instance):
-        return tuple(getattr(instance, name) for name in names), (*(getattr(instance, name) for name in statics), read())
+        beside = tuple(getattr(instance, name) for name in statics)
+        return tuple(getattr(instance, name) for name in names), (*beside, read(beside))
 
     def flatten_with_keys(instance):
         values, aux = flatten(instance)

@@ -1,9 +1,12 @@
-"""What the methods of a class read beside their arguments: globals, what they close over, and attributes of the class.
+"""What the methods of a class read beside their arguments: globals, what they close over, attributes, entries of dictionaries.
 
 JAX keeps what it has traced by the structure of the arguments. A notebook that says ``G = 1.62`` after ``G = 9.81`` would get the run with
-the old one again, so that these values are a part of the structure. What is assigned anew is seen, what is changed in place is not.
+the old one again, so that these values are a part of the structure: whatever has a name that is written in one of the functions, ``G``,
+``constants.G``, ``CONSTANTS["G"]``. What has none, an entry of a list or of an array that is changed in place, is not seen, and neither is
+what a function read that JAX has been told to `jit` on its own.
 """
 
+import contextlib
 import dis
 import functools
 import operator
@@ -13,7 +16,7 @@ import weakref
 
 import jax
 
-from .fingerprint import PLAIN, WRAPPERS, is_installed, is_named, names_in
+from .fingerprint import PLAIN, WRAPPERS, imported, is_installed, is_named, names_in
 
 _MISSING = object()
 
@@ -47,59 +50,144 @@ def _key(x):
 
 
 class Watch:
-    """The `Surroundings` of a class, each time it is called; None of a class of this package."""
+    """The `Surroundings` of a class and of what its static fields hold, each time it is called; None of a class of this package."""
 
     def __init__(self, cls):
         self.cls = cls
-        self.found, self.size = None, None
+        self.found, self.size, self.statics = None, None, ()
         self.places, self.cells = [], []
 
     @functools.cached_property
     def parts(self):
         """The attributes of the user's classes among those it is derived from; asked for once their modules are complete."""
-        return [vars(part) for part in self.cls.__mro__ if not is_named(part)]
+        return [vars(part) for part in self.cls.__mro__ if not _is_of_a_package(part)]
 
-    def __call__(self):
-        if not self.parts:
+    def __call__(self, statics):
+        statics = [x for x in statics if type(x) not in PLAIN]
+        if not self.parts and not statics:
             return None
-        # As it was, in nearly all cases: looked up, but not looked for.
         size, values = sum(map(len, self.parts)), self.look()
-        if size != self.size or not all(map(operator.is_, values, self.found.values)):
-            self.places, self.cells = self.search()
-            self.size, self.found = size, Surroundings(self.look())
+        # As it was, in nearly all cases: looked up, but not looked for.
+        if (
+            size == self.size
+            and _are(statics, self.statics)
+            and (_are(values, self.found.values) or _are(_held(values), self.found.values))
+        ):
+            return self.found
+        self.places, self.cells = _search([self.cls, *statics])
+        self.size, self.statics, self.found = size, statics, Surroundings(_held(self.look()))
         return self.found
 
     def look(self):
         """The values that are read now."""
-        values = [of.get(name, _MISSING) for of, name in self.places] + [_content(cell) for cell in self.cells]
-        # What is traced must not live on with what JAX keeps. The reference does, and no other has its identity.
-        return [weakref.ref(x) if isinstance(x, jax.core.Tracer) else x for x in values]
+        return [of.get(name, _MISSING) for of, name in self.places] + [_content(cell) for cell in self.cells]
 
-    def search(self):
-        """``(places, cells)`` where the methods read, and the functions that they call, as far as these are the user's."""
-        places, cells = [(part, name) for part in self.parts for name in part if not name.startswith("__")], []
-        waiting, seen = [part[name] for part, name in places], set()
+
+def _held(values):
+    """Values that live on with what JAX keeps. What is traced must not: a reference to it does, and no other has its identity."""
+    return [weakref.ref(x) if isinstance(x, jax.core.Tracer) else x for x in values]
+
+
+def _are(these, those):
+    return len(these) == len(those) and all(map(operator.is_, these, those))
+
+
+def _search(objects):
+    """``(places, cells)``: where functions in these objects, and those that they call, read, as far as they are the user's."""
+    names, found = None, _Search([])
+    while found.names != names:
+        # A name may be one of a dictionary that was gone through before the function that reads it.
+        names = found.names
+        found = _Search(names)
+        found.through(objects)
+    return tuple([place for key, place in of.items() if key not in found.own] for of in (found.places, found.cells))
+
+
+class _Search:
+    """One way through objects; ``among`` are the names of attributes and entries that their functions read."""
+
+    def __init__(self, among):
+        self.among = among
+        self.places, self.cells, self.seen = {}, {}, {}
+        self.read, self.written, self.own = set(), set(), set()
+
+    @property
+    def names(self):
+        """Names of attributes and entries that are read and not written, in order: a count of calls is no other program."""
+        return sorted(self.read - self.written)
+
+    def through(self, objects):
+        waiting = list(objects)
         while waiting:
             x = waiting.pop()
-            cls = x if isinstance(x, type) else type(x)
-            if id(cls) not in seen and not is_installed(sys.modules.get(cls.__module__)):
-                # What they call may be an object of the user's.
-                seen.add(id(cls))
-                of_class = [(vars(cls), name) for name, value in vars(cls).items() if _function(value)]
-                waiting += [of[name] for of, name in of_class] + list(cls.__mro__[1:])
-                places += of_class
-            x = _function(x)
-            if x is None or id(x) in seen:
-                continue
-            seen.add(id(x))
-            written = _written(x.__code__)
-            closed_over = zip(x.__code__.co_freevars, x.__closure__ or (), strict=True)
-            own = [cell for name, cell in closed_over if name not in written]
-            read = [(x.__globals__, name) for name in names_in(x.__code__)[1] if name not in written]
-            waiting += [of.get(name) for of, name in read] + [_content(cell) for cell in own]
-            places += read
-            cells += own
-        return places, cells
+            if type(x) not in PLAIN and id(x) not in self.seen:
+                self.seen[id(x)] = x
+                waiting += self.parts(x)
+
+    def parts(self, x):
+        """What an object consists of."""
+        if isinstance(x, types.FunctionType):
+            return self.function(x)
+        if isinstance(x, type):
+            return () if _is_of_a_package(x) else [*self.at(vars(x), _attributes(x)), *x.__bases__]
+        if isinstance(x, types.ModuleType):
+            return () if is_installed(x) else self.at(vars(x), self.among)
+        if isinstance(x, dict):
+            return [*self.at(x, self.among), *x.values()]
+        if isinstance(x, (list, tuple, set, frozenset)):
+            return x
+        if isinstance(x, property):
+            return (x.fget,)
+        if isinstance(x, (staticmethod, classmethod)):
+            return (x.__func__,)
+        if isinstance(x, types.MethodType):
+            return x.__func__, x.__self__
+        if isinstance(x, functools.partial):
+            return x.func, *x.args, *x.keywords.values()
+        if isinstance(x, functools.cached_property):
+            return (x.func,)
+        if isinstance(x, WRAPPERS):
+            return (x.__wrapped__,)
+        of = getattr(x, "__dict__", {})
+        if "__wrapped__" in of:  # of custom_jvp, with its rules
+            return of.values()
+        if isinstance(x, types.SimpleNamespace) or not _is_of_a_package(type(x)):
+            return [type(x), *self.at(of, self.among)]
+        return ()
+
+    def at(self, mapping, names):
+        """What a mapping has under these names, which are places from now on."""
+        names = [name for name in names if name in mapping]
+        self.places.update({(id(mapping), name): (mapping, name) for name in names})
+        return [mapping[name] for name in names]
+
+    def function(self, f):
+        if is_named(f):  # it has nothing of the user's in it
+            return ()
+        cells, of, code = f.__closure__ or (), f.__globals__, f.__code__
+        parts = [*map(_content, cells), *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), *vars(f).values()]
+        if is_installed(sys.modules.get(of.get("__name__"))):
+            return parts
+        self.cells.update({id(cell): cell for cell in cells})
+        attributes, read, modules = names_in(code)
+        anew, variables, entries = _written(code)
+        self.read.update(attributes)
+        self.written.update(entries)
+        self.own.update((id(of), name) for name in variables)
+        self.own.update(id(cell) for name, cell in zip(code.co_freevars, cells, strict=True) if name in anew)
+        for name in modules:
+            with contextlib.suppress(Exception):  # the function says so, once it runs
+                parts.append(imported(name, of))
+        return parts + self.at(of, [name for name in read if name in of])
+
+
+def _is_of_a_package(cls):
+    return is_installed(sys.modules.get(cls.__module__))
+
+
+def _attributes(cls):
+    """Names of a class's attributes and operators, without what Python notes there."""
+    return [name for name, value in vars(cls).items() if not name.startswith("__") or isinstance(value, types.FunctionType)]
 
 
 def _content(cell):
@@ -109,24 +197,21 @@ def _content(cell):
         return _MISSING
 
 
-def _function(x):
-    """The user's Python function in ``x``, or None."""
-    while not (isinstance(x, types.FunctionType) and not is_installed(sys.modules.get(x.__globals__.get("__name__")))):
-        if isinstance(x, property):
-            x = x.fget
-        elif isinstance(x, (staticmethod, classmethod, types.MethodType)):
-            x = x.__func__
-        elif isinstance(x, (functools.partial, functools.cached_property)):
-            x = x.func
-        elif isinstance(x, WRAPPERS) or "__wrapped__" in getattr(x, "__dict__", ()):  # of jit, vmap, custom_jvp, a cache
-            x = x.__wrapped__
-        else:
-            return None
-    return x
-
-
 @functools.lru_cache(maxsize=4096)
 def _written(code):
-    """Names outside of it that code, with the functions in it, writes itself: a count of calls, say."""
-    found = {of.argval for of in dis.get_instructions(code) if of.opname in ("STORE_GLOBAL", "STORE_DEREF")}
-    return found.union(*(_written(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)))
+    """Names that code, with the functions in it, writes: of variables around it, of globals, and of attributes and entries."""
+    cells, variables, entries = set(), set(), set()
+    for of in dis.get_instructions(code):
+        if of.opname == "STORE_DEREF" and of.argval in code.co_freevars:
+            cells.add(of.argval)
+        elif of.opname == "STORE_GLOBAL":
+            variables.add(of.argval)
+        elif of.opname == "STORE_ATTR" and code.co_name not in ("__init__", "__post_init__"):
+            entries.add(of.argval)
+        elif of.opname == "STORE_SUBSCR":
+            entries.update(x for x in code.co_consts if isinstance(x, str))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            for names, more in zip((cells, variables, entries), _written(constant), strict=True):
+                names.update(more)
+    return cells, variables, entries

@@ -75,7 +75,7 @@ def _refuse_hidden(cls, new, inherited_fields):
     # `__init__` makes an attribute of a field, and that comes before a method of the class.
     for base in (base for base in cls.__mro__ if base not in new):
         for name in (name for name, value in vars(base).items() if callable(value) and not name.startswith("__")):
-            if name not in fields and callable(inspect.getattr_static(cls, name)):
+            if name in getattr(base, "__dataclass_fields__", ()) or (name not in fields and callable(inspect.getattr_static(cls, name))):
                 continue
             if name in (*CONTACT_DATA, "law") or isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
                 continue
@@ -147,8 +147,9 @@ class System:
     ``velocity_names``               tuple of n_u strings: ``("$v$ in m/s", ...)``; default None
     ===============================  ==========================================================================================
 
-    Methods are traced, and run again only where something else is given: arguments, fields, or globals, functions and attributes of the
-    class that they read. Of these what is assigned anew is seen, what is changed in place (an entry of a dictionary) is not.
+    Methods are traced, and run again only where something else is given: arguments, fields, or what they read beside these under a name
+    that is written in them: a global, an attribute of a module, a class or an object, an entry of a dictionary. An entry of a list or of
+    an array that is changed in place is not seen, nor is what was read by a function with a `jax.jit` of its own.
 
     Derived by autodiff, each may be overridden by a closed form: `M`, `momentum`, `b`, `h`, `gap_velocity`, `W_N`, `W_F`,
     `constraint_velocity`, `W_g`, `W_gamma`, `total_energy`.

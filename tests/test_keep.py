@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import types
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +109,11 @@ DIFFERENT = {
     "a method's closure": [system_with, system_with, lambda: system_with(sign=-1.0)],
     "a method's helper": [system_with, system_with, lambda: system_with(helper=through_another)],
     "an instance": [lambda: BouncingBall(), lambda: BouncingBall(), lambda: BouncingBall(mass=0.2)],
+    "a function that a tree has": [
+        lambda: jax.tree.structure(WithFunction(times(2.0))),
+        lambda: jax.tree.structure(WithFunction(times(2.0))),
+        lambda: jax.tree.structure(WithFunction(times(3.0))),
+    ],
     "a scheme": [lambda: jaxnsd.Lobatto(2), lambda: jaxnsd.Lobatto(2), lambda: jaxnsd.Lobatto(3)],
     "a set": [lambda: {"a", "b", "c"}, lambda: {"c", "b", "a"}, lambda: {"a", "b"}],
     "a list with more": [lambda: _More([1], 2), lambda: _More([1], 2), lambda: _More([3], 2)],
@@ -118,6 +124,16 @@ DIFFERENT = {
         lambda: of_module(module_with("g = 2\ndef function(x): return g * x")),
     ],
 }
+
+
+@jaxnsd.system
+class WithFunction(jaxnsd.System):
+    """A system with a field that is no leaf."""
+
+    function: Callable = jaxnsd.static(default=scaled)
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
 
 
 class _More(list):

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import sys
+import types
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -409,26 +411,113 @@ class Weigh:
         return GRAVITY * q
 
 
-@pytest.mark.parametrize(
-    "helper",
-    [
-        Weigh(),
-        Weigh().__call__,
-        functools.partial(Weigh.__call__, None),
-        functools.wraps(len)(lambda q: GRAVITY * q),
-        jax.vmap(lambda q: GRAVITY * q),
-    ],
-    ids=["object", "method", "partial", "wrapped", "vmap"],
-)
-def test_what_helpers_of_any_kind_read(monkeypatch, helper):
+class Moon:
+    gravity = 9.81
+
+
+class Rule:
+    """An object with what is assigned to it."""
+
+    def __init__(self):
+        self.gravity = 9.81
+
+
+def by_default(q, weigh=lambda q: GRAVITY * q):
+    return weigh(q)
+
+
+@jax.custom_jvp
+def with_a_rule(q):
+    return 9.81 * q
+
+
+@with_a_rule.defjvp
+def _(primals, tangents):
+    return with_a_rule(*primals), GRAVITY * tangents[0]
+
+
+def by_an_import(q):
+    import of_one_s_own
+
+    return of_one_s_own.gravity * q
+
+
+MODULE, RULE, NAMES, TABLE = types.ModuleType("of_one_s_own"), Rule(), types.SimpleNamespace(), {"of": {}}
+
+#: Functions of ``q``, of what is 9.81 here; and how that becomes something else.
+HELPERS = {
+    "object": (Weigh(), None),
+    "method": (Weigh().__call__, None),
+    "partial": (functools.partial(Weigh.__call__, None), None),
+    "argument of a partial": (functools.partial(lambda weigh, q: weigh(q), lambda q: GRAVITY * q), None),
+    "wrapped": (functools.wraps(len)(lambda q: GRAVITY * q), None),
+    "vmap": (jax.vmap(lambda q: GRAVITY * q), None),
+    "default": (by_default, None),
+    "in a list": ([lambda q: GRAVITY * q].__getitem__(0), None),
+    "class": (lambda q: Moon.gravity * q, Moon),
+    "object's attribute": (lambda q: RULE.gravity * q, RULE),
+    "names": (lambda q: NAMES.gravity * q, NAMES),
+    "module": (lambda q: MODULE.gravity * q, MODULE),
+    "import": (by_an_import, MODULE),
+    "entry": (lambda q: TABLE["of"]["gravity"] * q, TABLE["of"]),
+}
+
+
+def set_gravity(monkeypatch, of, gravity):
+    if isinstance(of, dict):
+        monkeypatch.setitem(of, "gravity", gravity)
+    elif of is None:
+        monkeypatch.setattr(sys.modules[__name__], "GRAVITY", gravity)
+    else:
+        monkeypatch.setattr(of, "gravity", gravity, raising=False)
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_what_helpers_of_any_kind_read(monkeypatch, name):
+    """By a global, by a list of functions, by a field that is no leaf."""
+    helper, of = HELPERS[name]
+    helpers = [helper]
+    monkeypatch.setitem(sys.modules, "of_one_s_own", MODULE)
+
     @jaxnsd.system
     class Falling(Ball):
+        beside: Callable = jaxnsd.static(default=lambda q: 0 * q)
+
         def force(self, t, q, u):
             return helper(q)
 
+    @jaxnsd.system
+    class Listed(Falling):
+        def force(self, t, q, u):
+            return helpers[0](q)
+
+    @jaxnsd.system
+    class Given(Falling):
+        def force(self, t, q, u):
+            return self.beside(q)
+
     for gravity in (9.81, 1.62):
-        monkeypatch.setattr(sys.modules[__name__], "GRAVITY", gravity)
-        close(Falling().b(0.0, Q, U), gravity * Q - 9.81)
+        set_gravity(monkeypatch, of, gravity)
+        for ball in (Falling(), Listed(), Given(beside=helper)):
+            close(ball.b(0.0, Q, U), gravity * Q - 9.81)
+
+
+def test_what_is_counted_and_what_is_a_rule(monkeypatch):
+    """What methods write themselves is no reason to trace again; a rule for derivatives is."""
+    counts, count = {"calls": 0}, Rule()
+
+    @jaxnsd.system
+    class Falling(Ball):
+        def force(self, t, q, u):
+            counts["calls"] += 1
+            count.calls = getattr(count, "calls", 0) + 1
+            return with_a_rule(q)
+
+    before = jax.tree.structure(Falling())
+    assert Falling().b(0.0, Q, U)[0] and counts["calls"] == count.calls > 0
+    assert jax.tree.structure(Falling()) == before
+    set_gravity(monkeypatch, None, 1.62)
+    assert jax.tree.structure(Falling()) != before
 
 
 def test_what_is_traced_is_a_field():
