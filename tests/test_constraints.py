@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import Lobatto, Moreau, System, project_velocity, simulate
+from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, System, project_velocity, simulate
 from jaxnsd.models import BouncingBall, SliderCrank
 
 
@@ -125,3 +125,40 @@ def test_projection_is_differentiable_and_batches():
     np.testing.assert_allclose(J @ J, J, atol=1e-13)  # a projector
     assert np.linalg.matrix_rank(J) == 1
     np.testing.assert_allclose(jax.jit(jax.vmap(lambda u: project_velocity(system, q, u)))(jnp.eye(3)).T, J, atol=1e-14)
+
+
+@jaxnsd.system
+class Truss(System):
+    """A node of mass 1 held by two bars, from the origin and from (0, a), under its weight; or by two velocity rows that differ by k."""
+
+    a: float = 0.7
+    k: float = 3e-6
+    bars: bool = jaxnsd.static(default=True)
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 9.81 * q[1]
+
+    def constraint(self, t, q):
+        lengths = jnp.stack([q @ q - 1, q[0] ** 2 + (q[1] - self.a) ** 2 - 1 - self.a**2])
+        return lengths if self.bars else lengths[:0]
+
+    def velocity_constraint(self, t, q, u):
+        return jnp.zeros(0) if self.bars else jnp.stack([u[0], u[0] + self.k * u[1]])
+
+
+@pytest.mark.parametrize("scheme", [Moreau(), GeneralizedAlpha(), Lobatto(2)], ids=repr)
+def test_rows_that_leave_no_freedom(scheme):
+    """Everything cancels: what is left, in a row and in the balance, is round-off of the forces, which are known."""
+    q0, dt, weight = jnp.array([1.0, 0.0]), 1e-2, 9.81e-2
+    sol = simulate(Truss(), scheme, q0, jnp.zeros(2), n_steps=20, dt=dt).raise_if_failed()
+    np.testing.assert_allclose(sol.q, np.tile(q0, (21, 1)), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(sol.P_g, np.tile([weight / 1.4, -weight / 1.4], (20, 1)), rtol=1e-9)
+    if scheme == Lobatto(2):  # forms the product of its rows, in which 1e-11 of that is left
+        return
+    system = Truss(bars=False)
+    sol = simulate(system, scheme, q0, jnp.zeros(2), n_steps=20, dt=dt).raise_if_failed()
+    np.testing.assert_allclose(sol.q, np.tile(q0, (21, 1)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(sol.P_gamma, np.tile([-weight / system.k, weight / system.k], (20, 1)), rtol=1e-9)

@@ -63,7 +63,8 @@ class Condensed:
         self.Y = self.invert(self.convert(effect(kin.W)) if effect else self.W) if m else self.W
         if self.bilateral:
             W_b = self.convert(kin.W_b)
-            self.rows = biorthogonal(W_b, self.invert(self.convert(effect(kin.W_b)) if effect else W_b))
+            self.Y_b = self.invert(self.convert(effect(kin.W_b)) if effect else W_b)
+            self.rows = biorthogonal(W_b, self.Y_b)
             if m:
                 # Restricts the effect of the contacts to what the bilateral constraints allow.
                 self.B = self.rows.inverse[:, None] * linalg.matmul(self.rows.W.T, self.Y)
@@ -105,7 +106,9 @@ class Condensed:
         if not self.bilateral:
             return jnp.ones((), bool)
         W_b, chi_b = self.kin.W_b, self.kin.chi_b
-        terms = linalg.absolute(u) + linalg.matmul(linalg.absolute(self.rows.Y), linalg.absolute(P))
+        # Not those of ``Y P``: what cancels in Y already, where the rows leave no freedom say, leaves round-off there.
+        cancelling = linalg.matmul(linalg.absolute(self.rows.E), linalg.absolute(P))
+        terms = linalg.absolute(u) + linalg.matmul(linalg.absolute(self.Y_b), cancelling)
         if z.shape[0]:
             terms = terms + linalg.matmul(linalg.absolute(self.Y), linalg.absolute(z))
         rows = jnp.abs(linalg.matmul(W_b.T, linalg.pack(u)) + chi_b)
