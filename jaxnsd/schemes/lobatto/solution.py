@@ -169,6 +169,10 @@ def error(linear, x, values, found, tolerance):
     F = jnp.abs(linalg.pack(contact.natural_map(problem, *at, contact.modes_at(problem, *at))))
     r_N, r_rows = linalg.pack(r[0]), linalg.pack(contact.join(*r))
     rounding_N, rounding_F = contact.split(r_rows * stages.join(rounding), k * n, d)
+    if not stages.quasi:
+        # The lengths that a gap is the difference of need not be coordinates: those of the system stand for them, weighted with its masses.
+        length = jnp.sqrt(jnp.max(jnp.sum(Q * apply(jnp.abs(linear.p_V[1:]), Q), axis=1)))
+        rounding_N = rounding_N + eps * jnp.sqrt(r_N) * length / args.dt
     # The radius of a disc is made of the normal row.
     radius = jnp.max(values.mu.reshape(k * n, -1), axis=1) * rounding_N
     rounding = contact.join(rounding_N, rounding_F + radius[:, None])
