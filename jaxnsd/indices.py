@@ -17,28 +17,62 @@ def _slice(x, start_indices, limit_indices, strides):
     return x[tuple(map(slice, start_indices, limit_indices, strides or (None,) * x.ndim))]
 
 
+def _iota(*sizes, dtype, shape, dimension, **_):
+    if sizes:  # that are not known while tracing
+        return None
+    along = [-1 if axis == dimension else 1 for axis in range(len(shape))]
+    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(along), shape)
+
+
 #: Primitives on whole numbers between an index as written and the operation that reads there; in NumPy, which compiles nothing.
 ARITHMETIC = {
     "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "not": np.invert,
+    "neg": np.negative,
+    "sign": np.sign,
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
+    "rem": np.fmod,
+    "max": np.maximum,
+    "min": np.minimum,
+    "clamp": lambda least, x, most: np.clip(x, least, most),
     "select_n": lambda which, *cases: np.choose(which.astype(int), cases),
 }
 #: Those that take parameters.
 SHAPING = {
     "convert_element_type": lambda x, new_dtype, **_: x.astype(new_dtype),
     "broadcast_in_dim": _broadcast,
+    "iota": _iota,
     "reshape": lambda x, new_sizes, **_: x.reshape(new_sizes),
     "squeeze": lambda x, dimensions: np.squeeze(x, dimensions),
+    "transpose": lambda x, permutation: np.transpose(x, permutation),
     "concatenate": lambda *x, dimension: np.concatenate(x, dimension),
     "slice": _slice,
 }
 
+#: Turns of a loop that are followed, with the indices that they count; in those after them it is anywhere.
+TURNS = 1000
+
+
+class _OutsideError(Exception):
+    """An index out of bounds, in words."""
+
 
 def out_of_bounds(closed: ClosedJaxpr) -> str | None:
     """What a function reads out of bounds, or None."""
-    return _search(closed.jaxpr, [_value(x) for x in closed.consts], [None] * len(closed.jaxpr.invars))
+    try:
+        _follow(closed, [None] * len(closed.jaxpr.invars))
+    except _OutsideError as found:
+        return str(found)
+    return None
 
 
 def _value(x):
@@ -49,38 +83,92 @@ def _value(x):
     return x if x.dtype.kind in "iub" else None
 
 
-def _search(jaxpr, consts, args):
-    """The first index out of bounds in a jaxpr of which some inputs are known."""
-    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    for eqn in jaxpr.eqns:
-        name = eqn.primitive.name
-        known = [_value(v.val) if hasattr(v, "val") else values.get(v) for v in eqn.invars]
-        found = _index(eqn, known) or _inside(eqn, known)
-        if found:
-            return found
-        if all(x is not None for x in known) and name in (*ARITHMETIC, *SHAPING):
-            values[eqn.outvars[0]] = np.asarray(ARITHMETIC[name](*known) if name in ARITHMETIC else SHAPING[name](*known, **eqn.params))
-    return None
+def _follow(jaxpr, args):
+    """Outputs of a jaxpr, closed or not, of which some inputs are known, as far as they are."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    consts = [_value(x) for x in getattr(jaxpr, "consts", ())] or [None] * len(inner.constvars)
+    values = dict(zip((*inner.constvars, *inner.invars), (*consts, *args), strict=True))
+
+    def known(variables):
+        return [_value(v.val) if hasattr(v, "val") else values.get(v) for v in variables]
+
+    for eqn in inner.eqns:
+        values.update(zip(eqn.outvars, _outputs(eqn, known(eqn.invars)), strict=True))
+    return known(inner.outvars)
 
 
-def _inside(eqn, known):
-    """The first index out of bounds in the jaxprs that an operation holds; what a branch or a loop reads depends on values."""
-    if eqn.primitive.name in ("cond", "while"):
-        return None
-    for param in eqn.params.values():
-        jaxpr = getattr(param, "jaxpr", param)
-        if not hasattr(jaxpr, "eqns"):
-            continue
-        consts = [_value(x) for x in getattr(param, "consts", ())] or [None] * len(jaxpr.constvars)
-        same = eqn.primitive.name != "scan" and len(jaxpr.invars) == len(eqn.invars)
-        found = _search(jaxpr, consts, known if same else [None] * len(jaxpr.invars))
-        if found:
-            return found
-    return None
+def _outputs(eqn, known):
+    """Outputs of an operation, as far as they are known."""
+    name, params = eqn.primitive.name, eqn.params
+    _check(eqn, known)
+    if name in ARITHMETIC or name in SHAPING:
+        if all(x is not None for x in known):
+            return [np.asarray(ARITHMETIC[name](*known)) if name in ARITHMETIC else SHAPING[name](*known, **params)]
+    elif name == "cond":
+        return _branch(known, **params)
+    elif name == "scan":
+        return _scan(known, **params)
+    elif name == "while":
+        return _while(known, **params)
+    else:
+        inside = [param for param in params.values() if hasattr(getattr(param, "jaxpr", param), "eqns")]
+        outputs = [_follow(jaxpr, known if _takes(jaxpr, eqn.invars) else [None] * _size(jaxpr)) for jaxpr in inside]
+        if len(inside) == 1 and _takes(inside[0], eqn.invars) and len(outputs[0]) == len(eqn.outvars):
+            return outputs[0]
+    return [None] * len(eqn.outvars)
 
 
-def _index(eqn, known):
-    """What an operation reads or writes out of bounds, in words."""
+def _size(jaxpr):
+    return len(getattr(jaxpr, "jaxpr", jaxpr).invars)
+
+
+def _takes(jaxpr, inputs):
+    return _size(jaxpr) == len(inputs)
+
+
+def _equal(those):
+    """What is known to be the same in all of these lists."""
+    return [same[0] if all(x is not None and np.array_equal(x, same[0]) for x in same) else None for same in zip(*those, strict=True)]
+
+
+def _branch(known, branches, **_):
+    """Of the branch that is taken, where that is known; else each of them may be."""
+    which, *args = known
+    if which is not None:
+        branches = [branches[int(np.clip(which, 0, len(branches) - 1))]]
+    return _equal([_follow(branch, args) for branch in branches])
+
+
+def _scan(known, jaxpr, length, num_consts, num_carry, reverse, **_):
+    consts, carry, xs = known[:num_consts], known[num_consts : num_consts + num_carry], known[num_consts + num_carry :]
+    outputs = len(getattr(jaxpr, "jaxpr", jaxpr).outvars)
+    for turn in range(min(length, TURNS)):
+        at = length - 1 - turn if reverse else turn
+        before, carry = carry, _follow(jaxpr, consts + carry + [None if x is None else x[at] for x in xs])[:num_carry]
+        if all(x is None for x in xs) and all(x is y or np.array_equal(x, y) for x, y in zip(before, carry, strict=True)):
+            break  # the others are as this one
+    else:
+        carry = carry if length <= TURNS else [None] * num_carry
+    return carry + [None] * (outputs - num_carry)
+
+
+def _while(known, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, **_):
+    of_condition, of_body, carry = known[:cond_nconsts], known[cond_nconsts:][:body_nconsts], known[cond_nconsts + body_nconsts :]
+    for _ in range(TURNS):
+        goes_on = _follow(cond_jaxpr, of_condition + carry)[0]
+        if goes_on is not None and not goes_on:
+            return carry
+        before, carry = carry, _follow(body_jaxpr, of_body + carry)
+        if goes_on is None:
+            # What a turn changes is not known from here on, and what it leaves as it is, is.
+            carry = _equal([before, carry])
+            _follow(body_jaxpr, of_body + carry)
+            break
+    return [None] * len(carry)
+
+
+def _check(eqn, known):
+    """Raise `_OutsideError` with what an operation reads or writes out of bounds."""
     name, params = eqn.primitive.name, eqn.params
     if name in ("dynamic_slice", "dynamic_update_slice"):
         shape = eqn.invars[0].aval.shape
@@ -97,7 +185,7 @@ def _index(eqn, known):
         starts = {axis: x for axis, x in starts.items() if axis in numbers.inserted_window_dims}
         sizes = (1,) * len(shape)
     else:
-        return None
+        return
     for axis, start in starts.items():
         if start is None or not np.size(start):
             continue
@@ -105,5 +193,4 @@ def _index(eqn, known):
         if outside.size:
             entry, of = int(outside.flat[0]), f"an axis of {shape[axis]} {'entry' if shape[axis] == 1 else 'entries'}"
             entry = entry if entry >= 0 else entry - shape[axis]
-            return f"entry {entry} of {of} (array of shape {shape})"
-    return None
+            raise _OutsideError(f"entry {entry} of {of} (array of shape {shape})")

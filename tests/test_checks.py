@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import Moreau, Outcome, SymmetricMoreau, System, VariationalMoreau, checks, simulate
+from jaxnsd import Moreau, Outcome, SymmetricMoreau, System, VariationalMoreau, checks, indices, simulate
 
 
 @jaxnsd.system
@@ -410,3 +410,36 @@ def test_repeated_calls_do_not_trace_again():
     for mass in (1.0, 2.0):
         run(Counting(mass), q0=mass * Q0)
     assert len(calls) == before
+
+
+Q3 = jnp.arange(3.0)
+
+
+@pytest.mark.parametrize(
+    "function, entry",
+    [
+        (lambda q: jax.lax.fori_loop(0, 4, lambda i, s: s + q[i], 0.0), 3),
+        (lambda q: jax.lax.fori_loop(0, 3, lambda i, s: s + q[i], 0.0), None),
+        (lambda q: jax.lax.fori_loop(0, 3, lambda i, s: s + q[i + 1] - q[i], 0.0), 3),
+        (lambda q: jax.lax.fori_loop(0, 2, lambda i, s: s + q[i + 1] - q[i], 0.0), None),
+        (lambda q: jax.lax.fori_loop(0, jnp.asarray(q[0], int), lambda i, s: s + q[i], 0.0), None),
+        (lambda q: jax.lax.fori_loop(0, jnp.asarray(q[0], int), lambda i, s: s + q[5], 0.0), 5),
+        (lambda q: jax.lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 2, c[1] + q[c[0]]), (0, 0.0)), 4),
+        (lambda q: jax.lax.while_loop(lambda c: c[1] < 9, lambda c: (c[0], c[1] + q[c[0]]), (3, 0.0)), 3),
+        (lambda q: jax.lax.scan(lambda s, i: (s + q[i], q[2 - i]), 0.0, jnp.arange(3)), None),
+        (lambda q: jax.lax.scan(lambda s, i: (s + q[i], q[3 - i]), 0.0, jnp.arange(3), reverse=True), 3),
+        (lambda q: jax.vmap(lambda i: q[i])(jnp.arange(4)), 3),
+        (lambda q: jax.vmap(lambda i: q[i] - q[(i + 1) % 3])(jnp.arange(3)), None),
+        (lambda q: jax.vmap(lambda i: q[jnp.minimum(i, 2)])(jnp.arange(4)), None),
+        (lambda q: jax.lax.cond(q[0] > 0, lambda: q[3], lambda: q[0]), 3),
+        (lambda q: jax.lax.cond(q.shape[0] > 3, lambda: q[3], lambda: q[0]), None),
+        (lambda q: jax.lax.switch(jnp.asarray(q[0], int), [lambda: q[0], lambda: q[1], lambda: q[-4]]), -4),
+        (lambda q: jax.jit(lambda q, i: q[i])(q, jax.jit(lambda i: i + 1)(2)), 3),
+        (lambda q: jax.lax.map(lambda k: jax.checkpoint(lambda q: q[k])(q), jnp.array([0, 7])), 7),
+        (lambda q: q[jnp.argmax(q) + 1], None),
+    ],
+)
+def test_indices_that_loops_and_branches_count(function, entry):
+    """JAX clamps them; what an index may be where it depends on values is not known, and not refused."""
+    found = indices.out_of_bounds(jax.make_jaxpr(function)(Q3))
+    assert found is None if entry is None else found.startswith(f"entry {entry} of an axis of 3 entries")
