@@ -16,7 +16,7 @@ from scipy.integrate import solve_ivp
 
 import jaxnsd
 from jaxnsd import Lobatto, SemismoothNewton, System, butcher, simulate
-from jaxnsd.models import PointMassOnSlope, RotatingBall, SliderCrank, SliderCrankMinimal
+from jaxnsd.models import PointMassOnSlope, RotatingBall, SliderCrank, SliderCrankMinimal, TossedCube
 
 
 # -------------------------------------------------------------------------------------------------------------- little systems
@@ -405,6 +405,19 @@ def test_nonholonomic_constraint(s):
     reference = np.array([slope / 2 * np.sin(angle) ** 2, slope / 4 * (2 * angle - np.sin(2 * angle)), angle * omega**2]) / omega**2
     errors = errors_at(Skate(), s, Skate().initial_state(), T, sizes, reference)
     assert observed(sizes, errors) == pytest.approx(s - 1, abs=0.15)
+
+
+def test_a_box_slides_and_turns_on_its_face():
+    """It stays level, where what tilts it cancels to the last bit, slows down by friction, and rests."""
+    system = TossedCube()
+    q0, u0 = jnp.array([0.0, 0, 0, 1, 0, 0, 0]), jnp.array([0.3, 0.1, 0, 0, 0, 1])
+    q0 = q0.at[2].add(-jnp.min(system.gap(0.0, q0)))
+    sol = simulate(system, Lobatto(2), q0, u0, n_steps=300, dt=1e-3).raise_if_failed()
+    np.testing.assert_allclose(sol.q[:, 2], q0[2], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(sol.q[:, 4:6], 0, atol=1e-14)
+    energy = jax.vmap(system.kinetic_energy)(sol.t, sol.q, sol.u)
+    assert np.all(np.diff(energy) <= 1e-15) and energy[0] > 1e-2
+    np.testing.assert_allclose(sol.u[-1], 0, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -150,11 +150,15 @@ def error(linear, x, values, found, tolerance):
     rounding = first(apply(jnp.abs(linear.p_Q), Q)) + combine(a_hat[:, :-1], first(apply(jnp.abs(linear.F_Q), Q[:-1])))
     bound = tolerance * terms + eps * (rounding + jnp.max(terms)) + tiny
     error = jnp.max(jnp.abs(values.balance) / bound)
+    if stages.quasi:
+        # What forces and contacts make of the velocities one by one cancels, and the coordinates of a body at rest keep round-off of it.
+        inertia = jnp.abs(jnp.diagonal(linear.p_V, axis1=1, axis2=2)) + tiny
+        speed = jnp.sqrt(jnp.max(terms**2 / inertia) / inertia)
+        ways = jnp.sum(jnp.abs(linear.T) * speed[None, :, None, :], axis=(1, 3))
+        bound = tolerance * moved + eps * (Q + jnp.abs(args.q)[None, :] + ways) + tiny
+        error = jnp.maximum(error, jnp.max(jnp.abs(values.drift) / bound))
     terms = apply(jnp.abs(linear.rows_Q), moved) + apply(jnp.abs(linear.rows_V), V[1:])
     rounding = eps * apply(jnp.abs(linear.rows_Q), Q)
-    if stages.quasi:
-        bound = tolerance * moved + eps * (Q + jnp.abs(args.q)[None, :]) + tiny
-        error = jnp.maximum(error, jnp.max(jnp.abs(values.drift) / bound))
     if stages.n_b:
         part = slice(stages.m, None)
         size = jnp.max(R[:, part]) / found.r_b.reshape(stages.s - 1, -1)
