@@ -37,8 +37,9 @@ S = typing.TypeVar("S", bound=type)
 def system(cls: S) -> S:
     """Class decorator that makes a subclass of `System` a frozen dataclass and a JAX pytree whose leaves are its parameters.
 
-    Raises TypeError for a field that hides a method of a base class, and for a method that a field of a base class hides. Warns of a
-    method whose name looks like a misspelt one of `System`; a helper may start its name with an underscore to be left alone.
+    Raises TypeError for a field that hides a method of a base class, or an attribute that the schemes read (``moved``), and for a method
+    that a field of a base class hides. Warns of a method whose name looks like a misspelt one of `System`; a helper may start its name
+    with an underscore to be left alone.
     """
     new = [part for part in cls.__mro__ if "__dataclass_fields__" not in vars(part) and part not in (System, object)]
     inherited_fields = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
@@ -50,6 +51,9 @@ def system(cls: S) -> S:
 
 #: Names of contact data, which a user writes as a field or as a method.
 CONTACT_DATA = laws.CONTACT_DATA
+
+#: Attributes that tell the schemes what they may ask of a class: set in the class, or methods of it, but no parameters.
+SETTINGS = ("moved", "gathers", "scleronomic")
 
 #: What others call it, and what it is called here.
 SYNONYMS = {
@@ -83,6 +87,12 @@ def _refuse_hidden(cls, new, inherited_fields):
             raise TypeError(
                 f"{cls.__name__}: the field {name} would hide the method {name} of {base.__name__}{what and f' ({what})'}; "
                 f"rename the field, for example {name}_0"
+            )
+    for name in SETTINGS:
+        if name in fields:
+            raise TypeError(
+                f"{cls.__name__}: the field {name} would hide the attribute {name} of System, which the schemes read; rename the field, "
+                f"for example {name}_0"
             )
     for name in inherited_fields:
         if any(inspect.isfunction(vars(part).get(name)) for part in new):

@@ -236,6 +236,13 @@ def test_a_field_that_hides_a_method_is_refused(name):
         made(jaxnsd.LinearSystem, fields=["directions"], directions=1.0)
 
 
+@pytest.mark.parametrize("name", ["moved", "gathers", "scleronomic"])
+def test_a_field_that_hides_what_the_schemes_read_is_refused(name):
+    with pytest.raises(TypeError, match=rf"Toss: the field {name} would hide the attribute {name} of System.*; rename the field"):
+        made(fields=[name])
+    assert getattr(made(**{name: True}), name)  # an attribute of the class
+
+
 def test_a_method_that_a_field_hides_is_refused():
     with pytest.raises(TypeError, match="the field mu of a base class hides the method mu, which would never be called"):
         made(jaxnsd.LinearSystem, mu=lambda self: 0.3)
