@@ -12,6 +12,9 @@ from . import indices, laws
 
 HERE = Path(__file__).parent
 
+#: What JAX raises where the value of a traced array is asked for: by if and float(), by NumPy's functions, by an index of a NumPy array.
+VALUES = jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError
+
 
 @functools.lru_cache(maxsize=256)
 def check(structure, leaves, q, u):
@@ -86,11 +89,8 @@ class _Signatures:
                 closed, out = jax.make_jaxpr(function, return_shape=True)(self.system, *args)
             else:
                 out = jax.eval_shape(function, self.system, *args)
-        except jax.errors.ConcretizationTypeError as error:
-            raise TypeError(
-                f"{call} must not ask for the value of an array, which it has not yet while it is traced{_line(error)}; write "
-                "jnp.where(condition, a, b) for if, jnp.sin for np.sin or math.sin, and leave float() out"
-            ) from error
+        except VALUES as error:
+            raise _asks(call, error) from error
         except Exception as error:
             error_type = TypeError if isinstance(error, TypeError) else ValueError
             raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}{_line(error)}: {error}") from error
@@ -182,8 +182,19 @@ class _Signatures:
 def _names(function, system):
     """What a function of a system lists, of which only the shapes are known: a user's method may compute with its fields."""
     names = []
-    jax.eval_shape(lambda system: names.extend(function(system)), system)
+    try:
+        jax.eval_shape(lambda system: names.extend(function(system)), system)
+    except VALUES as error:
+        raise _asks(f"{type(system).__name__}: a method without arguments, as mu or law,", error) from error
     return names
+
+
+def _asks(call, error):
+    """The error of a method that asks for a value, with its cure."""
+    return TypeError(
+        f"{call} must not ask for the value of an array, which it has not yet while it is traced{_line(error)}; use jax.numpy: write "
+        "jnp.where(condition, a, b) for if, jnp.sin for np.sin or math.sin, and leave float() out"
+    )
 
 
 def _line(error):

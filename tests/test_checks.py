@@ -200,6 +200,12 @@ def test_bad_arguments_are_refused(arguments, error, message):
             r"Variant.force must not ask.*leave float\(\) out",
         ),
         ({"force": lambda self, t, q, u: np.sin(q)}, TypeError, "Variant.force must not ask for the value of an array.*jnp.sin for np.sin"),
+        (
+            {"potential_energy": lambda self, t, q: np.sin(q[0])},
+            TypeError,
+            r"Variant.potential_energy must not ask.*\(test_checks.py, line \d+: .*use jax.numpy",
+        ),
+        ({"gap": lambda self, t, q: q[1:] * np.ones(2)[jnp.argmax(q)]}, TypeError, "Variant.gap must not ask"),
         # functions of u
         ({"tangential_velocity": lambda self, t, q, u: u[:1, None] ** 2}, ValueError, "Variant.tangential_velocity must be affine in u"),
         # affine on either side of a kink, which was not seen where all velocities looked at lay on one
@@ -230,6 +236,13 @@ class Bare(System):
 
     def tangential_velocity(self, t, q, u):
         return u[:1, None]
+
+
+def test_contact_data_that_asks_for_the_value_of_a_field_is_refused():
+    for name, method in (("mu", lambda self: np.sin(self.mass)), ("law", lambda self: jaxnsd.NewtonImpact(0.5 if self.mass > 0 else 0.0))):
+        system = jaxnsd.system(type("Asking", (Bare,), {"__annotations__": {"mass": float}, "mass": 1.0, name: method}))()
+        with pytest.raises(TypeError, match="Asking: a method without arguments, as mu or law, must not ask.*use jax.numpy"):
+            run(system)
 
 
 @pytest.mark.parametrize(
