@@ -331,6 +331,7 @@ def _contact_data(system, name):
     """Check restitution and friction, as far as they are known: they depend on no state."""
     parts = [system.law, *(getattr(system, field) for field in CONTACT_DATA)]
     if not known(*jax.tree.leaves(system if any(map(callable, parts)) else parts)):
+        _warn_frictionless(system, name, laws.coefficients(system))
         return
     with jax.ensure_compile_time_eval():
         tiny = jnp.asarray(np.full(1, np.finfo(np.float32).tiny))
@@ -344,16 +345,24 @@ def _contact_data(system, name):
         value = np.atleast_1d(np.asarray(value))
         if np.any(~(value >= 0)) or np.any(np.isinf(value)):
             raise ValueError(f"{name}.{field} must be finite and not negative, got {value}; it is Coulomb's friction coefficient")
-        if np.any(value > 0) and not _has_friction(system):
-            what = "G_F" if isinstance(system, LinearSystem) else "tangential_velocity(t, q, u)"
-            warnings.warn(f"{name}.{field} is positive, but without {what} no friction acts; write it, or leave {field} out", stacklevel=5)
+    _warn_frictionless(system, name, friction)
     sets = laws.of(system).friction
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(sets)):
         raise ValueError(f"{name}.law.friction must be finite, got {sets}")
 
 
-def _has_friction(system):
-    return system.G_F is not None if type(system) is LinearSystem else system.defines("tangential_velocity")
+def _warn_frictionless(system, name, friction):
+    """Warn of coefficients of friction, by their fields, of a system without directions in which it acts."""
+    linear = type(system) is LinearSystem
+    acts = system.G_F is not None if linear else system.defines("tangential_velocity")
+    what = "G_F" if isinstance(system, LinearSystem) else "tangential_velocity(t, q, u)"
+    for field, value in friction.items():
+        sure = known(*jax.tree.leaves(value))
+        # What is traced may be anything; a `LinearSystem` has the field in any case.
+        if not acts and (np.any(np.asarray(value) > 0) if sure else not linear):
+            may = "is" if sure else "may be"
+            text = f"{name}.{field} {may} positive, but without {what} no friction acts; write it, or leave {field} out"
+            warnings.warn(text, stacklevel=6)
 
 
 def _values(system, name, scheme, t0, t1, dt, q0, u0):

@@ -1,5 +1,7 @@
 """Every senseless input is refused before tracing, with a sentence that names it; sensible input raises no false alarm."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -241,7 +243,7 @@ class Bare(System):
 def test_contact_data_that_asks_for_the_value_of_a_field_is_refused():
     for name, method in (("mu", lambda self: np.sin(self.mass)), ("law", lambda self: jaxnsd.NewtonImpact(0.5 if self.mass > 0 else 0.0))):
         system = jaxnsd.system(type("Asking", (Bare,), {"__annotations__": {"mass": float}, "mass": 1.0, name: method}))()
-        with pytest.raises(TypeError, match="Asking: a method without arguments, as mu or law, must not ask.*use jax.numpy"):
+        with pytest.raises(TypeError, match=r"Asking: a method without arguments, as mu or law, must not ask.*use jax.numpy"):
             run(system)
 
 
@@ -360,12 +362,22 @@ def test_a_contact_problem_with_negative_friction_is_an_outcome():
 
 
 def test_friction_without_a_tangential_velocity_is_warned_of():
-    frictionless = variant(System, kinetic_energy=Bare.kinetic_energy, gap=Bare.gap, mu=lambda self: 0.3)
+    without = {"kinetic_energy": Bare.kinetic_energy, "gap": Bare.gap}
+    frictionless = variant(System, **without, mu=lambda self: 0.3)
     with pytest.warns(UserWarning, match=r"Variant.mu is positive, but without tangential_velocity\(t, q, u\) no friction acts") as record:
         jaxnsd.check(frictionless, Moreau(), Q0, U0, 0.05, 0.01)
     assert record[0].filename == __file__
     with pytest.warns(UserWarning, match="LinearSystem.mu is positive, but without G_F no friction acts"):
         run(jaxnsd.LinearSystem(np.eye(2), np.eye(2), G=np.array([[0.0], [1.0]]), mu=0.3))
+    # A traced coefficient, and a known one beside what is traced.
+    Slider = jaxnsd.system(type("Slider", (System,), {"__annotations__": {"mu": float, "e_N": float}, "mu": 0.0, "e_N": 0.0, **without}))
+    for given, message in (({"mu": 0.3}, "Slider.mu may be positive, but without tangential"), ({"e_N": 0.3}, "Slider.mu is positive")):
+        system = Slider(mu=0.3)
+        with pytest.warns(UserWarning, match=message) as record:
+            jax.eval_shape(lambda given, system=system: run(dataclasses.replace(system, **given)), given)
+        assert record[0].filename == __file__
+    jax.eval_shape(lambda e_N: run(Slider(e_N=e_N)), 0.3)
+    jax.eval_shape(run, jaxnsd.LinearSystem(np.eye(2), np.eye(2), G=np.array([[0.0], [1.0]])))
 
 
 def test_known_values_are_checked_under_transformations():
