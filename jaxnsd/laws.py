@@ -153,7 +153,7 @@ def data(system, shape, dtype, rate=None):
 
     rate: gap velocities before the impact; None: at rest
 
-    A function for a restitution that leaves [0, 1] at an impact gives NaN, with which no step is solved.
+    A function for a restitution that leaves [0, 1] at an impact gives NaN, with which no step is solved: its outcome is INVALID_PARAMETER.
     """
     e = []
     for value in restitutions(system).values():

@@ -8,6 +8,7 @@ class Outcome(enum.IntEnum):
 
     INVALID_PARAMETER is the worst: a parameter that is traced turned out to be outside of its range (restitution outside [0, 1], negative
     friction, a dt that is not positive), so there is no law that the motion could obey. It takes the place of all other codes of the run.
+    A restitution that is a function of the speed of approach gives it to the steps in which it leaves its range.
     """
 
     SUCCESS = 0
@@ -42,8 +43,7 @@ EXPLANATION = {
         "the equations of the step were not solved to tolerance",
         "where bodies jam (mu near 1 or above) the step may have no solution: a smaller mu; in float32 try float64, or a larger tolerance "
         "in SemismoothNewton(...); with more contacts than Lemke's method takes (16 spatial, 32 planar), a larger max_rescues there; with "
-        "a scheme that is implicit in the velocity, a smaller dt or a larger max_outer; a restitution that is a function of the speed of "
-        "approach must stay in [0, 1]",
+        "a scheme that is implicit in the velocity, a smaller dt or a larger max_outer",
     ),
     Outcome.DIVERGED: (
         "the kinetic energy grew beyond every bound that the initial state suggests",
@@ -58,6 +58,7 @@ EXPLANATION = {
         "a parameter is outside of its range: e_N and e_F must lie in [0, 1], mu, or what the friction of a law has in its place, must not "
         "be negative, dt must be positive",
         "keep the parameters in their range, such as jax.nn.sigmoid(x) for a restitution and jax.nn.softplus(x) for a friction "
-        "coefficient in place of a free x; jaxnsd.check(...) outside of jit and vmap names the parameter",
+        "coefficient in place of a free x; jaxnsd.check(...) outside of jit and vmap names the parameter; a restitution that is a function "
+        "of the speed of approach must stay in [0, 1] at every speed of the run, as by jnp.clip(e, 0, 1)",
     ),
 }

@@ -63,7 +63,8 @@ class Solution:
 
     A batch (`vmap`) adds leading axes to all of them. The worst code of a run is its last: one that diverges ends as NON_FINITE;
     `raise_if_failed` names the first step that failed, with its own code. Where a parameter is outside of its range all codes of the run,
-    the first node's too, are INVALID_PARAMETER. Two solutions are equal if they are the same object; compare their arrays.
+    the first node's too, are INVALID_PARAMETER; where a restitution is that depends on the speed, those of its steps, and their residual
+    is not a number. Two solutions are equal if they are the same object; compare their arrays.
     """
 
     t: Any
@@ -147,8 +148,8 @@ class Solution:
         contact = int(np.asarray(values.contact).reshape(batch.shape)[member, step])
         where = "at the first node" if first else f"in step {step + 1} of {batch.shape[1]}"
         text = f"{code.name} {where} (t = {t[step if first else step + 1]:.6g} s): {what}"
-        if contact >= 0 and not first:
-            residual = float(np.asarray(values.residual).reshape(batch.shape)[member, step])
+        residual = float(np.asarray(values.residual).reshape(batch.shape)[member, step])
+        if contact >= 0 and not first and np.isfinite(residual):
             text += f"; the worst is contact {contact}, with a residual of {residual:.3g} N s"
         if len(batch) > 1:
             index = np.unravel_index(member, outcome.shape[:-1])
@@ -443,6 +444,8 @@ class _History:
             speed = jnp.max(jnp.abs(state.u))
             finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
             code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
+            if laws.depends_on_speed(system):
+                code = jnp.where(jnp.isnan(info.residual) & ~info.converged, Outcome.INVALID_PARAMETER, code)
             code = jnp.where(speed > limit, Outcome.DIVERGED, code)
             return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
 

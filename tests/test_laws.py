@@ -224,10 +224,24 @@ def test_restitution_may_depend_on_the_speed_of_approach(as_law):
 
 
 def test_a_function_that_leaves_its_range_at_an_impact_is_flagged():
-    sol = simulate(Ball(0.9), Moreau(), jnp.ones(1), jnp.zeros(1), 0.6, 1e-3)
-    assert not sol.success and int(sol.outcome[400]) == Outcome.SUCCESS
-    with pytest.raises(jaxnsd.SimulationError, match="restitution"):
-        sol.raise_if_failed()
+    """That step has the outcome of a parameter outside of its range: by Newton's law, and by Poisson's beside a contact that is open."""
+
+    @jaxnsd.system
+    class Beside(System):
+        law: Any = PoissonImpact(lambda speed: 1 - 0.9 * speed**0.2)
+        kinetic_energy, potential_energy = Ball.kinetic_energy, Ball.potential_energy
+
+        def gap(self, t, q):
+            return jnp.stack([q[0], q[0] + 1])
+
+    steps = []
+    for system in (Ball(0.9), Beside()):
+        sol = simulate(system, Moreau(), jnp.ones(1), jnp.zeros(1), 0.6, 1e-3)
+        steps.append(int(np.argmax(sol.outcome != Outcome.SUCCESS)))
+        assert sol.outcome[steps[-1]] == Outcome.INVALID_PARAMETER and np.isnan(sol.residual[steps[-1]])
+        with pytest.raises(jaxnsd.SimulationError, match=r"INVALID_PARAMETER in step .*function of the speed of .* must stay in \[0, 1\]"):
+            sol.raise_if_failed()
+    assert steps[0] == steps[1] > 400
 
 
 @pytest.mark.slow

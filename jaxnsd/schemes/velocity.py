@@ -351,9 +351,18 @@ def _found(step, start, guess, d, n_b, settings):
         info = info._replace(converged=info.converged & condensed.obeyed(free, P, z, tolerance))
         return (linalg.pack(free), linalg.pack(z), condensed.percussions(P)), info, condensed.A
 
+    def told(info):
+        """The info, whose residual is not a number where a restitution that depends on the speed is none: `Outcome` tells it apart."""
+        if not laws.depends_on_speed(step.system):
+            return info
+        lawless = jnp.any(jnp.isnan(law.rebound) & jnp.isfinite(step.before(kin)))
+        lawless = lawless if law.least is None else lawless | jnp.any(jnp.isnan(law.least))
+        return info._replace(residual=jnp.where(lawless, jnp.nan, info.residual))
+
     x = start, jnp.where(allowed, guess, 0), jnp.zeros((n_b,), dtype)
     if step.linear:
-        return improved(*x)[:2]
+        x, info, _ = improved(*x)
+        return x, told(info)
 
     def iteration(carry):
         x, previous = carry
@@ -372,7 +381,7 @@ def _found(step, start, guess, d, n_b, settings):
 
     first = (x, nothing_to_solve(dtype)), jnp.full((), jnp.inf, dtype)
     (x, info), error, _ = iterate(iteration, *first, settings.max_outer)
-    return x, info._replace(converged=info.converged & (error <= 1))
+    return x, told(info._replace(converged=info.converged & (error <= 1)))
 
 
 @dataclass(frozen=True)
