@@ -149,7 +149,7 @@ def _mujoco(caller):
     try:
         import mujoco
     except ImportError as error:
-        raise ImportError(f"{caller} needs the package mujoco: pip install mujoco, or pip install 'jaxnsd[mjcf]'") from error
+        raise ImportError(f"{caller} needs the package mujoco: pip install mujoco") from error
     return mujoco
 
 

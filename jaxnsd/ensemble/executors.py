@@ -102,7 +102,7 @@ def parcel(job, by_value):
         try:
             content = cloudpickle.dumps(job)
         except Exception as error:
-            more = "" if cloudpickle is not pickle else "; pip install 'jaxnsd[ensemble]' lets functions within functions be sent"
+            more = "" if cloudpickle is not pickle else "; pip install cloudpickle lets functions within functions be sent"
             raise TypeError(
                 f"sample, observe, the reductions and the scheme are sent to the workers, and one of them cannot be pickled: {error}{more}"
             ) from error

@@ -75,7 +75,7 @@ def _qmc():
     try:
         from scipy.stats import qmc
     except ImportError as error:
-        raise ImportError("points of low discrepancy need SciPy: pip install 'jaxnsd[ensemble]'") from error
+        raise ImportError("points of low discrepancy need SciPy: pip install scipy") from error
     return qmc
 
 

@@ -197,7 +197,7 @@ def dataset(path):
     try:
         import xarray
     except ImportError as error:
-        raise ImportError("a store is opened by xarray: pip install 'jaxnsd[ensemble]'") from error
+        raise ImportError("a store is opened by xarray: pip install xarray zarr") from error
     read_manifest(path)
     return xarray.open_zarr(str(path), consolidated=False, chunks=None)
 
@@ -206,5 +206,5 @@ def _zarr():
     try:
         import zarr
     except ImportError as error:
-        raise ImportError("a store needs zarr and xarray: pip install 'jaxnsd[ensemble]'") from error
+        raise ImportError("a store needs zarr and xarray: pip install xarray zarr") from error
     return zarr

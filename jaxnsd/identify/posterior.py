@@ -147,7 +147,7 @@ def posterior(
     seed: int = 0,
     progress: bool = False,
 ) -> Posterior:
-    """`Posterior` of the problem of a `Result`, by the No-U-Turn sampler with adapted windows of blackjax (``jaxnsd[posterior]``).
+    """`Posterior` of the problem of a `Result`, by the No-U-Turn sampler with adapted windows of blackjax (extra ``[posterior]``).
 
     The density of the parameters is ``prior exp(-C / noise_scale^2)`` with the cost C of the problem over the trajectories that were
     fitted: residuals are Gaussian, or, with a robust loss, as that has it, calibrated as `Result.covariance` is. Free initial states
@@ -172,7 +172,7 @@ def posterior(
     try:
         from blackjax.adaptation.window_adaptation import build_schedule
     except ImportError as error:
-        raise ImportError("identify.posterior needs blackjax: pip install 'jaxnsd[posterior]'") from error
+        raise ImportError("identify.posterior needs blackjax: pip install blackjax") from error
     scale = _checked(result, prior, noise_scale, {"chains": (chains, 2), "draws": (draws, LEAST), "warmup": (warmup, 1)}, acceptance)
     density = _Density(result, prior, scale)
     mode, factor = density.gaussian()
