@@ -41,22 +41,27 @@ def known(*values):
 
 # ------------------------------------------------------------------------------------------------------------------ simulate
 def options(scheme, solver, save_every, sensitivity, checkpoint):
-    """Check the options of a run."""
+    """Check the options of a run; ``(save_every, checkpoint)`` as Python's integers."""
     if not isinstance(scheme, Scheme):
         hint = "; write its parentheses" if isinstance(scheme, type) else ""
         raise TypeError(f"simulate: scheme must be a scheme such as jaxnsd.Moreau(), got {scheme!r}{hint}")
     _solver("simulate", solver)
     if sensitivity not in ("saltation", "discrete"):
         raise ValueError(f'simulate: sensitivity must be "saltation" or "discrete", got {sensitivity!r}')
-    for name, value in (("save_every", save_every), ("checkpoint", checkpoint)):
-        if value is None and name == "checkpoint":
-            continue
-        _whole(name, value)
+    return _whole("save_every", save_every), None if checkpoint is None else _whole("checkpoint", checkpoint)
 
 
 def _whole(name, value):
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+    """A number of steps as a Python integer: one of Python, NumPy or JAX."""
+    if not known(value):
+        raise TypeError(
+            f"simulate: {name} must be known when the run is traced, got a traced value: the number of steps is a part of the program; "
+            "pass a number, or declare the argument in static_argnames of jit"
+        )
+    number = np.asarray(value)
+    if number.ndim or number.dtype.kind not in "iu" or number < 1:
         raise ValueError(f"simulate: {name} must be a positive whole number of steps, got {value!r}")
+    return int(number)
 
 
 def _solver(caller, solver):
@@ -79,7 +84,7 @@ def steps(t0, t1, dt, n_steps, save_every):
             if value is None:
                 raise TypeError(f"simulate: {name} is missing; give t1 and dt, or n_steps with either of them")
     else:
-        _whole("n_steps", n_steps)
+        n_steps = _whole("n_steps", n_steps)
         if (t1 is None) == (dt is None):
             raise TypeError(
                 f"simulate: n_steps takes either t1 or dt, the other follows from it, got {'neither' if dt is None else 'both'}"
@@ -103,7 +108,7 @@ def steps(t0, t1, dt, n_steps, save_every):
     if n_steps is None:
         n = _number_of_steps(t0, t1, dt)
     else:
-        n = int(n_steps)
+        n = n_steps
         dt, t1 = ((t1 - t0) / n, t1) if dt is None else (dt, t0 + n * dt)
     if n % save_every:
         raise ValueError(f"simulate: save_every must divide the number of steps, {n}, got {save_every}; take a divisor, or another t1")

@@ -74,6 +74,8 @@ def variant(base=Particle, /, **methods):
         ({"dt": None}, TypeError, "dt is missing"),
         ({"n_steps": 5}, TypeError, "n_steps takes either t1 or dt, the other follows from it, got both"),
         ({"n_steps": 5, "t1": None, "dt": None}, TypeError, "n_steps takes either t1 or dt.*got neither"),
+        ({"n_steps": jnp.asarray(5.0), "t1": None}, ValueError, "n_steps must be a positive whole number of steps, got Array"),
+        ({"n_steps": np.array([5]), "t1": None}, ValueError, "n_steps must be a positive whole number of steps, got array"),
         ({"n_steps": 5.0, "t1": None}, ValueError, "n_steps must be a positive whole number of steps, got 5.0"),
         ({"n_steps": 5, "t1": None, "dt": -0.01}, ValueError, "dt must be positive"),
         ({"n_steps": 5, "t1": 0.05, "dt": None, "t0": 0.1}, ValueError, "t1 must be later than t0, got t0 = 0.1 and t1 = 0.05"),
@@ -407,6 +409,16 @@ def test_what_is_sensible_passes():
     passes(Particle(mass=np.float64(1.0), mu=jnp.asarray(0.2), e_N=[0.5], e_F=np.array([0.1])))
     passes(q0=np.array([0.0, -1e-3]))  # as deep as one step of an event-capturing scheme goes
     passes(variant(Bare, constraint=lambda self, t, q: q[:1]), q0=np.array([1e-9, 1.0]), u0=np.zeros(2))
+
+
+def test_whole_numbers_of_any_kind():
+    for steps, every, group in (map(jnp.asarray, (6, 2, 3)), (np.int32(6), np.asarray(2), np.uint8(3))):
+        given = {"n_steps": steps, "save_every": every, "checkpoint": group}
+        ran = jax.eval_shape(lambda given=given: run(t1=None, **given))
+        assert ran.q.shape == (4, 2) and type(ran.save_every) is int
+    for name in ("n_steps", "save_every", "checkpoint"):
+        with pytest.raises(TypeError, match=f"{name} must be known when the run is traced, got a traced value"):
+            jax.jit(lambda n, name=name: run(t1=None, **{"n_steps": 6, name: n}))(2)
 
 
 def test_float32_warns_once(monkeypatch):
