@@ -1,14 +1,20 @@
 """One system, several schemes: what a practitioner needs to choose between them."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from . import energy, plotting
+from .contact import AbstractContactSolver
+from .schemes.base import Scheme
 from .simulate import checked, simulate
+from .system import System
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,19 @@ class Row:
     cost: float = np.nan
 
 
-def compare(system, schemes, q0, u0, t1, dt, t0=0.0, *, order=True, solver=None, report=None):
+def compare(
+    system: System,
+    schemes: Sequence[Scheme],
+    q0: ArrayLike,
+    u0: ArrayLike,
+    t1: float,
+    dt: float,
+    t0: float = 0.0,
+    *,
+    order: bool = True,
+    solver: AbstractContactSolver | None = None,
+    report: Callable[[str], Any] | None = None,
+) -> list[Row]:
     """Run a system with several schemes: a `Row` for each.
 
     Arguments are those of `simulate`, with a list of schemes. With ``order`` the motion is run with dt/2 and dt/4 as well. A scheme that
@@ -122,13 +140,13 @@ COLUMNS = {
 }
 
 
-def legend():
+def legend() -> str:
     """What the columns of the `table` hold, as text."""
     lines = [f"  {name:<15}{meaning}" for name, meaning in COLUMNS.items()]
     return "\n".join([*lines, "  nan            not defined here: no impact, no contact, or percussions between the nodes"])
 
 
-def table(rows):
+def table(rows: Sequence[Row]) -> str:
     """The rows as text, in the columns that `legend` explains."""
     head = tuple(COLUMNS)
     lines, refusals = [], []

@@ -15,11 +15,11 @@ import threading
 class Interrupted(BaseException):
     """A signal came; ``status`` is the exit status that says so, 128 + its number."""
 
-    def __init__(self, number):
+    def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
         self.status = 128 + number
 
-    def but(self, text):
+    def but(self, text: str) -> "Interrupted":
         """Itself, saying more."""
         self.args = (f"{self.args[0]} {text}",)
         return self

@@ -55,7 +55,7 @@ class ImpactLaw:
                 _says(part)
 
     @property
-    def sets(self):
+    def sets(self) -> tuple[FrictionSet, ...]:
         """The sets of friction, a tuple; empty where it is the system's ``mu``."""
         return self.friction if isinstance(self.friction, tuple) else () if self.friction is None else (self.friction,)
 

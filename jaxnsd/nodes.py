@@ -6,11 +6,13 @@ import jax.numpy as jnp
 from . import checks
 from .anisotropy import isotropic
 from .contact import SemismoothNewton
-from .schemes.base import Percussions, State
+from .schemes.base import Percussions, Scheme, State
 from .schemes.flow import acceleration_of_persistent
+from .simulate import Solution
+from .system import System
 
 
-def node_velocities(system, scheme, solution):
+def node_velocities(system: System, scheme: Scheme, solution: Solution) -> jax.Array:
     """Velocities (N + 1, n_u) with which the nodes of a `Solution` are left, at the times of its coordinates.
 
     They are ``solution.u`` but for `SymmetricMoreau` and `VariationalMoreau`, whose ``u[k]`` is that of half a step after the node

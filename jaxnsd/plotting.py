@@ -4,14 +4,25 @@ Every function takes a `Solution` or arrays and, if wanted, the axes to draw on;
 those of Okabe and Ito, which people with any kind of colour vision tell apart.
 """
 
+import os
 import textwrap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import matplotlib
 import numpy as np
+from jax.typing import ArrayLike
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from .simulate import Solution
+from .system import System
+
+if TYPE_CHECKING:
+    from .identify import Result
 
 #: Okabe & Ito's palette without its yellow, which is faint on white: blue, vermilion, green, purple, orange, sky blue, black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -29,13 +40,13 @@ STYLE = {
 }
 
 
-def styled(function):
+def styled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the function draws in the house's style, whatever the user's settings are."""
     return matplotlib.rc_context(STYLE)(function)
 
 
 @styled
-def figure(rows=1, columns=1, width=6.4, height=4.0, **gridspec):
+def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 4.0, **gridspec: Any) -> tuple[Figure, Any]:
     """``(figure, axes)`` in the house's style, outside of pyplot: no window, nothing to close.
 
     ``axes`` is an array of shape (rows, columns), squeezed as by `matplotlib.pyplot.subplots`; ``width`` and ``height`` in inches.
@@ -45,12 +56,12 @@ def figure(rows=1, columns=1, width=6.4, height=4.0, **gridspec):
 
 
 @styled
-def save(fig, path):
+def save(fig: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure to a file, whose format follows from its name."""
     fig.savefig(path)
 
 
-def impacts(sol):
+def impacts(sol: Solution) -> np.ndarray:
     """Where contacts close: boolean (N, n_N), true in a stored interval with a normal percussion that follows one without.
 
     A contact that stays closed counts once, a contact that bounces once an impact.
@@ -61,7 +72,14 @@ def impacts(sol):
     return closed & ~before
 
 
-def trajectory(sol, coordinates=None, *, system=None, labels=None, ax=None):
+def trajectory(
+    sol: Solution,
+    coordinates: int | Sequence[int] | None = None,
+    *,
+    system: System | None = None,
+    labels: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
     """Coordinates q (N + 1, n_q) against time; ``coordinates`` picks some by their indices.
 
     They are named by ``labels``, one for each that is drawn, or by the `coordinate_names` of the ``system``.
@@ -82,7 +100,9 @@ def trajectory(sol, coordinates=None, *, system=None, labels=None, ax=None):
     return _finish(ax, "coordinates", legend=len(chosen) > 1, single=labels)
 
 
-def phase_portrait(sol, coordinate=0, *, system=None, label=None, ax=None, **line):
+def phase_portrait(
+    sol: Solution, coordinate: int = 0, *, system: System | None = None, label: str | None = None, ax: Axes | None = None, **line: Any
+) -> Axes:
     """Velocity ``u[:, coordinate]`` against ``q[:, coordinate]``, both (N + 1,); for systems with q_dot = u.
 
     The axes are named by the `coordinate_names` and `velocity_names` of the ``system``, where it is given and has them.
@@ -98,7 +118,7 @@ def phase_portrait(sol, coordinate=0, *, system=None, label=None, ax=None, **lin
     return ax
 
 
-def gaps(system, sol, *, labels=None, ax=None):
+def gaps(system: System, sol: Solution, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
     """Gaps g_N(t, q) (N + 1, n_N) against time, with a dot at the node where a contact closes (see `impacts`)."""
     _single(sol, "gaps")
     values = np.asarray(jax.vmap(system.gap)(sol.t, sol.q))
@@ -108,7 +128,7 @@ def gaps(system, sol, *, labels=None, ax=None):
     return _finish(ax, "gaps $g_N$ in m", legend=values.shape[1] > 1)
 
 
-def percussions(sol, *, labels=None, ax=None):
+def percussions(sol: Solution, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
     """Normal percussions P_N (N, n_N) against the times ``t[1:]`` at which they act, with a dot where a contact closes."""
     _single(sol, "percussions")
     values = np.asarray(sol.P_N)
@@ -117,7 +137,7 @@ def percussions(sol, *, labels=None, ax=None):
     return _finish(ax, "normal percussions $P_N$ in N s", legend=values.shape[1] > 1)
 
 
-def energy(system, sol, *, ax=None):
+def energy(system: System, sol: Solution, *, ax: Axes | None = None) -> Axes:
     """Kinetic, potential and total energy (N + 1,) at the nodes, the kinetic one with the velocity that leaves the node."""
     _single(sol, "energy")
     kinetic = np.asarray(jax.vmap(system.kinetic_energy)(sol.t, sol.q, sol.u))
@@ -132,7 +152,15 @@ def energy(system, sol, *, ax=None):
     return _finish(ax, "energy in J", legend=True)
 
 
-def ensemble_bands(t, values, quantiles=(0.05, 0.25, 0.5, 0.75, 0.95), *, label=None, colour=COLOURS[0], ax=None):
+def ensemble_bands(
+    t: ArrayLike,
+    values: ArrayLike,
+    quantiles: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
+    *,
+    label: str | None = None,
+    colour: Any = COLOURS[0],
+    ax: Axes | None = None,
+) -> Axes:
     """Quantiles over an ensemble: bands between the outer and inner pairs, a line for the median.
 
     ``t`` (N,), ``values`` (members, N); ``quantiles`` an odd, increasing number of levels, symmetric about the middle one, the line.
@@ -156,7 +184,15 @@ def ensemble_bands(t, values, quantiles=(0.05, 0.25, 0.5, 0.75, 0.95), *, label=
     return ax
 
 
-def convergence(dts, errors, *, labels=None, orders=(), fitted=None, ax=None):
+def convergence(
+    dts: ArrayLike,
+    errors: ArrayLike,
+    *,
+    labels: Sequence[str] | str | None = None,
+    orders: Sequence[float] = (),
+    fitted: ArrayLike | None = None,
+    ax: Axes | None = None,
+) -> Axes:
     """Errors against step size on logarithmic axes, with the observed order (slope of the fitted line) in the legend.
 
     ``dts`` (n,), ``errors`` (n,) or (curves, n), all positive; ``orders`` draws dashed lines of these slopes through the first curve's
@@ -194,7 +230,9 @@ def convergence(dts, errors, *, labels=None, orders=(), fitted=None, ax=None):
 
 
 @styled
-def strobe(system, sol, shots=8, *, view=(-60.0, 20.0), ax=None):
+def strobe(
+    system: System, sol: Solution, shots: int | Sequence[float] = 8, *, view: tuple[float, float] = (-60.0, 20.0), ax: Axes | None = None
+) -> Axes:
     """Stroboscopic picture of bodies: their shapes as lines at ``shots`` times, from faint to strong, and the paths of the centres of mass.
 
     system: a `bodies.Multibody`. One that moves in a plane is drawn in it, in m; in space the view is that of a camera far away
@@ -275,7 +313,7 @@ def _patch(point, normal, corners, right, upward):
 
 
 @styled
-def overview(system, sol, title=None):
+def overview(system: System, sol: Solution, title: str | None = None) -> Figure:
     """One figure of a motion: coordinates, energy and, if the system has contacts, gaps and percussions; returns the figure.
 
     Coordinates of different units, as their names say (`System.coordinate_names`), get axes of their own.
@@ -370,7 +408,7 @@ def _finish(ax, ylabel, legend, single=()):
 
 
 @styled
-def identification(result, title=""):
+def identification(result: "Result", title: str = "") -> Figure:
     """One page of a `jaxnsd.identify.Result`: fits, residuals, estimates with their intervals, correlations, losses, warnings.
 
     Of the best, the median and the worst trajectory the columns of y are drawn one above the other, dots as measured, lines as fitted.

@@ -11,14 +11,16 @@ coefficient of the set a length (m), the arm of the normal force.
 
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
 from . import linalg
 from .linalg import absolute, divide, greater, less, logical_and, where
 from .pytrees import pytree
 
 
-def broadcast(value, n, dtype):
+def broadcast(value: ArrayLike, n: int, dtype: DTypeLike) -> jax.Array:
     """A parameter, scalar or (n,), as an array (n,)."""
     return jnp.broadcast_to(jnp.asarray(value, dtype), (n,))
 
@@ -36,11 +38,11 @@ class FrictionSet:
     #: Names of those parameters that must not be negative.
     coefficients: ClassVar[tuple[str, ...]] = ("mu",)
 
-    def size(self, n, dtype):
+    def size(self, n: int, dtype: DTypeLike) -> jax.Array:
         """Radius of the disc, (n,)."""
         return broadcast(self.mu, n, dtype)
 
-    def axes(self, n, dtype):
+    def axes(self, n: int, dtype: DTypeLike) -> jax.Array | None:
         """Matrices S (n, d, d) that make the set of the disc; None: they are the identity."""
         del n, dtype
 
@@ -78,11 +80,11 @@ class Ellipse(FrictionSet):
     d: ClassVar[int] = 2
     coefficients: ClassVar[tuple[str, ...]] = ("mu_1", "mu_2")
 
-    def size(self, n, dtype):
+    def size(self, n: int, dtype: DTypeLike) -> jax.Array:
         """Mean of the half axes, (n,)."""
         return 0.5 * (broadcast(self.mu_1, n, dtype) + broadcast(self.mu_2, n, dtype))
 
-    def axes(self, n, dtype):
+    def axes(self, n: int, dtype: DTypeLike) -> jax.Array | None:
         """``R diag(mu_1, mu_2) R^T / m``, (n, 2, 2); the identity where both coefficients are zero."""
         m = self.size(n, dtype)
         ratio = jnp.where(m > 0, broadcast(self.mu_1, n, dtype) / jnp.where(m > 0, m, 1), 1)
@@ -102,7 +104,7 @@ class Slip(NamedTuple):
     curvature: object  # (n,) radius / |x_F|
 
 
-def slip_at(x, radius, loaded):
+def slip_at(x: Any, radius: Any, loaded: Any) -> Slip:
     """`Slip` of the disc of this ``radius`` (n,) at ``x`` (n, size): its prox is x where it sticks, else ``radius direction``."""
     zero = linalg.zeros_like(radius)
     if x.shape[1] == 1:

@@ -39,7 +39,7 @@ class Tridiagonal:
         return (self.diagonal.shape[-1],) * 2
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         """Type of the entries."""
         return self.diagonal.dtype
 

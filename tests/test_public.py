@@ -1,5 +1,6 @@
 """What `import jaxnsd` gives: the public names, nothing of matplotlib, types; and the flags that it sets."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -36,6 +37,36 @@ def test_public_names():
     assert files("jaxnsd").joinpath("py.typed").is_file()
     with pytest.raises(AttributeError, match="module 'jaxnsd' has no attribute 'simulation'"):
         jaxnsd.simulation  # noqa: B018
+
+
+def functions(part):
+    """Functions that a public module, class or function of jaxnsd consists of, methods and properties that it inherits too."""
+    if inspect.ismodule(part):
+        own = [name for name, value in vars(part).items() if name[0] != "_" and getattr(value, "__module__", None) == part.__name__]
+        for name in getattr(part, "__all__", own):
+            yield from functions(getattr(part, name))
+    elif inspect.isclass(part):
+        for base in (base for base in part.__mro__ if base.__module__.startswith("jaxnsd")):
+            for name, value in vars(base).items():
+                if name[0] != "_" or name in ("__call__", "__init__"):
+                    yield from functions(value)
+    else:
+        for wrapper in ("fget", "__func__", "func"):  # of a property, a class method, a cached property
+            part = getattr(part, wrapper, part)
+        function = inspect.unwrap(part) if callable(part) else None
+        if inspect.isfunction(function) and function.__module__.startswith("jaxnsd") and function.__name__ != "<lambda>":
+            yield function
+
+
+def test_what_is_public_is_annotated():
+    """But for the methods of the contact solvers."""
+    found = {function for function in functions(jaxnsd) if not function.__module__.startswith("jaxnsd.contact.")}
+    assert len(found) > 300
+    for function in found:
+        signature = inspect.signature(function)
+        bare = [p.name for p in signature.parameters.values() if p.annotation is p.empty and p.name not in ("self", "cls")]
+        bare += ["return"] * (signature.return_annotation is signature.empty)
+        assert not bare, (function.__module__, function.__qualname__, bare)
 
 
 NATIVE = "xla_cpu_small_while_loop_byte_threshold=4194304,xla_cpu_disable_new_fusion_emitters=true"

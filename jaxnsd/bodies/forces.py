@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..pytrees import pytree
 from . import dynamics, kinematics
@@ -57,7 +59,7 @@ class Rows:
     dt: Any
     t0: Any = 0.0
 
-    def at(self, t):
+    def at(self, t: ArrayLike) -> jax.Array:
         """The row at t; at the time of a node the row that begins."""
         # A node is reached to round-off: half a thousandth of a step counts as there.
         k = jnp.floor((t - self.t0) / self.dt + 5e-4).astype(int)

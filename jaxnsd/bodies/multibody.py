@@ -250,7 +250,7 @@ class Multibody(System):
     gathers = True
 
     @property
-    def scleronomic(self):
+    def scleronomic(self) -> bool:
         """Whether no joint is prescribed, and no velocity is written anew by a subclass."""
         velocities = "gap", "gap_velocity", "tangential_velocity", "constraint", "constraint_velocity", "velocity_constraint"
         return not self.motions and all(getattr(type(self), name) is getattr(Multibody, name) for name in velocities)

@@ -34,11 +34,11 @@ class Shape:
 
     kind: ClassVar[str]
 
-    def size(self):
+    def size(self) -> tuple[Number, Number, Number]:
         """Three numbers, in the order of the kernel of the kind."""
         raise NotImplementedError
 
-    def solid(self):
+    def solid(self) -> tuple[Number, tuple[Number, Number, Number]] | None:
         """``(volume, radii of gyration squared (3,))`` of the homogeneous solid; None where there is none."""
         return None
 
@@ -50,11 +50,11 @@ class Sphere(Shape):
     radius: Number
     kind: ClassVar[str] = "sphere"
 
-    def size(self):
+    def size(self) -> tuple[Number, Number, Number]:
         """(radius, 0, 0)."""
         return self.radius, 0.0, 0.0
 
-    def solid(self):
+    def solid(self) -> tuple[Number, tuple[Number, Number, Number]] | None:
         """2/5 r^2."""
         k = 0.4 * self.radius**2
         return 4 / 3 * np.pi * self.radius**3, (k, k, k)
@@ -67,11 +67,11 @@ class Box(Shape):
     edges: Vector
     kind: ClassVar[str] = "box"
 
-    def size(self):
+    def size(self) -> tuple[Number, Number, Number]:
         """Half of the edges."""
         return tuple(0.5 * e for e in self.edges)
 
-    def solid(self):
+    def solid(self) -> tuple[Number, tuple[Number, Number, Number]] | None:
         """(b^2 + c^2) / 12, ..."""
         a, b, c = self.edges
         return a * b * c, ((b * b + c * c) / 12, (a * a + c * c) / 12, (a * a + b * b) / 12)
@@ -85,11 +85,11 @@ class Capsule(Shape):
     length: Number
     kind: ClassVar[str] = "capsule"
 
-    def size(self):
+    def size(self) -> tuple[Number, Number, Number]:
         """(radius, half length, 0)."""
         return self.radius, 0.5 * self.length, 0.0
 
-    def solid(self):
+    def solid(self) -> tuple[Number, tuple[Number, Number, Number]] | None:
         """Cylinder and two half balls, whose own centres are 3/8 r from their flat sides."""
         r, h = self.radius, 0.5 * self.length
         cylinder, ball = 2 * np.pi * r**2 * h, 4 / 3 * np.pi * r**3
@@ -107,11 +107,11 @@ class Cylinder(Shape):
     length: Number
     kind: ClassVar[str] = "cylinder"
 
-    def size(self):
+    def size(self) -> tuple[Number, Number, Number]:
         """(radius, half length, 0)."""
         return self.radius, 0.5 * self.length, 0.0
 
-    def solid(self):
+    def solid(self) -> tuple[Number, tuple[Number, Number, Number]] | None:
         """r^2 / 4 + l^2 / 12, r^2 / 2."""
         across = self.radius**2 / 4 + self.length**2 / 12
         return np.pi * self.radius**2 * self.length, (across, across, self.radius**2 / 2)
@@ -124,11 +124,11 @@ class Ellipsoid(Shape):
     half_axes: Vector
     kind: ClassVar[str] = "ellipsoid"
 
-    def size(self):
+    def size(self) -> tuple[Number, Number, Number]:
         """The half axes."""
         return tuple(self.half_axes)
 
-    def solid(self):
+    def solid(self) -> tuple[Number, tuple[Number, Number, Number]] | None:
         """(b^2 + c^2) / 5, ..."""
         a, b, c = self.half_axes
         return 4 / 3 * np.pi * a * b * c, ((b * b + c * c) / 5, (a * a + c * c) / 5, (a * a + b * b) / 5)
@@ -141,7 +141,7 @@ class Points(Shape):
     points: Vector
     kind: ClassVar[str] = "points"
 
-    def size(self):
+    def size(self) -> tuple[Number, Number, Number]:
         """None: the points say all."""
         return ZERO
 
@@ -152,7 +152,7 @@ class Plane(Shape):
 
     kind: ClassVar[str] = "plane"
 
-    def size(self):
+    def size(self) -> tuple[Number, Number, Number]:
         """None: it is infinite."""
         return ZERO
 

@@ -45,7 +45,7 @@ WINDOW = 4
 class Interrupted(interrupts.Interrupted, KeyboardInterrupt):
     """Ctrl-C or SIGTERM ended an ensemble. ``result`` is the `Result` of the members that are done, ``status`` 128 + the signal."""
 
-    def __init__(self, status, text, result):
+    def __init__(self, status: int, text: str, result: Result) -> None:
         interrupts.Interrupted.__init__(self, status - 128)
         self.result = result
         self.but(text)

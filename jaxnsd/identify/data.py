@@ -96,7 +96,9 @@ class Trajectory:
         return f"Trajectory({self.name!r}, {len(self)} frames of {self.y.shape[1]} from {self.t[0]:g} to {self.t[-1]:g} s)"
 
     @classmethod
-    def from_xarray(cls, dataset, y: str | Sequence[str], *, time: str = "t", q: str | None = None, u: str | None = None, **options: Any):
+    def from_xarray(
+        cls, dataset: Any, y: str | Sequence[str], *, time: str = "t", q: str | None = None, u: str | None = None, **options: Any
+    ) -> "Trajectory":
         """A trajectory from an `xarray.Dataset`: ``y``, ``q``, ``u`` name variables with an axis ``time``; missing values are masked.
 
         Several variables for ``y`` are put side by side. ``options`` are further fields, such as q0, u0 and name.
@@ -175,11 +177,11 @@ class Windows:
             raise ValueError(f"Windows: continuity must be two positive standard deviations, got {self.continuity!r}")
 
 
-def OneStep():
+def OneStep() -> Windows:
     """From every measured state to the next frame."""
     return Windows(1)
 
 
-def MultipleShooting(frames: int, free: FreeState, continuity: tuple[float, float]):
+def MultipleShooting(frames: int, free: FreeState, continuity: tuple[float, float]) -> Windows:
     """Windows of so many frames from free states, joined with the standard deviations ``continuity``."""
     return Windows(frames, free, continuity)

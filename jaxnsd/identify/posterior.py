@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from .. import interrupts
 from .. import progress as bars
@@ -103,7 +104,7 @@ class Posterior:
         """(n, 2), from the quantile at 2.5 % to that at 97.5 %."""
         return self.quantiles([0.025, 0.975])
 
-    def quantiles(self, levels) -> np.ndarray:
+    def quantiles(self, levels: ArrayLike) -> np.ndarray:
         """(n, levels)."""
         return np.quantile(self._flat, levels, axis=0).T
 

@@ -88,7 +88,7 @@ class Problem:
         horizon: float = 1e3,
         solver: AbstractContactSolver | None = None,
         sensitivity: str = "saltation",
-    ):
+    ) -> None:
         self.data = [data] if isinstance(data, Trajectory) else list(data)
         _check_data(self.data)
         self.names = _names(self.data)
@@ -238,7 +238,7 @@ class Problem:
         """Number of coordinates z of the unknowns."""
         return self.unknowns.size
 
-    def parts(self, z):
+    def parts(self, z: Any) -> tuple[Any, Any]:
         """``(system, measurement)`` of the unknowns z."""
         tree = self.unknowns.tree(z)
         if isinstance(self.given, Parts):
@@ -246,7 +246,7 @@ class Problem:
         return self.build(tree), None
 
     # ------------------------------------------------------------------------------------------------- one item, traced
-    def state(self, z, local, item):
+    def state(self, z: jax.Array, local: jax.Array, item: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Initial state of an item, a trajectory or a window of one."""
         system, measurement = self.parts(z)
         q0, u0 = self.initial(item["q0"], item["u0"], item["t"], item["y"], measurement)
@@ -254,7 +254,7 @@ class Problem:
             q0, u0 = motion.displaced(system, item["t0"], q0, u0, jnp.asarray(self.sigma) * local)
         return q0, u0
 
-    def predicted(self, z, local, item):
+    def predicted(self, z: jax.Array, local: jax.Array, item: dict[str, jax.Array]) -> tuple[Any, ...]:
         """``(predicted (F, m), q (F, n_q), u (F, n_u), outcome, state at the last frame)`` of an item."""
         system, measurement = self.parts(z)
         q0, u0 = self.state(z, local, item)
@@ -271,7 +271,9 @@ class Problem:
         y = jax.vmap(lambda t, q, u: self.measure(t, q, u, measurement))(item["t0"] + x, *at_frames)
         return y, *at_frames, outcome, end
 
-    def residuals(self, z, local, following, item):
+    def residuals(
+        self, z: jax.Array, local: jax.Array, following: jax.Array, item: dict[str, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
         """``(r (F, k), further rows (E,), ok, shown)`` of an item; ``following`` is the local part of the window after it."""
         y, q_at, u_at, outcome, (q, u) = self.predicted(z, local, item)
         # What was not measured is zero before it is whitened: with correlated noise it would spoil the rest of its frame.
@@ -291,13 +293,15 @@ class Problem:
         ok = (outcome == 0) & jnp.all(jnp.isfinite(r)) & jnp.all(jnp.isfinite(rows))
         return r, rows, ok, {"predicted": y, "q": q_at, "u": u_at, "outcome": outcome}
 
-    def cost(self, z, local, following, item):
+    def cost(self, z: jax.Array, local: jax.Array, following: jax.Array, item: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """``(cost, ok)`` of an item."""
         r, rows, ok, _ = self.residuals(z, local, following, item)
         cost = cost_and_weights(self.robust, r)[0] + 0.5 * jnp.sum(rows**2)
         return cost, ok & jnp.isfinite(cost)
 
-    def linearized(self, z, local, following, item, limit):
+    def linearized(
+        self, z: jax.Array, local: jax.Array, following: jax.Array, item: dict[str, jax.Array], limit: jax.Array
+    ) -> dict[str, jax.Array]:
         """Cost, gradient and Gauss-Newton matrix of an item in (z, local, following), as a dict; and what joined windows have part in them.
 
         Frames from the first on whose derivative exceeds ``limit``, in any of its columns, take no part; there are ``lost`` of them.
@@ -337,7 +341,7 @@ class Problem:
             return out | joined
         return out
 
-    def descended(self, z, local, following, item):
+    def descended(self, z: jax.Array, local: jax.Array, following: jax.Array, item: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Cost and gradient of an item by reverse mode, as a dict: for many unknowns."""
         (cost, ok), g = jax.value_and_grad(self.cost, argnums=(0, 1, 2), has_aux=True)(z, local, following, item)
         g = jnp.concatenate(g)

@@ -132,7 +132,7 @@ class Result:
             out.append(pair if self.problem.windows else (pair[0][0], pair[1][0]))
         return out
 
-    def of_trajectory(self, k):
+    def of_trajectory(self, k: int) -> dict[str, Any]:
         """``t, predicted, residual, mask`` of trajectory number k, frames of its windows one after the other; and ``ok``."""
         items, rows = self.problem.items, np.flatnonzero(self.problem.items["owner"] == k)
         n = [len(np.unique(items["t"][i])) for i in rows]

@@ -7,6 +7,7 @@ one of weighted least squares with weights rho'(s).
 import numbers
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -31,7 +32,7 @@ class Robust:
         if self.kind not in ("soft_l1", "cauchy") or self.over not in GROUPS or not good:
             raise ValueError(f'Robust: kind is "soft_l1" or "cauchy", over one of {GROUPS}, scale positive, got {self}')
 
-    def cost_and_weights(self, r):
+    def cost_and_weights(self, r: jax.Array) -> tuple[jax.Array, jax.Array]:
         """``(cost, weights)`` of residuals r (frames, m): a scalar, and (frames, m)."""
         x = self._squared(r)
         if self.kind == "soft_l1":
@@ -45,7 +46,7 @@ class Robust:
         s = r**2 if self.over == "entry" else jnp.sum(r**2, axis=1, keepdims=True)
         return s / self.scale**2
 
-    def scatter(self, r, shown):
+    def scatter(self, r: jax.Array, shown: jax.Array) -> tuple[jax.Array, jax.Array]:
         """``(squares, factor)`` of residuals r (frames, m), those that are ``shown``: the covariance of the estimate is
         ``factor squares / freedom (J^T W J)^-1``, with squares the sum of psi^2 and factor ``mean(w) / mean(psi')^2``.
 

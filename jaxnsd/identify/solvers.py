@@ -5,6 +5,7 @@ A solver has ``start(problem, items, train, z, local, memory, fixed)``, a genera
 """
 
 import numbers
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ import optax
 
 from .evaluate import Point
 from .normal import NormalEquations
+from .problem import Problem
 
 #: From so many unknowns on first-order optimizers take gradients in reverse mode.
 REVERSE = 24
@@ -71,7 +73,16 @@ class LevenbergMarquardt:
             if not (isinstance(value := getattr(self, name), numbers.Real) and value > 0):
                 raise ValueError(f"LevenbergMarquardt: {name} must be a positive number, got {value!r}")
 
-    def start(self, problem, items, train, z, local, memory=None, fixed=None):
+    def start(
+        self,
+        problem: Problem,
+        items: np.ndarray,
+        train: np.ndarray,
+        z: np.ndarray,
+        local: np.ndarray,
+        memory: Any = None,
+        fixed: np.ndarray | None = None,
+    ) -> Generator[Request | Iterate, Any, None]:
         """Iterate from z and local, see the module."""
         # Local parts of validation trajectories are fitted as well, and then take part; else they are not linearized.
         every = items if problem.n_local else items[train]
@@ -140,7 +151,16 @@ class FirstOrder:
         if self.batch is not None:
             _whole(self, "batch", 1)
 
-    def start(self, problem, items, train, z, local, memory=None, fixed=None):
+    def start(
+        self,
+        problem: Problem,
+        items: np.ndarray,
+        train: np.ndarray,
+        z: np.ndarray,
+        local: np.ndarray,
+        memory: Any = None,
+        fixed: np.ndarray | None = None,
+    ) -> Generator[Request | Iterate, Any, None]:
         """Iterate from z and local, see the module."""
         fitted = items[train]
         kind = "linearized" if problem.size + 2 * problem.n_local < REVERSE else "descended"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 
 class Transform:
@@ -39,10 +40,10 @@ class Free(Transform):
         if not 0 < self.scale < np.inf:
             raise ValueError(f"Free: scale must be positive, got {self.scale!r}")
 
-    def __call__(self, z, shape):
+    def __call__(self, z: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return self.scale * z.reshape(shape)
 
-    def inverse(self, value):
+    def inverse(self, value: np.ndarray) -> np.ndarray:
         return np.ravel(value) / self.scale
 
 
@@ -50,10 +51,10 @@ class Free(Transform):
 class Positive(Transform):
     """Above zero: ``value = exp(z)``."""
 
-    def __call__(self, z, shape):
+    def __call__(self, z: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return jnp.exp(z).reshape(shape)
 
-    def inverse(self, value):
+    def inverse(self, value: np.ndarray) -> np.ndarray:
         if not np.all(np.asarray(value) > 0):
             raise ValueError(f"Positive() takes values above zero, got {value}; start from a small one instead of zero")
         return np.log(np.ravel(value))
@@ -70,10 +71,10 @@ class Bounded(Transform):
         if not -np.inf < self.lower < self.upper < np.inf:
             raise ValueError(f"Bounded: lower must be less than upper, both finite, got {self.lower} and {self.upper}; Positive() has one")
 
-    def __call__(self, z, shape):
+    def __call__(self, z: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return (self.lower + (self.upper - self.lower) * jax.nn.sigmoid(z)).reshape(shape)
 
-    def inverse(self, value):
+    def inverse(self, value: np.ndarray) -> np.ndarray:
         x = (np.ravel(value) - self.lower) / (self.upper - self.lower)
         if not np.all((x > 0) & (x < 1)):
             raise ValueError(f"{self} takes values between its bounds, got {value}; start from the inside")
@@ -88,14 +89,14 @@ class Inertia(Transform):
     with the logarithms of L's diagonal among the z; for principal moments the logarithms of S.
     """
 
-    def __call__(self, z, shape):
+    def __call__(self, z: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         if shape == (3,):
             S = jnp.exp(z)
             return jnp.sum(S) - S
         S = _cholesky_product(z, 3)
         return jnp.trace(S) * jnp.eye(3, dtype=S.dtype) - S
 
-    def inverse(self, value):
+    def inverse(self, value: np.ndarray) -> np.ndarray:
         value = np.asarray(value, float)
         if value.shape == (3,):
             S = 0.5 * np.sum(value) - value
@@ -116,24 +117,24 @@ class PseudoInertia(Transform):
     Wensing, RA-L 7 (2022) 2694). `pseudo_inertia` and `inertia_of` convert.
     """
 
-    def __call__(self, z, shape):
+    def __call__(self, z: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return _cholesky_product(z, 4).reshape(shape)
 
-    def inverse(self, value):
+    def inverse(self, value: np.ndarray) -> np.ndarray:
         value = np.asarray(value, float)
         if value.shape != (4, 4):
             raise ValueError(f"PseudoInertia() takes a matrix (4, 4), got shape {value.shape}; make it with identify.pseudo_inertia")
         return _log_cholesky(value, "PseudoInertia() takes a pseudo-inertia that some density has")
 
 
-def pseudo_inertia(mass, centre, inertia):
+def pseudo_inertia(mass: ArrayLike, centre: ArrayLike, inertia: ArrayLike) -> jax.Array:
     """Pseudo-inertia (4, 4) of a mass, its centre (3,), and the inertia (3, 3) about the origin of the frame."""
     S = 0.5 * jnp.trace(inertia) * jnp.eye(3) - inertia
     h = mass * jnp.asarray(centre)
     return jnp.concatenate([jnp.concatenate([S, h[:, None]], 1), jnp.concatenate([h, jnp.asarray(mass)[None]])[None]])
 
 
-def inertia_of(pseudo):
+def inertia_of(pseudo: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """``(mass, centre (3,), inertia (3, 3) about the origin of the frame)`` of a pseudo-inertia (4, 4)."""
     S, mass = pseudo[:3, :3], pseudo[3, 3]
     return mass, pseudo[:3, 3] / mass, jnp.trace(S) * jnp.eye(3, dtype=S.dtype) - S

@@ -22,12 +22,12 @@ class BeadColumn(System):
     n: int = static(default=10)
 
     @property
-    def coordinate_names(self):
+    def coordinate_names(self) -> tuple[str, ...]:
         """The heights, from below."""
         return tuple(f"$y_{{{i}}}$ in m" for i in range(self.n))
 
     @property
-    def velocity_names(self):
+    def velocity_names(self) -> tuple[str, ...]:
         """Their rates."""
         return tuple(rf"$\dot y_{{{i}}}$ in m/s" for i in range(self.n))
 

@@ -13,12 +13,12 @@ class ElasticBar(LinearSystem):
     """A `LinearSystem` with the initial state of the benchmark; made by `elastic_bar`."""
 
     @property
-    def coordinate_names(self):
+    def coordinate_names(self) -> tuple[str, ...]:
         """The displacements, from the wall."""
         return tuple(f"$q_{{{i}}}$ in m" for i in range(self.mass.shape[0]))
 
     @property
-    def velocity_names(self):
+    def velocity_names(self) -> tuple[str, ...]:
         """Their rates."""
         return tuple(rf"$\dot q_{{{i}}}$ in m/s" for i in range(self.mass.shape[0]))
 
@@ -28,7 +28,15 @@ class ElasticBar(LinearSystem):
         return jnp.full((n,), gap, dtype), jnp.full((n,), -speed, dtype)
 
 
-def elastic_bar(n=100, length=1.0, section=3.14e-4, modulus=210e9, density=7800.0, damping=0.0, e_N=0.0) -> ElasticBar:
+def elastic_bar(
+    n: int = 100,
+    length: Parameter = 1.0,
+    section: Parameter = 3.14e-4,
+    modulus: Parameter = 210e9,
+    density: Parameter = 7800.0,
+    damping: Parameter = 0.0,
+    e_N: Parameter = 0.0,
+) -> ElasticBar:
     """Elastic bar of n nodes before a rigid wall: q = displacements of the nodes in m, gap = q[0].
 
     The end nodes are free but for the wall. Consistent mass matrix and stiffness matrix of n - 1 two-node elements of length

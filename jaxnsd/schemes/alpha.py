@@ -3,16 +3,22 @@
 import functools
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from .. import contact
-from ..linear_system import combine, product
+from ..contact import AbstractContactSolver
+from ..linear_system import LinearSystem, combine, product
+from ..system import System
+from ..tridiagonal import Tridiagonal
 from . import base, velocity
+from .base import Info
 from .condensed import impulse
 from .implicit import ImplicitScheme, ImplicitStep, Prepared, is_linear
 from .velocity import pytree
@@ -158,7 +164,7 @@ class AlphaScheme(ImplicitScheme):
             warnings.warn(f"{self!r}: {sentence}", stacklevel=3)
 
     @property
-    def coefficients(self):
+    def coefficients(self) -> Coefficients:
         """The four parameters, as `Coefficients`."""
         raise NotImplementedError
 
@@ -168,16 +174,16 @@ class AlphaScheme(ImplicitScheme):
             yield f"first order only: the second needs gamma = 1/2 + alpha_f - alpha_m = {0.5 + c.eta:.6g} (Acary 2014, (28))"
 
     @property
-    def order_note(self):
+    def order_note(self) -> str:
         """Constraints hold at the end of a step."""
         return "1 with bilateral constraints" if self.order == 2 else ""
 
     @property
-    def order(self):
+    def order(self) -> int:
         """Order on smooth motion: 2 where gamma = 1/2 + alpha_f - alpha_m, A14 (28), else 1."""
         return 2 if _second_order(self.coefficients) else 1
 
-    def refuse(self, system, t, q, u):
+    def refuse(self, system: System, t: ArrayLike, q: jax.Array, u: jax.Array) -> str | None:
         """Accelerations add up to coordinates only where q_dot = u."""
         del t, q, u
         if system.defines("q_dot"):
@@ -185,19 +191,19 @@ class AlphaScheme(ImplicitScheme):
         return None
 
     # ----------------------------------------------------------------------------------------------- the momentum balance
-    def iteration_matrix(self, system, dt):
+    def iteration_matrix(self, system: LinearSystem, dt: ArrayLike) -> jax.Array | Tridiagonal:
         """M + s (1 - alpha_f) (C + dt beta / gamma K) with s = dt gamma / (1 - alpha_m)."""
         alpha_m, alpha_f, beta, gamma = self.coefficients
         s = dt * gamma * (1 - alpha_f) / (1 - alpha_m)
         return combine((1.0, system.mass), (s, system.C), (s * dt * beta / gamma, system.K))
 
     @property
-    def position_jump(self):
+    def position_jump(self) -> float:
         """dq_{k+1} / (dt dw) at a given velocity: zero for 2 beta = gamma."""
         _, _, beta, gamma = self.coefficients
         return 0.5 - beta / gamma
 
-    def effect(self, prepared, dt):
+    def effect(self, prepared: Prepared, dt: ArrayLike) -> Callable[[jax.Array], jax.Array] | None:
         """The velocity jump w moves q_{k+1} beyond what the velocity tells, and with it the elastic force."""
         alpha_m, alpha_f, _, gamma = self.coefficients
         factor = dt * gamma * (1 - alpha_f) / (1 - alpha_m) * dt * self.position_jump
@@ -206,18 +212,20 @@ class AlphaScheme(ImplicitScheme):
         return lambda W: W - factor * product(prepared.system.K, prepared.mass.solve(W))
 
     # ------------------------------------------------------------------------------------------------------- init, step
-    def init(self, prepared, t, dt, q, u, settings):
+    def init(
+        self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
+    ) -> tuple[Any, Info]:
         """Both accelerations start as those of the equations of motion without contact."""
         del dt, settings
         a = prepared.mass_solve(t, q, u, prepared.system.h(t, q, u))
         return AlphaState(q, u, base.no_percussions(prepared.system, t, q, u), a, a), base.nothing_to_solve(q.dtype)
 
-    def between(self, system, t, dt, q, u, q_plus):
+    def between(self, system: System, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, q_plus: jax.Array) -> UpdateStep:
         """The step from the node."""
         del q_plus
         return UpdateStep(Prepared(system), t, dt, q, u, self, None)
 
-    def step(self, prepared, t, dt, state, settings):
+    def step(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, state: Any, settings: AbstractContactSolver) -> tuple[Any, Info]:
         """From node k to node k + 1; the percussions act in between."""
         step = self._step(prepared, t, dt, state.q, state.u, self, *state[3:])
         u, P, info = velocity.solve(step, state.u, state.P, settings)
@@ -229,7 +237,7 @@ class AlphaScheme(ImplicitScheme):
         a = (step.smooth_jump(u) - prepared.velocity_jump(t + dt, q, u, kin, P)) / (dt * self.coefficients.gamma)
         return self._next(state, q, u, P, a), info
 
-    def shifted(self, prepared, t, state, tangent, dq, du):
+    def shifted(self, prepared: Prepared, t: ArrayLike, state: Any, tangent: Any, dq: jax.Array, du: jax.Array) -> Any:
         """The accelerations move with the state they belong to."""
 
         def acceleration(q, u):
@@ -271,7 +279,7 @@ class _Optimal(AlphaScheme):
     gamma: float | None = None
 
     @property
-    def coefficients(self):
+    def coefficients(self) -> Coefficients:
         """Those given, or those of rho_inf."""
         given = (self.alpha_m, self.alpha_f, self.beta, self.gamma)
         if self.rho_inf is None and None not in given:
@@ -301,7 +309,7 @@ class Newmark(AlphaScheme):
     gamma: float = 0.5
 
     @property
-    def coefficients(self):
+    def coefficients(self) -> Coefficients:
         """alpha_m = alpha_f = 0."""
         return Coefficients(0.0, 0.0, self.beta, self.gamma)
 
@@ -325,7 +333,7 @@ class HHT(AlphaScheme):
     gamma: float | None = None
 
     @property
-    def coefficients(self):
+    def coefficients(self) -> Coefficients:
         """alpha_m = 0, alpha_f = alpha."""
         gamma = 0.5 + self.alpha if self.gamma is None else self.gamma
         return Coefficients(0.0, self.alpha, 0.25 * (gamma + 0.5) ** 2 if self.beta is None else self.beta, gamma)
@@ -384,7 +392,7 @@ class KrenkHogsberg(_Optimal):
     _step: ClassVar[Any] = KrenkStep
 
     @property
-    def order(self):
+    def order(self) -> int:
         """2 if alpha_f = alpha_m and gamma = 1/2, else 1 (2 where nothing is damped and F is constant)."""
         c = self.coefficients
         return 2 if _second_order(c) and abs(c.eta) < 1e-12 else 1
@@ -399,18 +407,20 @@ class KrenkHogsberg(_Optimal):
                 "0 <= alpha_f - alpha_m <= gamma - 1/2 <= 1/2 - alpha_m (Acary 2014, Proposition 2)"
             )
 
-    def refuse(self, system, t, q, u):
+    def refuse(self, system: System, t: ArrayLike, q: jax.Array, u: jax.Array) -> str | None:
         """Only a linear system says which force is K q."""
         if not is_linear(system):
             return "it weighs K q and the other forces differently and takes a LinearSystem only; use GeneralizedAlpha(...) instead"
         return super().refuse(system, t, q, u)
 
-    def iteration_matrix(self, system, dt):
+    def iteration_matrix(self, system: LinearSystem, dt: ArrayLike) -> jax.Array | Tridiagonal:
         """M + dt gamma C + dt^2 beta (1 - alpha_f) / (1 - alpha_m) K."""
         alpha_m, alpha_f, beta, gamma = self.coefficients
         return combine((1.0, system.mass), (dt * gamma, system.C), (dt * dt * beta * (1 - alpha_f) / (1 - alpha_m), system.K))
 
-    def init(self, prepared, t, dt, q, u, settings):
+    def init(
+        self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
+    ) -> tuple[Any, Info]:
         """The acceleration starts as that of the equations of motion without contact."""
         state, info = super().init(prepared, t, dt, q, u, settings)
         return KrenkState(*state[:4]), info

@@ -1,14 +1,20 @@
 """What every scheme shares: the state it carries, what it reports, and what it is asked for."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
+from ..contact import AbstractContactSolver
+from ..system import System
 from . import parameters
-from .condensed import Condensed
-from .gathered import Placed
+from .condensed import Condensed, Kinematics
+from .gathered import Place, Placed
+
+if TYPE_CHECKING:
+    from .velocity import Step
 
 
 class Percussions(NamedTuple):
@@ -100,32 +106,32 @@ class Scheme:
         return f"{self.name}({', '.join(text)})"
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The scheme's name, as it is written in Python."""
         return type(self).__name__
 
-    def refuse(self, system, t, q, u):
+    def refuse(self, system: System, t: ArrayLike, q: jax.Array, u: jax.Array) -> str | None:
         """Sentence that says why this scheme cannot take the system, and what to use instead; None if it can."""
         del system, t, q, u
 
-    def advise(self, system, t, q):
+    def advise(self, system: System, t: ArrayLike, q: jax.Array) -> str | None:
         """Sentence that warns where system and scheme are outside of a theorem together; None if they are not. Values are known."""
         del system, t, q
 
-    def check(self, system, dt):
+    def check(self, system: System, dt: ArrayLike) -> None:
         """Raise ValueError where the scheme cannot step this system with this dt. Values are known."""
         del system, dt
 
-    def prepare(self, system, dt):
+    def prepare(self, system: System, dt: ArrayLike) -> Any:
         """What `init` and `step` get as the system: the system itself, or with it what does not change from step to step."""
         del dt
         return system
 
-    def system(self, prepared):
+    def system(self, prepared: Any) -> System:
         """The system, or its tangent, in what `prepare` made of it."""
         return prepared
 
-    def evaluated(self, prepared, t, q, u):
+    def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Any:
         """``prepared``, with what `step` has evaluated where it ends anyway, at (t, q) with the velocity u before: by default nothing.
 
         Asked for again it is the same in the compiled program, and costs nothing.
@@ -133,31 +139,33 @@ class Scheme:
         del t, q, u
         return prepared
 
-    def placed(self, prepared, place, h=None):
+    def placed(self, prepared: Any, place: Place, h: jax.Array | None = None) -> Any:
         """``prepared``, at a `gathered.Place`, with the forces ``h`` (n_u,) where they are given."""
         return Placed(prepared, place, h)
 
-    def mass_times(self, prepared, t, q, u, x):
+    def mass_times(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array, x: jax.Array) -> jax.Array:
         """``M(t, q) x``; of ``u`` only the shape matters."""
         return self.system(prepared).M(t, q, u) @ x
 
-    def inertia(self, prepared, t, q, u, kin):
+    def inertia(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array, kin: Kinematics) -> Condensed:
         """`Condensed` form of the mass matrix."""
         return Condensed(self.system(prepared).M(t, q, u), kin)
 
-    def shifted(self, prepared, t, state, tangent, dq, du):
+    def shifted(self, prepared: Any, t: ArrayLike, state: Any, tangent: Any, dq: jax.Array, du: jax.Array) -> Any:
         """Tangent of a state at t whose coordinates and velocity are moved by dq and du."""
         del prepared, t, state
         return tangent._replace(q=tangent.q + dq, u=tangent.u + du)
 
-    def between(self, system, t, dt, q, u, q_plus):
+    def between(self, system: System, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, q_plus: jax.Array) -> "Step":
         """The `velocity.Step` from a node (t, q, u) to the next, whose coordinates are known: where do its percussions work, on what?"""
         raise NotImplementedError
 
-    def init(self, system, t, dt, q, u, settings):
+    def init(
+        self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
+    ) -> tuple[Any, Info]:
         """``(state, info)`` at the first node, from the initial coordinates and velocity."""
         raise NotImplementedError
 
-    def step(self, system, t, dt, state, settings):
+    def step(self, system: Any, t: ArrayLike, dt: ArrayLike, state: Any, settings: AbstractContactSolver) -> tuple[Any, Info]:
         """``(state, info)`` at time ``t + dt`` from the state at ``t``."""
         raise NotImplementedError

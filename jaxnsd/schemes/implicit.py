@@ -1,19 +1,22 @@
 """What the theta- and alpha-schemes share: which contacts are active and where they are evaluated, the factors of a linear system."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from .. import contact, linalg, tridiagonal
 from ..linear_system import LinearSystem, product, smallest_pivot
+from ..system import System
 from ..tridiagonal import Tridiagonal
 from .base import Scheme
-from .condensed import Condensed, Factored, impulse, kinematics
-from .gathered import Placed, Subsystem
+from .condensed import Condensed, Factored, Kinematics, impulse, kinematics
+from .gathered import Place, Placed, Subsystem
 from .velocity import Step, pytree, static
 
 
@@ -134,11 +137,11 @@ class ImplicitScheme(Scheme):
         if not 0 <= self.prediction <= 1:
             raise ValueError(f"{self.name}: prediction must lie in [0, 1], got {self.prediction!r}; it is a fraction of the step")
 
-    def iteration_matrix(self, system, dt):
+    def iteration_matrix(self, system: LinearSystem, dt: ArrayLike) -> jax.Array | Tridiagonal:
         """Derivative of the balance of a linear system with respect to the new velocity."""
         raise NotImplementedError
 
-    def check(self, system, dt):
+    def check(self, system: System, dt: ArrayLike) -> None:
         """The iteration matrix of a linear system must be positive definite: an indefinite K bounds dt."""
         if not is_linear(system):
             return
@@ -151,11 +154,11 @@ class ImplicitScheme(Scheme):
                 f"(smallest pivot, scaled to a unit diagonal: {pivot:.3g}); K or C is indefinite: take a smaller dt, or correct their signs"
             )
 
-    def effect(self, prepared, dt):
+    def effect(self, prepared: Prepared, dt: ArrayLike) -> Callable[[jax.Array], jax.Array] | None:
         """Function that applies ``1 - dR/dp`` to columns, for a linear system; None: the identity."""
         del prepared, dt
 
-    def prepare(self, system, dt):
+    def prepare(self, system: System, dt: ArrayLike) -> Prepared:
         """The factors of a linear system; of any other, nothing is constant."""
         if not is_linear(system):
             return Prepared(system)
@@ -168,19 +171,19 @@ class ImplicitScheme(Scheme):
         Y = prepared.iteration.solve(effect(W) if effect else W)
         return prepared._replace(Y=Y, G=W.T @ Y, V=prepared.mass.solve(W))
 
-    def system(self, prepared):
+    def system(self, prepared: Prepared) -> System:
         """The system of a `Prepared`."""
         return prepared.system
 
-    def placed(self, prepared, place, h=None):
+    def placed(self, prepared: Prepared, place: Place, h: jax.Array | None = None) -> Prepared:
         """A `Prepared`, at a `gathered.Place`, with the forces ``h`` (n_u,) where they are given."""
         return prepared._replace(system=Placed(prepared.system, place, h))
 
-    def mass_times(self, prepared, t, q, u, x):
+    def mass_times(self, prepared: Prepared, t: ArrayLike, q: jax.Array, u: jax.Array, x: jax.Array) -> jax.Array:
         """``M(t, q) x``; of ``u`` only the shape matters."""
         return prepared.mass_times(t, q, u, x)
 
-    def inertia(self, prepared, t, q, u, kin):
+    def inertia(self, prepared: Prepared, t: ArrayLike, q: jax.Array, u: jax.Array, kin: Kinematics) -> Condensed:
         """`Condensed` form of the mass matrix, by its factor where it is constant."""
         if prepared.V is not None:
             return Factored(prepared.mass.solve, prepared.V, kin.W.T @ prepared.V, kin)
@@ -188,7 +191,7 @@ class ImplicitScheme(Scheme):
             return Condensed(None, kin, invert=prepared.mass.solve)
         return super().inertia(prepared, t, q, u, kin)
 
-    def active(self, prepared, t, dt, q, u):
+    def active(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Which contacts are active, (n_N,) booleans."""
         system = prepared.system
         gap, rate = system.gap(t, q), system.gap_velocity(t, q, u)

@@ -14,8 +14,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
+from jax.typing import ArrayLike
+
+from ..contact import AbstractContactSolver
+from ..system import System
 from . import base, velocity
-from .base import Scheme, State
+from .base import Info, Scheme, State
 from .gathered import Evaluated, Place, Placed
 from .positions import moved
 from .velocity import Step, pytree
@@ -61,22 +66,24 @@ class _MoreauType(Scheme):
     _start: ClassVar[Any]  # `Step` at the first node
     _step: ClassVar[Any]  # `Step` at the others
 
-    def between(self, system, t, dt, q, u, q_plus):
+    def between(self, system: System, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, q_plus: jax.Array) -> Step:
         """The step at the new node."""
         del q
         return self._step(system, t + dt, dt, q_plus, u)
 
-    def evaluated(self, prepared, t, q, u):
+    def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Any:
         """With what the step to (t, q), where u arrives, has evaluated."""
         return Evaluated.at(prepared, t, q, u, h=self._step.explicit)
 
-    def init(self, system, t, dt, q, u, settings):
+    def init(
+        self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
+    ) -> tuple[State, Info]:
         """First node: the initial velocity enters through its momentum, (60), (62); the percussion found here acts at ``t0``."""
         guess = base.no_percussions(system, t, q, u)
         u, P, info = velocity.solve(self._start(system, t, dt, q, u), u, guess, settings)
         return State(q, u, P), info
 
-    def step(self, system, t, dt, state, settings):
+    def step(self, system: Any, t: ArrayLike, dt: ArrayLike, state: State, settings: AbstractContactSolver) -> tuple[State, Info]:
         """From node k to node k + 1: move with ``u_k``, then find ``u_{k+1}`` at the new node."""
         q = moved(system, t, dt, state.q, state.u)
         u, P, info = velocity.solve(self._step(system, t + dt, dt, q, state.u), state.u, state.P, settings)
@@ -113,7 +120,9 @@ class Moreau(_MoreauType):
     order: ClassVar[int] = 1
     _step: ClassVar[Any] = MoreauStep
 
-    def init(self, system, t, dt, q, u, settings):
+    def init(
+        self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
+    ) -> tuple[State, Info]:
         """First node, (58): ``u_1 = u_s``, no percussion."""
         del dt, settings
         return State(q, u, base.no_percussions(system, t, q, u)), base.nothing_to_solve(q.dtype)
@@ -203,7 +212,7 @@ class VariationalMoreau(_MoreauType):
     _start: ClassVar[Any] = VariationalStart
     _step: ClassVar[Any] = VariationalStep
 
-    def refuse(self, system, t, q, u):
+    def refuse(self, system: System, t: ArrayLike, q: jax.Array, u: jax.Array) -> str | None:
         """Quasi-velocities have no place in the weak form."""
         del t, q, u
         if system.defines("q_dot"):

@@ -4,11 +4,16 @@ import warnings
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from ..linear_system import combine
+from ..contact import AbstractContactSolver
+from ..linear_system import LinearSystem, combine
+from ..system import System
+from ..tridiagonal import Tridiagonal
 from . import base, velocity
-from .base import State
+from .base import Info, State
 from .implicit import ImplicitScheme, ImplicitStep, Prepared
 from .positions import moved
 from .velocity import pytree
@@ -63,37 +68,39 @@ class ThetaScheme(ImplicitScheme):
     _theorem: ClassVar[str]
 
     @property
-    def order(self):
+    def order(self) -> int:
         """Order on smooth motion: 2 for theta = 1/2, else 1; see `order_note`."""
         return 2 if self.theta == 0.5 else 1
 
     @property
-    def order_note(self):
+    def order_note(self) -> str:
         """M of the start of a step is a first-order approximation where it depends on q."""
         if self.order == 1:
             return ""
         return "1 with bilateral constraints" if self.midpoint_mass else "1 where M depends on q, and with bilateral constraints"
 
     @property
-    def weight(self):
+    def weight(self) -> float:
         """Weight of the new velocity in the update of q."""
         raise NotImplementedError
 
-    def iteration_matrix(self, system, dt):
+    def iteration_matrix(self, system: LinearSystem, dt: ArrayLike) -> jax.Array | Tridiagonal:
         """M + dt theta C + dt^2 theta weight K."""
         return combine((1.0, system.mass), (dt * self.theta, system.C), (dt * dt * self.theta * self.weight, system.K))
 
-    def init(self, prepared, t, dt, q, u, settings):
+    def init(
+        self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
+    ) -> tuple[State, Info]:
         """The initial state, as it is."""
         del dt, settings
         return State(q, u, base.no_percussions(prepared.system, t, q, u)), base.nothing_to_solve(q.dtype)
 
-    def between(self, system, t, dt, q, u, q_plus):
+    def between(self, system: System, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, q_plus: jax.Array) -> ThetaStep:
         """The step from the node."""
         del q_plus
         return ThetaStep(Prepared(system), t, dt, q, u, self)
 
-    def step(self, prepared, t, dt, state, settings):
+    def step(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, state: State, settings: AbstractContactSolver) -> tuple[State, Info]:
         """From node k to node k + 1; the percussions act in between."""
         step = ThetaStep(prepared, t, dt, state.q, state.u, self)
         u, P, info = velocity.solve(step, state.u, state.P, settings)
@@ -120,11 +127,11 @@ class MoreauJean(ThetaScheme):
     _theorem: ClassVar[str] = "Proposition 1"
 
     @property
-    def weight(self):
+    def weight(self) -> float:
         """theta."""
         return self.theta
 
-    def advise(self, system, t, q):
+    def advise(self, system: System, t: ArrayLike, q: jax.Array) -> str | None:
         """Warning where theta and the restitution are outside of Proposition 1."""
         e = jnp.max(system.contact_data(t, q)[0], initial=0.0)
         bound = 1 / (1 + float(e))
@@ -149,6 +156,6 @@ class MoreauJeanVariant(ThetaScheme):
     _theorem: ClassVar[str] = "Corollary 1"
 
     @property
-    def weight(self):
+    def weight(self) -> float:
         """One half."""
         return 0.5

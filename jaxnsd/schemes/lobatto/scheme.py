@@ -14,15 +14,18 @@ the *stages* with R^1..R^{s-1}, by Newton's method; then the *end*, a linear pro
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from ... import butcher, laws
+from ...contact import AbstractContactSolver
 from ...newton import storing_solutions
+from ...system import System
 from .. import base
-from ..base import Percussions, Scheme
+from ..base import Info, Percussions, Scheme
 from .end import EndStep, finish
 from .equations import Arguments, Stages
 from .solution import guess, solve
@@ -80,26 +83,32 @@ class Lobatto(Scheme):
             raise ValueError(f"Lobatto: r must be a positive number, or None for one from the problem, got {self.r!r}")
 
     @property
-    def order(self):
+    def order(self) -> int:
         """Order of convergence on smooth motion."""
         return 2 * self.stages - 2
 
-    def between(self, system, t, dt, q, u, q_plus):
+    def between(self, system: System, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, q_plus: jax.Array) -> EndStep:
         """The end of the step, where all of Delta P is taken to act."""
         return EndStep(system, t, q, u, t + dt, q_plus, None, None)
 
-    def init(self, system, t, dt, q, u, settings):
+    def init(
+        self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
+    ) -> tuple[LobattoState, Info]:
         """State at the first node: as given."""
         del dt, settings
         P = base.no_percussions(system, t, q, u)
         R = [jnp.zeros((self.stages, *part.shape), q.dtype) for part in P]
         return LobattoState(q, u, P, jnp.tile(u[None, :], (self.stages, 1)), *R), base.nothing_to_solve(q.dtype)
 
-    def step(self, system, t, dt, state, settings):
+    def step(
+        self, system: Any, t: ArrayLike, dt: ArrayLike, state: LobattoState, settings: AbstractContactSolver
+    ) -> tuple[LobattoState, Info]:
         """From node n to node n + 1: the stages, then the end."""
         return storing_solutions(lambda *args: self.advance(*args, settings))(system, t, dt, state)
 
-    def advance(self, system, t, dt, state, settings):
+    def advance(
+        self, system: Any, t: ArrayLike, dt: ArrayLike, state: LobattoState, settings: AbstractContactSolver
+    ) -> tuple[LobattoState, Info]:
         """`step`, of which reverse mode would store everything."""
         args = Arguments(system, t, dt, state.q, state.u)
         n_g, n_gamma = state.P.P_g.shape[0], state.P.P_gamma.shape[0]

@@ -10,15 +10,19 @@ is found from the cubic through gaps and gap velocities at both ends of the segm
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
+from ...contact import AbstractContactSolver
 from ...derivatives import ZERO, pushed, with_rule
+from ...system import System
 from ..alpha import KrenkHogsberg
-from ..base import Scheme
+from ..base import Info, Scheme
 from ..theta import MoreauJean
 from . import replay
 from .search import search
@@ -73,52 +77,62 @@ class LocatedImpacts(Scheme):
             raise ValueError(f"LocatedImpacts: max_impacts must be a positive whole number, got {self.max_impacts!r}")
 
     @property
-    def order(self):
+    def order(self) -> int:
         """Order of the wrapped scheme."""
         return self.scheme.order
 
     @property
-    def lead(self):
+    def lead(self) -> float:
         """That of the wrapped scheme."""
         return self.scheme.lead
 
     @property
-    def auxiliary(self):
+    def auxiliary(self) -> tuple[str, ...]:
         """State fields stored in the Solution: those of the wrapped scheme, and the impacts that were located."""
         return (*self.scheme.auxiliary, "impact_times", "impact_contacts")
 
     @property
-    def unbalanced(self):
+    def unbalanced(self) -> str | None:
         """Percussions of located impacts act between the nodes."""
         return (
             "LocatedImpacts turns velocities at impacts between the nodes, so the works of percussions cannot be told from a Solution; use "
             f"{self.scheme.name}() alone, or jax.vmap(system.total_energy)(sol.t, sol.q, sol.u) for the energies at the nodes"
         )
 
-    def refuse(self, system, t, q, u):
+    def refuse(self, system: System, t: ArrayLike, q: jax.Array, u: jax.Array) -> str | None:
         """What the wrapped scheme refuses; Krenk-Hogsberg knows no step of another length."""
         if isinstance(self.scheme, KrenkHogsberg):
             return "KrenkHogsberg() cannot be restarted inside of a step; use LocatedImpacts(GeneralizedAlpha())"
         return self.scheme.refuse(system, t, q, u)
 
-    def advise(self, system, t, q):
+    def advise(self, system: System, t: ArrayLike, q: jax.Array) -> str | None:
         """What the wrapped scheme advises."""
         return self.scheme.advise(system, t, q)
 
-    def check(self, system, dt):
+    def check(self, system: System, dt: ArrayLike) -> None:
         """What the wrapped scheme checks."""
         self.scheme.check(system, dt)
 
-    def init(self, system, t, dt, q, u, settings):
+    def init(
+        self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
+    ) -> tuple[LocatedState, Info]:
         """The wrapped scheme's first node."""
         state, info = self.scheme.init(self.scheme.prepare(system, dt), t, dt, q, u, settings)
         return self.without_impact(state), info
 
-    def without_impact(self, state):
+    def without_impact(self, state: Any) -> LocatedState:
         """`LocatedState` of a step in which no impact was located."""
         return LocatedState(state, jnp.full((self.max_impacts,), jnp.nan, state.q.dtype), jnp.full((self.max_impacts,), -1, jnp.int32))
 
-    def step(self, system, t, dt, state, settings, advance=None):
+    def step(
+        self,
+        system: Any,
+        t: ArrayLike,
+        dt: ArrayLike,
+        state: Any,
+        settings: AbstractContactSolver,
+        advance: Callable[..., Any] | None = None,
+    ) -> tuple[LocatedState, Info]:
         """From node k to node k + 1; ``advance(prepared, t, dt, state)`` is the wrapped scheme's step, with its derivative."""
         advance = advance or (lambda *args: self.scheme.step(*args, settings))
         if not state.P.P_N.shape[0]:
