@@ -26,7 +26,8 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
 
     Members are shared among the cores in blocks of one size, so that one program is compiled, for each shape of the arguments. What it
     returns is what `jax.vmap` does. Any function that simulates will do, its gradient too: ``spread(jax.grad(loss))(starts)``. Within
-    `jit`, `grad` or `vmap`, and where JAX computes on something else than a CPU, it is `jax.vmap`.
+    `jit`, `grad` or `vmap`, where JAX computes on something else than a CPU, of arrays that are shared among devices, and while
+    ``jax_debug_nans`` is on, it is `jax.vmap`.
 
     Parameters
     ----------
@@ -43,9 +44,13 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
     def of_all(*args, **kwargs):
         leaves, tree = jax.tree.flatten((args, kwargs))
         traced = any(isinstance(x, core.Tracer) for x in leaves)
-        if traced or jax.default_backend() != "cpu" or jax.config.jax_disable_jit:
+        # A compiled program does not say where a value that is not a number came from, `jit` does.
+        watched = jax.config.jax_disable_jit or jax.config.jax_debug_nans or jax.config.jax_debug_infs
+        if traced or watched or jax.default_backend() != "cpu":
             return many(*args, **kwargs)
         leaves = [jnp.asarray(x) for x in leaves]
+        if any(len(x.sharding.device_set) > 1 for x in leaves):
+            return many(*args, **kwargs)
         axes = flatten_axes("spread in_axes", tree, (tuple(in_axes) if isinstance(in_axes, list) else in_axes, 0))
         n = _members(leaves, axes)
         size = -(-n // min(n, BLOCKS * cores())) if n else 0
@@ -62,7 +67,9 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
         starts = [min(start, n - size) for start in range(0, n, size)]
         # Cut and compiled here: what is set for this thread alone, the precision say, another one does not know.
         given = [block(start) for start in starts]
-        kind = tree, jnp.result_type(float), *map(jax.typeof, jax.tree.leaves(given[0]))
+        parts = jax.tree.leaves(given[0])
+        where = jax.config.jax_default_device, *(x.sharding for x in parts)
+        kind = tree, jnp.result_type(float), where, *map(jax.typeof, parts)
         if kind not in programs:
             programs[kind] = many.lower(*given[0][0], **given[0][1]).compile()
         blocks = _in_threads(lambda x: jax.block_until_ready(programs[kind](*x[0], **x[1])), given)

@@ -2,6 +2,9 @@
 
 import dataclasses
 import importlib
+import os
+import subprocess
+import sys
 import threading
 
 import jax
@@ -89,6 +92,36 @@ def test_precision_of_the_calling_thread():
         assert half(x).dtype == np.float32
     finally:
         jax.config.update("jax_enable_x64", before)
+
+
+DEVICES = """
+import jax, jaxnsd, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+half, x, devices = jaxnsd.spread(lambda x: x / 2), np.arange(60.0, dtype=np.float32), jax.devices()
+for device in (devices[0], devices[1], devices[0]):
+    found = half(jax.device_put(x, device))
+    assert found.devices() == {device}, found.devices()
+    np.testing.assert_array_equal(found, x / 2)
+with jax.default_device(devices[1]):
+    assert half(x).devices() == {devices[1]}
+mesh = Mesh(np.array(devices), ("members",))
+for split in (PartitionSpec(), PartitionSpec("members")):
+    np.testing.assert_array_equal(half(jax.device_put(x, NamedSharding(mesh, split))), x / 2)
+"""
+
+
+def test_arguments_on_other_devices_and_on_several():
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run([sys.executable, "-c", DEVICES], capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_numbers_that_are_none_are_found_as_under_jit():
+    root = jaxnsd.spread(jnp.sqrt)
+    x = jnp.arange(30.0) - 1
+    assert np.isnan(root(x)[0])
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        root(x)
 
 
 def test_what_makes_no_batch_is_refused():
