@@ -148,6 +148,16 @@ def memory(row_size, n_steps, save_every):
     )
 
 
+def batch_memory(size):
+    """Raise ValueError for an array of so many bytes, of all members of a batch, that does not fit into memory."""
+    if size > (there := available_memory()):
+        raise ValueError(
+            f"simulate: the trajectories of a batch must fit into memory, got {size / 2**30:.3g} GiB of {there / 2**30:.3g} GiB available, "
+            "with all members, directions, and what reverse mode stores; store fewer nodes with save_every, recompute in reverse mode with "
+            "checkpoint, or run fewer members at a time, as jaxnsd.ensemble does"
+        )
+
+
 def available_memory():
     """Bytes that are free where the run will be: memory of the machine, or of its first accelerator."""
     if jax.default_backend() != "cpu":

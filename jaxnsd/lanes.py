@@ -41,12 +41,13 @@ def uncollected():
 
 
 @uncollected()
-def run(function, args, *, lockstep=False, begin=None, ahead=None):
+def run(function, args, *, lockstep=False, begin=None, ahead=None, fits=None):
     """``function(args)``, whose `vmap` maps the members of a batch one by one; derivatives in both modes do as well.
 
     What is differentiated returns arrays of floats. With ``lockstep`` a batch is one run with wider arrays. ``begin(members)``, or None,
     is called on the host when a run of so many members begins; the last of ``args`` is then 1, and tells each member of a batch for how
     many it reports (`progress.shares`). ``ahead(jaxpr)`` makes of what is traced what derivatives in forward mode are made of.
+    ``fits(size)`` is told the bytes of the largest array that a run, of all members of a batch, returns, before it is compiled.
     """
     leaves, tree = jax.tree.flatten(args)
     leaves = _alike([jnp.asarray(x) for x in leaves])
@@ -55,7 +56,7 @@ def run(function, args, *, lockstep=False, begin=None, ahead=None):
     jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*plain)
     outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
     share = len(leaves) - 1 if begin else None
-    of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share)
+    of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, fits=fits)
     if ahead and (other := ahead(jaxpr)) is not jaxpr:
         of = replace(of, ahead=jaxpr_as_fun(other))
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
@@ -84,6 +85,7 @@ class Run:
     share: Any = None  # number of the argument that tells a member for how many it reports, or None
     quick: Any = None  # (stored, arguments that are linear) -> outs, in place of the function
     ahead: Any = None  # the function where it is not transposed any more
+    fits: Any = None
 
     def split(self, args):
         """Arguments of the function, and what was stored."""
@@ -149,7 +151,7 @@ def _jvp(primals, tangents, *, run):
         return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
     linear = (False,) * n + (True,) * len(directions)
     ahead = whole.ahead and along(whole.ahead)
-    settings = {"begin": run.begin, "share": run.share}
+    settings = {"begin": run.begin, "share": run.share, "fits": run.fits}
     derivative = Run(along(whole.function), whole.outs, run.lockstep, linear, levels, ahead=ahead, **settings)
     if run.levels or any(run.linear) or run.stores:
         out = _run.bind(*primals, run=run)
@@ -206,7 +208,7 @@ def _transpose(cotangents, *args, run):
 
     levels = tuple(Level(size, tuple(chosen(mapped, stays)) + (True,) * len(cotangents)) for size, mapped in run.levels)
     share = None if run.share is None else sum(stays[: run.share])
-    settings = {"begin": run.begin, "share": share}
+    settings = {"begin": run.begin, "share": share, "fits": run.fits}
     turned = Run(jax.jit(pull), tuple(shapes), run.lockstep, (False,) * k + (True,) * len(cotangents), levels, **settings)
     if run.back:
         turned = replace(turned, stored=len(stored), quick=run.back)
@@ -269,6 +271,9 @@ def _alike(leaves):
 
 @uncollected()
 def _lower(ctx, *args, run):
+    # Here the size of a batch is known, and what nobody reads is gone.
+    if run.fits:
+        run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))
     plain = [core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
     value = functools.partial(_value, run=run)
     if tuple(ctx.module_context.platforms) == ("cpu",):

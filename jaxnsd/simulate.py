@@ -235,9 +235,10 @@ def simulate(
 
     Raises ValueError or TypeError, before tracing, for input that makes no sense: wrong shapes or dtypes, restitution outside [0, 1],
     negative friction, dt that does not divide the interval, an indefinite mass matrix, an initial state that penetrates a contact or
-    violates a constraint, a scheme that does not take the system, a trajectory that does not fit into memory. What is traced by a
-    transformation has no value yet, and what needs values is then not checked: call `check` with numbers first. Parameters outside of
-    their range come back as the outcome INVALID_PARAMETER, values that are not finite as NON_FINITE.
+    violates a constraint, a scheme that does not take the system, a trajectory that does not fit into memory; of a batch that is seen
+    when it is compiled. What is traced by a transformation has no value yet, and what needs values is then not checked: call `check`
+    with numbers first. Parameters outside of their range come back as the outcome INVALID_PARAMETER, values that are not finite as
+    NON_FINITE.
     """
     options = {"save_every": save_every, "solver": solver, "sensitivity": sensitivity, "checkpoint": checkpoint, "progress": progress}
     return checked(system, scheme, q0, u0, t1, dt, t0, n_steps=n_steps, start=start, **options)()
@@ -312,7 +313,8 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
         run, begin, given = functools.partial(history.run, bar=bar), bar.begin, (args, jnp.ones((), jnp.int32))
     else:
         run, begin, given = history.run, None, (args,)
-    rows, final, *first = lanes.run(lambda given: run(*given), given, lockstep=lockstep, begin=begin, ahead=kernels.at_once)
+    options = {"lockstep": lockstep, "begin": begin, "ahead": kernels.at_once, "fits": checks.batch_memory}
+    rows, final, *first = lanes.run(lambda given: run(*given), given, **options)
     sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
     return dataclasses.replace(sol, residual=undefined(sol.residual, args))

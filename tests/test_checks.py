@@ -421,6 +421,16 @@ def test_whole_numbers_of_any_kind():
             jax.jit(lambda n, name=name: run(t1=None, **{"n_steps": 6, name: n}))(2)
 
 
+def test_a_batch_that_does_not_fit_into_memory_is_refused_before_it_is_compiled(monkeypatch):
+    """Of 20 steps a row holds 9 numbers: 1.5 kB a run, which fits twice into 4 kB."""
+    monkeypatch.setattr(checks, "available_memory", lambda: 4000)
+    batch = jax.jit(jax.vmap(lambda mu: run(Particle(mu=mu), t1=0.2).q[-1]))
+    batch.lower(jnp.zeros(2))
+    for derivative in (batch, jax.jit(jax.vmap(jax.grad(lambda mu: run(Particle(mu=mu), t1=0.2).q[-1, 0] ** 2)))):
+        with pytest.raises(ValueError, match=r"the trajectories of a batch must fit into memory, got .* GiB available.*save_every"):
+            derivative.lower(jnp.zeros(50))
+
+
 def test_float32_warns_once(monkeypatch):
     monkeypatch.setattr(checks, "_warned_float32", False)
     state = {"q0": Q0.astype(np.float32), "u0": U0.astype(np.float32)}
