@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 
 from . import contact, laws, linalg, thresholds
-from .derivatives import not_a_number, pushed, traced_once, undefined, with_rule
+from .derivatives import is_float, not_a_number, pushed, traced_once, undefined, with_rule
 from .newton import solution, storing_solutions
 from .results import Event
 from .schemes import gathered
@@ -174,7 +174,27 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
     shifted = scheme.shifted(primals[0], primals[1] + primals[2], after, d_after, dq, du)
     # What else is stored of a step with an impact, of its stages say, belongs to no time of the exact motion.
     stored = {name: x + none for name in scheme.auxiliary if (x := getattr(shifted, name)) is getattr(d_after, name)}
-    return shifted._replace(P=jax.tree.map(jnp.add, shifted.P, dP), **stored)
+    shifted = shifted._replace(P=jax.tree.map(jnp.add, shifted.P, dP), **stored)
+    once = _with_one_derivative(scheme, settings, primals, settled)
+    return jax.tree.map(lambda x: once * x if is_float(x) else x, shifted)
+
+
+def _with_one_derivative(scheme, settings, args, after):
+    """One, as a factor of the tangent of a step: where contacts change between open, sticking and sliding it has no derivative.
+
+    The motion and its derivative are continuous there, but ``d (f_plus - f_minus) d tau`` belongs to the second derivative, and the steps
+    know of no tau.
+    """
+
+    def rule(primals, tangents):
+        (prepared, t, dt, before), after = lax.stop_gradient(primals)
+        d_prepared, d_t, d_dt, d_before = tangents[0]
+        changes = _Event(scheme, prepared, t, dt, before, after, settings).changes(t, before, after)
+        none = not_a_number((d_prepared, d_t, d_dt, d_before.q, d_before.u), t.dtype)
+        return once(*primals), jnp.where(changes, none, 0)
+
+    once = with_rule(lambda args, after: np.ones((), args[1].dtype), rule)
+    return once(args, after)
 
 
 class _Event:
@@ -190,7 +210,7 @@ class _Event:
         self.placed = scheme.placed(prepared, self.place(self.t, self.q))
         at_end = scheme.system(self.placed)
         self.slow = self.flow.gained(self.placed, self.t, dt, self.q, self.u)
-        rate = at_end.gap_velocity(self.t, self.q, self.u)
+        self.rate = rate = at_end.gap_velocity(self.t, self.q, self.u)
         self.pushed = after.P.P_N > 0
         self.impacting = self.pushed & closed_fast(at_end.gap(self.t, self.q), rate, self.slow[0], dt)
         self.persistent = (self.pushed | (before.P.P_N > 0)) & (jnp.abs(rate) <= self.slow[0])
@@ -207,8 +227,7 @@ class _Event:
 
     def landed(self, t, before, rate):
         """Contacts (n,) that come to rest: they close too slowly to be told from rest, or with one of the last impacts of a sequence."""
-        W_N = self.scheme.system(self.placed).W_N(self.t, self.q)
-        opened = self.system.gap(t, before.q) > closed_gap(W_N, self.slow[0], self.dt, self.q)
+        opened = self.opened(t, before)
         # So has one that starts from a located impact, with its gap closed, on the last arc before the rest.
         opened |= self.system.gap_velocity(t, before.q, before.u) > thresholds.touch(self.q.dtype) * self.slow[0]
         e_N, _, mu = self.system.contact_data(self.t, self.q, rate)
@@ -216,6 +235,11 @@ class _Event:
         # With friction what is left of the normal velocity goes on into slip: it must not be taken out.
         frictionless = jnp.all(mu.reshape(mu.shape[0], -1) == 0, axis=1)
         return frictionless & (last | (self.pushed & opened & self.persistent & ~self.impacting))
+
+    def opened(self, t, before):
+        """Contacts (n,) with a gap at the start of the step."""
+        W_N = self.scheme.system(self.placed).W_N(self.t, self.q)
+        return self.system.gap(t, before.q) > closed_gap(W_N, self.slow[0], self.dt, self.q)
 
     def turned(self, before, after):
         """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""
@@ -225,6 +249,20 @@ class _Event:
         _, _, mu = self.system.contact_data(self.t, self.q)
         turned = (jnp.abs(slip) > small) & (jnp.sign(slip) * left <= small)
         return turned & (mu > 0) & self.pushed & self.persistent & ~jnp.any(self.impacting)
+
+    def changes(self, t, before, after):
+        """Whether a contact opens, or closes, slower than an impact, or starts or stops to slide.
+
+        What pushes from the first step on has not closed in it, and what slides from it on has not started to.
+        """
+        pushed_before = before.P.P_N > 0
+        system = self.scheme.system(self.prepared)
+        slips = (system.tangential_velocity(self.t, state.q, state.u) for state in (before, after))
+        small = thresholds.REST * (self.slow[0] + jnp.sum(self.slow[1], axis=1))
+        slid, slides = (jnp.linalg.norm(slip, axis=1) > small for slip in slips)
+        turns = self.pushed & ((slid & ~slides) | (slides & ~slid & pushed_before))
+        opens_or_closes = (pushed_before & ~self.pushed) | (self.pushed & ~pushed_before & self.opened(t, before))
+        return jnp.any((turns | opens_or_closes) & (jnp.abs(self.rate) <= self.slow[0]))
 
     def slip(self, prepared, t, q, u):
         """Tangential velocities (n,) of contacts with friction along a line."""

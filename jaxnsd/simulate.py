@@ -219,8 +219,9 @@ def simulate(
                   derivative does *not* tend to that of the exact motion as dt -> 0. The motion is the same to the bit where no
                   derivative is taken; compiled with its derivative it may differ from that in the last bits.
                   `Solution.events` tells where even the exact motion has no derivative, or a one-sided one.
-                  Second derivatives, in any mix of the modes, are right with `LocatedImpacts`, and without impacts for every scheme;
-                  second derivatives through impacts by "saltation" do not exist, and are not a number
+                  Second derivatives, in any mix of the modes, are right with `LocatedImpacts` through isolated impacts, and for every
+                  scheme without; they do not exist, and are not a number, through other impacts, and where a contact opens, or starts or
+                  stops to slide
     checkpoint:   number of steps that reverse mode recomputes at a time, instead of storing what they computed; the square root of
                   the number of steps needs the least memory
     progress:     show a bar (needs tqdm; without it the run goes on without a bar)

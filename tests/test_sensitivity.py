@@ -208,3 +208,59 @@ def test_grazing_is_finite():
 
     speeds = jnp.concatenate([jnp.array([0.0]), -jnp.logspace(-12, 0, 60)])
     assert np.all(np.isfinite(jax.jit(jax.vmap(jax.grad(final)))(speeds)))
+
+
+@jaxnsd.system
+class Pulled(jaxnsd.System):
+    """A particle of mass 1 and weight 10 on a table, pulled along it by ``along t`` and off it by ``off t``."""
+
+    mu: float = 0.3
+    along: float = 0.0
+    off: float = 0.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 10.0 * q[2]
+
+    def force(self, t, q, u):
+        return jnp.stack([self.along * t, 0.0 * t, self.off * t])
+
+    def gap(self, t, q):
+        return q[2:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[None, :2]
+
+
+@pytest.mark.parametrize(
+    "scheme", [jaxnsd.Moreau(), pytest.param(jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), marks=pytest.mark.slow)], ids=repr
+)
+def test_a_change_of_contact_has_a_first_derivative_alone(scheme):
+    """Where a contact opens, starts or stops to slide the motion is smooth once: (f_plus - f_minus) d tau is not in the steps, nor is 0."""
+
+    @jax.jit
+    @jax.vmap
+    def derivatives(p):
+        def ends(p):
+            q0, u0 = jnp.zeros(3), jnp.zeros(3).at[0].set(p[0])
+            return simulate(Pulled(*p[1:]), scheme, q0, u0, n_steps=100, dt=1e-2).q[-1, ::2]
+
+        both = lambda p: 2 * (jax.jacrev(ends)(p),)  # noqa: E731
+        second, first = jax.jacfwd(both, has_aux=True)(p)
+        return first, second
+
+    # Speed, mu, and the rates of the forces: it slides all along, rests, starts to slide at 0.3 s, stops at 1/3 s, is lifted off at 0.5 s.
+    p = jnp.array([[4.0, 0.3, 0.5, 1.0], [0.0, 0.3, 0.1, 1.0], [0.0, 0.3, 10.0, 0.0], [1.0, 0.3, 0.0, 0.0], [0.0, 0.0, 0.0, 20.0]])
+    first, second = derivatives(p)
+    # x = v t - mu (g t^2 / 2 - off t^3 / 6) + along t^3 / 6
+    np.testing.assert_allclose(first[0, 0], [1, -5 + 1 / 6, 1 / 6, 0.05], atol=5e-2)
+    expected = np.zeros((4, 4))
+    expected[1, 3] = expected[3, 1] = 1 / 6
+    np.testing.assert_allclose(second[0, 0], expected, atol=5e-3)
+    np.testing.assert_allclose(first[1], 0, atol=1e-2)
+    np.testing.assert_array_equal(second[1, :, 1:, 1:], 0)
+    # The others: (T - tau)^2 (T + 2 tau) / 6 by the rate, with k tau = mu g or g; v / mu g by the speed.
+    np.testing.assert_allclose([first[2, 0, 2], first[3, 0, 0], first[4, 1, 3]], [0.49 * 1.6 / 6, 1 / 3, 0.25 * 2 / 6], rtol=3e-2)
+    assert np.isnan(second[2, 0, 2, 2]) and np.isnan(second[3, 0, 0, 0]) and np.isnan(second[4, 1, 3, 3])
