@@ -289,6 +289,57 @@ def test_every_planar_contact_has_its_solution():
     assert np.all(np.abs(F) <= 1e-11 * (terms + mu * terms[:, :1]))
 
 
+#: A (4, 8), v, e and mu of a body that jams in its four contacts and is asked to bounce.
+JAMMED = (
+    [
+        [0.37, -0.2, -0.31, -0.25, 0.15, 0.23, -0.06, -0.04],
+        [1.43, -1.46, -1.07, -0.57, -1.0, -1.27, 2.1, -2.93],
+        [-0.51, -0.11, -0.25, 0.33, -0.43, -0.19, 0.39, -0.1],
+        [-0.41, 0.08, 0.1, 0.11, -0.3, 0.54, -0.01, 0.08],
+    ],
+    [-2.86, 0.18, 0.67, 7.3],
+    0.08,
+    [0.95, 0.91, 0.5, 1.01],
+)
+
+
+def test_a_body_that_jams_and_is_asked_to_bounce():
+    # The free velocity yields power to percussions of the friction cones that are without effect, so that Lemke's method may end in a ray.
+    A, v, e, mu = map(np.array, JAMMED)
+    G, c = A.T @ A, A.T @ v
+    c[::2] *= np.where(c[::2] < 0, 1 + e, 1)
+    solution = solve_one(G, c, mu, d=1)
+    assert np.abs(solution.P).max() < 100
+
+
+def jammed_problem(rng, n):
+    """A planar problem of few velocities made from a solution, whose free velocity is therefore none of a body: the contacts may jam."""
+    A = rng.normal(size=(rng.integers(max(2, n // 2), 2 * n), 2 * n))
+    A *= np.exp(0.7 * rng.normal(size=(len(A), 1)))
+    mu, P, xi = rng.uniform(0, 1.2, n), np.zeros((n, 2)), np.zeros((n, 2))
+    for i, mode in enumerate(rng.integers(0, 4, n)):
+        if mode == 0:
+            xi[i] = rng.uniform(0.1, 2), rng.normal()
+            continue
+        side = (0, rng.uniform(-0.95, 0.95), 1, -1)[mode]
+        P[i] = rng.uniform(0.1, 2) * np.array([1, side * mu[i]])
+        xi[i, 1] = -side * rng.uniform(0.1, 2) * (mode > 1)
+    return A.T @ A, xi.ravel() - A.T @ (A @ P.ravel()), mu
+
+
+@pytest.mark.parametrize("n", [4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
+def test_every_planar_problem_that_has_a_solution_is_solved(n, dtype):
+    # Lemke's method alone leaves one in a thousand.
+    rng = generator(n, 14)
+    G, c, mu = (x.astype(dtype) for x in stacked([jammed_problem(rng, n) for _ in range(4000)]))
+    solution = jax.tree.map(np.asarray, solve_batch(G, c, mu, 1))
+    np.testing.assert_array_equal(solution.outcome, Outcome.SUCCESS)
+    if dtype == np.float64:
+        for P, *problem in zip(solution.P, G, c, mu, strict=True):
+            assert natural_map(P, problem[0] @ P + problem[1], mu=problem[2], G=problem[0], d=1) <= 1e-10 * (1 + np.abs(P).max())
+
+
 @pytest.mark.parametrize("dtype, a", [(np.float64, 1e6), (np.float32, 1e3)])
 def test_every_contact_is_solved_in_its_own_units(dtype, a):
     solution = solve_contact_problem(np.diag(np.array([1 / a, a], dtype)), -np.ones(2, dtype), dtype(0), d=0)

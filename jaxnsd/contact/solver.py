@@ -17,7 +17,7 @@ from . import apart, enumeration
 from .abstract import AbstractContactSolver, Result, settings
 from .gauss_seidel import gauss_seidel_sweep
 from .interior import InteriorPoint
-from .lemke import complete, size, widest
+from .lemke import attempts, complete, exhausted, size, widest
 from .problem import beside, broadcast, join, modes_at, natural_map, newton_step, scale, split
 
 #: Sweeps of block Gauss-Seidel and Newton steps in one globalized iteration. Sweeps that cycle do so with a small even period: an odd
@@ -157,21 +157,25 @@ class Equations:
     def pivot(self, carry, newton=None):
         """Lemke's method on friction cones whose edges close in on the last directions, then Newton steps; the best is kept.
 
+        The error is not a number where there is nothing more to try.
+
         newton: None, or ``(first, guess, steps, refine)``: the first time Newton's method takes so many steps from a guess instead
         """
         cones, best, least, iterations = carry
         lemke, eps = lambda: complete(self.problem, cones), float(jnp.finfo(least.dtype).eps)
         first, guess, steps, refine = newton or (False, None, None, False)
-        z, cones, pivots = lax.cond(first, lambda: (guess, cones, jnp.zeros_like(iterations)), lemke) if newton else lemke()
+        none = jnp.zeros_like(iterations)
+        z, cones, pivots, near = lax.cond(first, lambda: (guess, cones, none, jnp.ones((), bool)), lemke) if newton else lemke()
         shift = jnp.asarray(eps ** np.array(SHIFTS), least.dtype)[cones.attempt % len(SHIFTS)]
         start, error = self.at(z)
         if newton:
-            shift, steps = jnp.where(first, eps**REDUNDANT, shift), jnp.where(first, steps, POLISH)
+            shift = jnp.where(first, eps**REDUNDANT, shift)
             error = jnp.where(first, jnp.inf, error) if refine else error
-        x, error, steps = self.improved(start, error, steps if newton else POLISH, shift)
+        polish = jnp.where(near, POLISH, 0)
+        x, error, steps = self.improved(start, error, jnp.where(first, steps, polish) if newton else polish, shift)
         better = error < least
         best, error = jax.tree.map(lambda a, b: jnp.where(better, a, b), (x, error), (best, least))
-        return (cones, best, error, iterations + pivots + steps), error
+        return (cones, best, error, iterations + pivots + steps), jnp.where(exhausted(cones) & (error > 1), jnp.nan, error)
 
     def solve(self, guess, settings, refine):
         """`Result` of Newton's method from a ``guess`` and, where it cycles, of its globalization (see `in_one_loop`)."""
@@ -186,7 +190,7 @@ class Equations:
             return (jnp.zeros((), bool), *state), error
 
         start = jnp.ones((), bool), widest(problem), nothing, least, jnp.zeros((), jnp.int32)
-        (_, _, best, _, iterations), error, _ = iterate(attempt, start, least, 1 + settings.max_rescues)
+        (_, _, best, error, iterations), _, _ = iterate(attempt, start, least, 1 + attempts(problem, settings.max_rescues))
         return Result(best.z, iterations, error, best.largest, self.worst(best, error))
 
     def rescue(self, z, error, max_rescues):
@@ -202,7 +206,7 @@ class Equations:
             (_, best), error, rescues = iterate(self.sweep, (jnp.zeros_like(z), start), error, max_rescues)
             return best, error, STEPS * rescues
         carry = (widest(problem), start, error, jnp.zeros((), jnp.int32))
-        (_, best, _, iterations), error, _ = iterate(self.pivot, carry, error, max_rescues)
+        (_, best, error, iterations), _, _ = iterate(self.pivot, carry, error, attempts(problem, max_rescues))
         return best, error, iterations
 
 
@@ -221,9 +225,10 @@ class SemismoothNewton(AbstractContactSolver):
                      contacts are damped from the eighth on
     max_rescues:     bound of the globalized iterations of a problem on which plain Newton cycles; the rest of a batch waits but does
                      not change. They start afresh, so that they do not depend on where Newton's method has come to, and with it on the
-                     tolerance. Up to 16 spatial or 32 planar contacts each is a run of Lemke's method: one is enough for planar and
-                     frictionless contacts, a few for spatial ones. With more contacts it bounds the attempts of `InteriorPoint`, 12 at
-                     most: one is enough but for a few problems
+                     tolerance. Up to 16 spatial or 32 planar contacts each is a run of Lemke's method: one is enough for frictionless
+                     contacts and nearly all planar ones, a few for spatial ones. The modes of up to 8 planar contacts are all searched
+                     then, unless it is 0. With more contacts it bounds the attempts of `InteriorPoint`, 12 at most: one is enough but
+                     for a few problems
     max_outer:       bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
     """
 
@@ -255,11 +260,11 @@ class SemismoothNewton(AbstractContactSolver):
     def solve(self, problem, guess, *, refine=False):
         """Solve a contact problem from a ``guess`` by a semismooth Newton method; where it cycles, by a globalized iteration.
 
-        The globalization starts afresh. Small problems are given to Lemke's method: it is complete for d <= 1; for d = 2 friction cones of
-        six edges close in on the directions of slip, each time followed by Newton steps. In a batch the few problems that need it are
-        gathered, so that the rest does not wait for them. Of a large problem small parts that have nothing to do with the rest are
-        problems of their own, and the rest is left to `InteriorPoint`. Where contacts have several discs sweeps of nonlinear block
-        Gauss-Seidel alternate with Newton steps.
+        The globalization starts afresh. Small problems are given to Lemke's method: it is complete for d = 0, and for d = 1 together with
+        the search of all modes of up to 8 contacts; for d = 2 friction cones of six edges close in on the directions of slip, each time
+        followed by Newton steps. In a batch the few problems that need it are gathered, so that the rest does not wait for them. Of a
+        large problem small parts that have nothing to do with the rest are problems of their own, and the rest is left to
+        `InteriorPoint`. Where contacts have several discs sweeps of nonlinear block Gauss-Seidel alternate with Newton steps.
 
         With ``refine`` a guess that solves the problem to the tolerance takes one Newton step all the same, which brings it to round-off.
         """
