@@ -39,12 +39,29 @@ def touch(dtype):
     return eps(dtype) ** 0.4
 
 
-def violation(tolerance, dtype):
-    """Most by which a solved contact problem violates its law, as a part of the largest free velocity: 1e-4 in float64, 0.2 in float32.
+def small(tolerance, dtype):
+    """Violation of a contact law that needs no excuse, as a part of the largest free velocity: 5.5e-7 in float64, 1.7e-3 in float32."""
+    return max(tolerance, eps(dtype) ** 0.4)
 
-    The tolerance is relative to the terms of a row, whose round-off it stands for. Where there is no solution, as of a body between walls
-    that close, percussions grow until their terms excuse any violation. Measured: in float32 heavy bodies on light ones, mass ratio 1e5,
+
+def excuse(dtype):
+    """Round-off of a row of a contact problem, as a part of the sum of its terms: what excuses more than a `small` violation.
+
+    Where there is no solution, as of a body between walls that close, percussions grow until a tolerance relative to their terms excuses
+    anything. Measured in float32, in units of the machine precision: 4000 stacks of mass ratio 1e3 and 1e4 end with at most 0.64; of 2000
+    of 1e5, whose pivots are round-off, 2 solve all but 19, and 1 leaves one in ten. Of 500 pairs of closing walls 63 pass with 4, one
+    with 2, by 1.3e-3. Not all is told apart: of 217 planar problems of 4 contacts that have no solution 49 pass in float32, by up to 0.2
+    of the free velocity, where 194 did without this; 27 of the 49 have a solution as rounded to float32. In float64 none passes.
+    """
+    return 2 * eps(dtype)
+
+
+def violation(tolerance, dtype):
+    """Most that round-off excuses (see `excuse`), as a part of the largest free velocity: 1e-4 in float64, 0.2 in float32.
+
+    Percussions with more of it are not determined, and excuse nothing. Measured: in float32 heavy bodies on light ones, mass ratio 1e5,
     violate the law by a tenth of what gravity makes in a step, and not less; with 1e6 they sink by 6 cm in 0.2 s, which is no success.
+    `InteriorPoint` takes as much for any problem whose terms are large.
     """
     return max(tolerance, 1e-4 if jnp.finfo(dtype).bits == 64 else 0.2)
 

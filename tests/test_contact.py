@@ -340,6 +340,19 @@ def test_every_planar_problem_that_has_a_solution_is_solved(n, dtype):
             assert natural_map(P, problem[0] @ P + problem[1], mu=problem[2], G=problem[0], d=1) <= 1e-10 * (1 + np.abs(P).max())
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_closing_walls_are_no_success(dtype):
+    # A body between two walls: percussions v of both are without effect. A solution exists where the free velocity has no power at them.
+    rng = generator(15)
+    w = rng.uniform(0.5, 2, (1000, 2)) * [1, -1]
+    G, c = (w[:, :, None] * w[:, None, :]).astype(dtype), rng.normal(size=(1000, 2)).astype(dtype)
+    v = np.abs(w[:, ::-1])
+    power = np.sum(c * v, axis=1) / np.sqrt(np.sum(c**2, axis=1) * np.sum(v**2, axis=1))
+    outcome = np.asarray(solve_batch(G, c, np.zeros((1000, 2), dtype), 0).outcome)
+    np.testing.assert_array_equal(outcome[power > 0], Outcome.SUCCESS)
+    np.testing.assert_array_equal(outcome[power < -0.01], Outcome.NOT_CONVERGED)
+
+
 @pytest.mark.parametrize("dtype, a", [(np.float64, 1e6), (np.float32, 1e3)])
 def test_every_contact_is_solved_in_its_own_units(dtype, a):
     solution = solve_contact_problem(np.diag(np.array([1 / a, a], dtype)), -np.ones(2, dtype), dtype(0), d=0)
