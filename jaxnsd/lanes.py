@@ -49,6 +49,9 @@ def run(function, args, *, lockstep=False, begin=None, ahead=None, fits=None):
     many it reports (`progress.shares`). ``ahead(jaxpr)`` makes of what is traced what derivatives in forward mode are made of.
     ``fits(size)`` is told the bytes of the largest array that a run, of all members of a batch, returns, before it is compiled.
     """
+    if jax.config.jax_disable_jit:
+        # Operation by operation there are no programs to choose between.
+        return function(args)
     leaves, tree = jax.tree.flatten(args)
     leaves = _alike([jnp.asarray(x) for x in leaves])
     # Traced once, for all that is made of it; what varies over the devices of a `shard_map` is of no concern inside.
@@ -290,3 +293,8 @@ mlir.register_lowering(_run, _lower)
 ad.primitive_jvps[_run] = _jvp
 ad.primitive_transposes[_run] = _transpose
 batching.primitive_batchers[_run] = _batch
+
+# A branch in lockstep becomes a choice, in which JAX writes `stop_gradient` for the operands of the branch that is not taken. Of what is
+# linear already that is left to be transposed: nothing comes back from there.
+for _equation in jax.make_jaxpr(lax.stop_gradient)(0.0).eqns:
+    ad.primitive_transposes.setdefault(_equation.primitive, lambda cotangents, x, **_: [None])

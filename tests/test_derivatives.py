@@ -12,7 +12,7 @@ from test_gradients import Rider
 import jaxnsd
 from jaxnsd import Moreau, simulate
 from jaxnsd.derivatives import ZERO, instantiated, pushed, traced_once, undefined, with_rule
-from jaxnsd.models import BouncingBall
+from jaxnsd.models import BouncingBall, PointMassOnSlope
 
 
 def in_scan(f):
@@ -149,6 +149,20 @@ def test_simulate_in_lockstep(lockstep):
     wanted = second(sliding, jax.jacfwd)(0.2)
     assert abs(wanted) > 1e-3
     np.testing.assert_allclose(second(in_vmap(sliding), jax.jacrev)(0.2), wanted, rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [jax.jacfwd, jax.jacrev])
+def test_reverse_mode_again_in_lockstep(lockstep, mode):
+    """On a slope that is curved, where what a branch is chosen by differs between the members of a batch."""
+
+    def slides(x):
+        q0, u0 = jnp.stack([x, jnp.exp(-x)]), jnp.stack([1.0 + 0 * x, -jnp.exp(-x)])
+        return simulate(PointMassOnSlope(), Moreau(), q0, u0, 0.04, 2e-2).q[-1, 1]
+
+    wanted = second(slides, jax.jacfwd)(0.2)
+    assert abs(wanted) > 0.1
+    np.testing.assert_allclose(jax.jit(mode(jax.jacrev(in_vmap(slides))))(0.2), wanted, rtol=1e-9)
 
 
 def height(p):

@@ -113,13 +113,17 @@ def test_the_garbage_collector_waits_while_tracing_and_not_after_whatever_happen
 
 @pytest.mark.slow
 def test_without_jit_and_with_plain_numbers():
-    """Leaves that are Python numbers, mapped and differentiated without jit."""
+    """Leaves that are Python numbers, mapped and differentiated without jit, also through an impact."""
 
-    def final(h):
-        return jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 1e-2, 1e-2, sensitivity="discrete").q[-1, 0]
+    def final(h, t1=0.5):
+        return jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), t1, 5e-2).q[-1, 0]
 
+    expected = jax.jit(jax.grad(final))(1.0)
     with jax.disable_jit():
-        np.testing.assert_allclose(jax.vmap(jax.grad(final))(jnp.array([1.0, 2.0])), 1.0)
+        np.testing.assert_allclose(jax.vmap(jax.grad(final))(jnp.array([2.0, 3.0])), 1.0)
+        for derivative in (jax.grad(final), jax.jacfwd(final), jax.grad(jax.checkpoint(final))):
+            np.testing.assert_allclose(derivative(jnp.asarray(1.0)), expected, rtol=1e-12)
+        assert jax.hessian(lambda h: final(h, 0.1) ** 2)(jnp.asarray(1.0)) == 2.0
 
 
 @pytest.mark.slow

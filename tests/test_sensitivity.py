@@ -235,7 +235,7 @@ class Pulled(jaxnsd.System):
 
 
 @pytest.mark.parametrize(
-    "scheme", [jaxnsd.Moreau(), pytest.param(jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), marks=pytest.mark.slow)], ids=repr
+    "scheme", [jaxnsd.Moreau(), pytest.param(jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), marks=pytest.mark.long)], ids=repr
 )
 def test_a_change_of_contact_has_a_first_derivative_alone(scheme):
     """Where a contact opens, starts or stops to slide the motion is smooth once: (f_plus - f_minus) d tau is not in the steps, nor is 0."""
