@@ -24,6 +24,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _timing import best
 
 import jaxnsd
 from jaxnsd import bodies
@@ -65,16 +66,6 @@ def start(system):
     if system.joint_names and system.structure.joints[0].kind == "free":
         u0 = u0.at[:6].set(jnp.asarray([0.6, 0.3, 0.0, 1.0, 2.0, 0.5]))
     return q0, u0
-
-
-def best(function, clock, repeat):
-    """``(seconds of the first call, least seconds of the others)``."""
-    seconds = []
-    for _ in range(repeat + 1):
-        begin = clock()
-        jax.block_until_ready(function())
-        seconds.append(clock() - begin)
-    return seconds[0], min(seconds[1:])
 
 
 def quality(system, q, u):

@@ -14,6 +14,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _timing import best
 
 import jaxnsd
 from jaxnsd.models import Cube, Sphere
@@ -50,32 +51,6 @@ def high(system):
     return q0.at[2].add(1e3), u0
 
 
-def timed(function, *args, repeat):
-    """``(CPU seconds of the first call, least CPU seconds of a later one)``."""
-
-    def seconds(calls):
-        start = time.process_time()
-        for _ in range(calls):
-            jax.block_until_ready(function(*args))
-        return (time.process_time() - start) / calls
-
-    first = seconds(1)
-    # The system may book the time of another thread milliseconds late: of one short call it is anything.
-    calls = 1 + int(0.1 / wall(function, *args, repeat=1))
-    return first, min(seconds(calls) for _ in range(repeat))
-
-
-def wall(function, *args, repeat):
-    """Least seconds of a call, after the first: of what runs on several cores."""
-    jax.block_until_ready(function(*args))
-    seconds = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        jax.block_until_ready(function(*args))
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
 def errors(system, sol):
     """Deepest penetration in m, and by how much |P_F| exceeds mu P_N, relative to the largest P_N."""
     gaps = jax.vmap(system.gap)(sol.t, sol.q)
@@ -87,8 +62,8 @@ def measure(system, scheme, start, dt, steps, repeat):
     """``(steps per second, seconds of compilation, solution)``."""
     system = jax.tree.map(jnp.asarray, system)
     run = jax.jit(lambda system, q0, u0: jaxnsd.simulate(system, scheme, q0, u0, n_steps=steps, dt=dt))
-    first, best = timed(run, system, *start, repeat=repeat)
-    return steps / best, first - best, run(system, *start)
+    first, least = best(lambda: run(system, *start), time.process_time, repeat)
+    return steps / least, first - least, run(system, *start)
 
 
 def gradient(system, scheme, start, repeat):
@@ -99,8 +74,9 @@ def gradient(system, scheme, start, repeat):
         return jnp.sum(sol.q[-1] ** 2) + jnp.sum(sol.u[-1] ** 2)
 
     system = jax.tree.map(jnp.asarray, system)
-    _, forward = timed(jax.jit(loss), system, *start, repeat=repeat)
-    first, both = timed(jax.jit(jax.grad(loss, (0, 1, 2))), system, *start, repeat=repeat)
+    run, derivative = jax.jit(loss), jax.jit(jax.grad(loss, (0, 1, 2)))
+    _, forward = best(lambda: run(system, *start), time.process_time, repeat)
+    first, both = best(lambda: derivative(system, *start), time.process_time, repeat)
     return first - both, both / forward
 
 
@@ -109,7 +85,7 @@ def batch(system, scheme, size, repeat):
     q0, u0 = system.initial_state()
     velocities = u0 + jnp.asarray(np.random.default_rng(0).normal(scale=0.3, size=(size, 6)))
     run = jax.jit(jax.vmap(lambda u0: jaxnsd.simulate(system, scheme, q0, u0, n_steps=STEPS, dt=DT, save_every=STEPS // 8).q[-1]))
-    return size * STEPS / wall(run, velocities, repeat=repeat)
+    return size * STEPS / best(lambda: run(velocities), time.perf_counter, repeat)[1]
 
 
 def by_mujoco(repeat):
@@ -125,20 +101,20 @@ def by_mujoco(repeat):
         <body pos="0 0 .25"><freejoint/><geom type="box" size=".05 .05 .05" mass="{cube.mass}" friction="{cube.mu} 0 0"/></body>
       </worldbody></mujoco>"""
     model = mujoco.MjModel.from_xml_string(xml)
-    data, best, depth = mujoco.MjData(model), np.inf, 0.0
+    data, least, depth = mujoco.MjData(model), np.inf, 0.0
     for _ in range(repeat):
         mujoco.mj_resetData(model, data)
         data.qvel[:] = np.asarray(cube.initial_state()[1])
         start = time.process_time()
         for _ in range(STEPS):
             mujoco.mj_step(model, data)
-        best = min(best, time.process_time() - start)
+        least = min(least, time.process_time() - start)
     mujoco.mj_resetData(model, data)
     data.qvel[:] = np.asarray(cube.initial_state()[1])
     for _ in range(STEPS):
         mujoco.mj_step(model, data)
         depth = max(depth, -float(np.min(cube.gap(0.0, jnp.asarray(data.qpos)))))
-    return STEPS / best, depth
+    return STEPS / least, depth
 
 
 def main():
