@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from . import problem as law
 
@@ -52,26 +53,28 @@ class AbstractContactSolver:
     general: bool = False
     unpacked: bool = False
 
-    def tolerance_for(self, dtype):
+    def tolerance_for(self, dtype: DTypeLike) -> float:
         """The tolerance in force for a dtype."""
         if self.tolerance is not None:
             return self.tolerance
         return 1e-12 if jnp.finfo(dtype).bits == 64 else 2e-6
 
-    def solve(self, problem, guess, *, refine=False):
+    def solve(self, problem: law.Problem, guess: law.Rows, *, refine: bool = False) -> Result:
         """`Result` of a `Problem` from the percussions ``guess``, in the problem's order of rows. Pure JAX, never differentiated.
 
         With ``refine`` a guess that solves the problem to the tolerance is to be improved all the same, as far as round-off allows.
         """
         raise NotImplementedError(f"{type(self).__name__} must write solve(problem, guess, *, refine=False)")
 
-    def response(self, problem, z, xi, dxi, dmu, dleast=None):
+    def response(
+        self, problem: law.Problem, z: law.Rows, xi: law.Rows, dxi: law.Rows, dmu: law.Rows, dleast: law.Rows | None = None
+    ) -> law.Rows:
         """Derivative dz of the solution, linear in ``dxi`` (at fixed z) and ``dmu``: see `jaxnsd.contact.problem.response`.
 
         ``dleast`` is given where the problem has a least normal percussion.
         """
         return law.response(problem, z, xi, dxi, dmu, dleast)
 
-    def nearby(self):
+    def nearby(self) -> "AbstractContactSolver":
         """The solver for problems next to one that was solved: it may be less robust, and compile faster."""
         return self

@@ -14,9 +14,10 @@ The law is not that of a minimum, so a path may end before the solution. Then sw
 cost little: some hundred of them as much as one path.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from ..prox import prox_ball
 from . import cones
 from .abstract import AbstractContactSolver, Result, settings
 from .operators import Dense, internal, per_contact
+from .problem import Problem, Rows
 
 #: Friction coefficients, in units of the contact's own scales, below which the path is followed without friction: Newton's method adds it.
 SMOOTH = 1e-6
@@ -335,7 +337,7 @@ class InteriorPoint(AbstractContactSolver):
     def __post_init__(self):
         settings(self, at_least={"max_iterations": 1, "max_outer": 1, "max_attempts": 0})
 
-    def solve(self, problem, guess, *, refine=False, apart=None):
+    def solve(self, problem: Problem, guess: Rows, *, refine: bool = False, apart: Callable[..., Any] | None = None) -> Result:
         """`Result` of a `Problem` of JAX arrays; ``apart``: what is tried between Newton's method and the paths, see `apart.solve`."""
         n, d = problem.n, problem.d
         law, z = law_of(problem), per_contact(guess, n, d)
@@ -350,15 +352,15 @@ class InteriorPoint(AbstractContactSolver):
         result = self.told(law, z, problem.active)
         return result._replace(z=internal(result.z), iterations=near.iterations + more + found.iterations)
 
-    def interior(self):
+    def interior(self) -> "InteriorPoint":
         """The solver of large problems."""
         return self
 
-    def response(self, problem, z, xi, dxi, dmu):
+    def response(self, problem: Problem, z: Rows, xi: Rows, dxi: Rows, dmu: Rows) -> Rows:
         """Derivative dz of the solution."""
         return response(problem, z, xi, dxi, dmu)
 
-    def find(self, law, z, active, refine=False, tries=True):
+    def find(self, law: "Law", z: jax.Array, active: jax.Array, refine: bool = False, tries: bool = True) -> Result:
         """`Result` with rows per contact, from a guess; ``tries``: whether by Newton's method first."""
         tolerance, scale = self.tolerance_for(z.dtype), law.s * law.unit
         follower, shift = Follower(law, tolerance), float(jnp.finfo(z.dtype).eps) ** SHIFT
@@ -380,7 +382,7 @@ class InteriorPoint(AbstractContactSolver):
             iterations = iterations + more
         return self.told(law, z * scale, active)._replace(iterations=iterations)
 
-    def told(self, law, z, active):
+    def told(self, law: "Law", z: jax.Array, active: jax.Array) -> Result:
         """`Result` of percussions, rows per contact."""
         tolerance, scale = self.tolerance_for(z.dtype), law.s * law.unit
         z = jnp.where(active[:, None], z / scale, 0)

@@ -26,6 +26,9 @@ from .. import linalg
 from ..linalg import greater, logical_and, logical_not, multiply, where
 from ..sets import slip_at
 
+#: Entries of a contact problem: a JAX array, or a NumPy array of scalars (see `jaxnsd.linalg`).
+Rows = jax.Array | np.ndarray
+
 
 class Problem(NamedTuple):
     """A contact problem ``xi = G z + c`` with rows ordered as ``z``; all entries unpacked, or all JAX arrays."""

@@ -18,7 +18,7 @@ from .abstract import AbstractContactSolver, Result, settings
 from .gauss_seidel import gauss_seidel_sweep
 from .interior import InteriorPoint
 from .lemke import attempts, complete, exhausted, size, widest
-from .problem import beside, broadcast, join, modes_at, natural_map, newton_step, scale, split
+from .problem import Problem, Rows, beside, broadcast, join, modes_at, natural_map, newton_step, scale, split
 
 #: Sweeps of block Gauss-Seidel and Newton steps in one globalized iteration. Sweeps that cycle do so with a small even period: an odd
 #: number of them meets the whole cycle.
@@ -253,22 +253,22 @@ class SemismoothNewton(AbstractContactSolver):
     def __post_init__(self):
         settings(self, at_least={"max_iterations": 1, "max_outer": 1, "max_rescues": 0})
 
-    def interior(self):
+    def interior(self) -> InteriorPoint:
         """The solver of large problems."""
         attempts = min(self.max_rescues, InteriorPoint.max_attempts)
         return InteriorPoint(self.tolerance, self.max_iterations, attempts, self.max_outer)
 
-    def response(self, problem, z, xi, dxi, dmu, dleast=None):
+    def response(self, problem: Problem, z: Rows, xi: Rows, dxi: Rows, dmu: Rows, dleast: Rows | None = None) -> Rows:
         """Derivative dz of the solution."""
         if large(problem):
             return self.interior().response(problem, z, xi, dxi, dmu)
         return super().response(problem, z, xi, dxi, dmu, dleast)
 
-    def nearby(self):
+    def nearby(self) -> "SemismoothNewton":
         """Without the globalization, which is two thirds of the compilation."""
         return replace(self, max_rescues=0, max_iterations=30)
 
-    def solve(self, problem, guess, *, refine=False):
+    def solve(self, problem: Problem, guess: Rows, *, refine: bool = False) -> Result:
         """Solve a contact problem from a ``guess`` by a semismooth Newton method; where it cycles, by a globalized iteration.
 
         The globalization starts afresh. Small problems are given to Lemke's method: it is complete for d = 0, and for d = 1 together with
@@ -287,7 +287,7 @@ class SemismoothNewton(AbstractContactSolver):
             return in_one_loop(self, problem, refine)(_arrays(problem), guess)
         return self.one_after_the_other(problem, guess, refine)
 
-    def one_after_the_other(self, problem, guess, refine, keeps=False):
+    def one_after_the_other(self, problem: Problem, guess: Rows, refine: bool, keeps: bool = False) -> Result:
         """Newton's method, and then its globalization; ``keeps`` as in `Equations`."""
         equations = Equations(problem, self, problem.dtype, keeps, excuses=not self.max_rescues)
         start, error = equations.at(guess)
