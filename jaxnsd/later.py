@@ -83,8 +83,8 @@ def once(jaxpr):
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(constant, jaxpr.constvars, consts), *operands), strict=True))
         for equation in jaxpr.eqns:
             operands = _operands(equation.invars, known)
-            if _does_nothing(equation):
-                out = operands
+            if (handed_on := _handed_on(equation, operands)) is not None:
+                out = [handed_on]
             elif equation.primitive.name in _OPENED and not _is_done_again(equation):
                 out = write(*inside(equation), operands)
             else:
@@ -118,10 +118,19 @@ def _operands(operands, known):
     return [x if isinstance(x, Literal) else known[x] for x in operands]
 
 
-def _does_nothing(equation):
-    """Whether an equation hands on its operands, where nothing is differentiated any more."""
-    name = equation.primitive.name
-    return name == "stop_gradient" or (name == "convert_element_type" and equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype)
+def _handed_on(equation, operands):
+    """The operand that an equation hands on as it is, where nothing is differentiated any more, or None."""
+    name, place = equation.primitive.name, 0
+    if name == "mul":
+        # By one: a factor that is there to be differentiated.
+        ones = [isinstance(x, Literal) and np.ndim(x.val) == 0 and x.val == 1 for x in operands]
+        place = ones.index(False) if any(ones) and not all(ones) else None
+    elif name not in ("stop_gradient", "convert_element_type"):
+        place = None
+    if place is None:
+        return None
+    before, after = equation.invars[place].aval, equation.outvars[0].aval
+    return operands[place] if (before.shape, before.dtype) == (after.shape, after.dtype) else None
 
 
 def _is_done_again(equation):

@@ -124,6 +124,14 @@ def test_nothing_is_computed_twice_in_loops_and_branches_neither():
         assert_allclose(a, b, rtol=1e-15)
 
 
+def test_what_does_nothing_is_left_out():
+    """A factor of one, what stops derivatives, a conversion into the same type; not where it widens an array."""
+    jaxpr = jax.make_jaxpr(lambda x: 1.0 * jax.lax.convert_element_type(jax.lax.stop_gradient(x), float) * 1.0)(jnp.arange(2.0))
+    assert len(later.once(jaxpr).eqns) == 0
+    wider = jax.make_jaxpr(lambda x: jax.lax.mul(x, jnp.asarray(1.0)) * jnp.ones(2) * 2.0)(1.5)
+    assert_array_equal(jaxpr_as_fun(later.once(wider))(1.5)[0], [3.0, 3.0])
+
+
 def test_what_is_to_be_done_again_stays_apart():
     def loss(x):
         return jnp.sum(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x))
