@@ -40,7 +40,7 @@ def known(*values):
 
 
 # ------------------------------------------------------------------------------------------------------------------ simulate
-def options(scheme, solver, save_every, sensitivity, checkpoint):
+def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False):
     """Check the options of a run; ``(save_every, checkpoint)`` as Python's integers."""
     if not isinstance(scheme, Scheme):
         hint = "; write its parentheses" if isinstance(scheme, type) else ""
@@ -48,6 +48,8 @@ def options(scheme, solver, save_every, sensitivity, checkpoint):
     _solver("simulate", solver)
     if sensitivity not in ("saltation", "discrete"):
         raise ValueError(f'simulate: sensitivity must be "saltation" or "discrete", got {sensitivity!r}')
+    if not isinstance(progress, (bool, int, np.bool_)):
+        raise TypeError(f"simulate: progress must be True or False, got {progress!r}")
     return _whole("save_every", save_every), None if checkpoint is None else _whole("checkpoint", checkpoint)
 
 
@@ -236,6 +238,8 @@ def _array(caller, name, value, ndim):
             value = np.asarray(value)
         except (TypeError, ValueError) as error:
             raise TypeError(f"{caller}: {name} must be an array of numbers, got {value!r}; join its parts with jnp.stack") from error
+    if value.dtype.kind in "OSU":
+        raise TypeError(f"{caller}: {name} must be an array of numbers, got one of {value.dtype}: {value!r}")
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(f"{caller}: {name} must be of a floating dtype, got {value.dtype}; write 1.0 for 1")
     if jnp.finfo(value.dtype).bits < 32:
@@ -300,6 +304,9 @@ def _statics(system, name):
 
 
 def _leaves(system, name, dtype):
+    for field in CONTACT_DATA:
+        if getattr(system, field) is None:
+            raise TypeError(f"{name}.{field} must be a number or an array, got None; leave it out for 0")
     for path, leaf in jax.tree_util.tree_leaves_with_path(system):
         field = f"{name}{jax.tree_util.keystr(path)}"
         if isinstance(leaf, bool) or not isinstance(leaf, (int, float, jax.Array, np.ndarray, np.generic)):

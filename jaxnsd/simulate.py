@@ -282,7 +282,7 @@ def checked(
 ):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
-    save_every, checkpoint = checks.options(scheme, solver, save_every, sensitivity, checkpoint)
+    save_every, checkpoint = checks.options(scheme, solver, save_every, sensitivity, checkpoint, progress)
     state = None if start is None else checks.start(q0, u0, start)
     if state is not None:
         q0, u0, t0 = state.q, state.u, start.t[-1] if t0 is None else t0
