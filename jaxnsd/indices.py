@@ -17,11 +17,18 @@ def _slice(x, start_indices, limit_indices, strides):
     return x[tuple(map(slice, start_indices, limit_indices, strides or (None,) * x.ndim))]
 
 
+def _choice(which, *cases):
+    out = cases[0]
+    for k, case in enumerate(cases[1:], 1):
+        out = np.where(which == k, case, out)
+    return out
+
+
 def _iota(*sizes, dtype, shape, dimension, **_):
     if sizes:  # that are not known while tracing
         return None
     along = [-1 if axis == dimension else 1 for axis in range(len(shape))]
-    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(along), shape)
+    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(along), shape).view(_Counted)
 
 
 #: Primitives on whole numbers between an index as written and the operation that reads there; in NumPy, which compiles nothing.
@@ -44,7 +51,7 @@ ARITHMETIC = {
     "max": np.maximum,
     "min": np.minimum,
     "clamp": lambda least, x, most: np.clip(x, least, most),
-    "select_n": lambda which, *cases: np.choose(which.astype(int), cases),
+    "select_n": _choice,
 }
 #: Those that take parameters.
 SHAPING = {
@@ -58,7 +65,7 @@ SHAPING = {
     "slice": _slice,
 }
 
-#: Turns of a loop that are followed, with the indices that they count; in those after them it is anywhere.
+#: Turns of loops that are followed, of all loops together, with the indices that they count; in those after them it is anywhere.
 TURNS = 1000
 
 
@@ -66,56 +73,112 @@ class _OutsideError(Exception):
     """An index out of bounds, in words."""
 
 
-def out_of_bounds(closed: ClosedJaxpr) -> str | None:
-    """What a function reads out of bounds, or None."""
+class _Counted(np.ndarray):
+    """Indices that an operation has counted up: what is read there may be left out later on."""
+
+
+def out_of_bounds(closed: ClosedJaxpr) -> tuple[str, bool] | None:
+    """What a function reads out of bounds, and whether it does in any case, or None.
+
+    What is read in a branch, in a loop, or at many places at once may be left out later on, by `jax.numpy.where` say.
+    """
+    walk = _Walk()
     try:
-        _follow(closed, [None] * len(closed.jaxpr.invars))
+        walk.follow(closed, [None] * len(closed.jaxpr.invars))
     except _OutsideError as found:
-        return str(found)
-    return None
+        return str(found), True
+    return walk.doubt and (walk.doubt, False)
 
 
 def _value(x):
     """A known whole number or array of them; None for all else."""
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, jax.core.Tracer) or jax.dtypes.issubdtype(getattr(x, "dtype", float), jax.dtypes.extended):
         return None
     x = np.asarray(x)
     return x if x.dtype.kind in "iub" else None
 
 
-def _follow(jaxpr, args):
-    """Outputs of a jaxpr, closed or not, of which some inputs are known, as far as they are."""
-    inner = getattr(jaxpr, "jaxpr", jaxpr)
-    consts = [_value(x) for x in getattr(jaxpr, "consts", ())] or [None] * len(inner.constvars)
-    values = dict(zip((*inner.constvars, *inner.invars), (*consts, *args), strict=True))
+class _Walk:
+    """One way through a function."""
 
-    def known(variables):
-        return [_value(v.val) if hasattr(v, "val") else values.get(v) for v in variables]
+    def __init__(self):
+        self.turns, self.depth, self.doubt = TURNS, 0, None
 
-    for eqn in inner.eqns:
-        values.update(zip(eqn.outvars, _outputs(eqn, known(eqn.invars)), strict=True))
-    return known(inner.outvars)
+    def follow(self, jaxpr, args):
+        """Outputs of a jaxpr, closed or not, of which some inputs are known, as far as they are."""
+        inner = getattr(jaxpr, "jaxpr", jaxpr)
+        consts = [_value(x) for x in getattr(jaxpr, "consts", ())] or [None] * len(inner.constvars)
+        values = dict(zip((*inner.constvars, *inner.invars), (*consts, *args), strict=True))
 
+        def known(variables):
+            return [_value(v.val) if hasattr(v, "val") else values.get(v) for v in variables]
 
-def _outputs(eqn, known):
-    """Outputs of an operation, as far as they are known."""
-    name, params = eqn.primitive.name, eqn.params
-    _check(eqn, known)
-    if name in ARITHMETIC or name in SHAPING:
-        if all(x is not None for x in known):
-            return [np.asarray(ARITHMETIC[name](*known)) if name in ARITHMETIC else SHAPING[name](*known, **params)]
-    elif name == "cond":
-        return _branch(known, **params)
-    elif name == "scan":
-        return _scan(known, **params)
-    elif name == "while":
-        return _while(known, **params)
-    else:
-        inside = [param for param in params.values() if hasattr(getattr(param, "jaxpr", param), "eqns")]
-        outputs = [_follow(jaxpr, known if _takes(jaxpr, eqn.invars) else [None] * _size(jaxpr)) for jaxpr in inside]
-        if len(inside) == 1 and _takes(inside[0], eqn.invars) and len(outputs[0]) == len(eqn.outvars):
-            return outputs[0]
-    return [None] * len(eqn.outvars)
+        for eqn in inner.eqns:
+            values.update(zip(eqn.outvars, self.outputs(eqn, known(eqn.invars)), strict=True))
+        return known(inner.outvars)
+
+    def outputs(self, eqn, known):
+        """Outputs of an operation, as far as they are known."""
+        name, params = eqn.primitive.name, eqn.params
+        try:
+            _check(eqn, known)
+        except _OutsideError as found:
+            if not self.depth and not any(isinstance(x, _Counted) for x in known):
+                raise
+            self.doubt = self.doubt or str(found)
+        if name in ARITHMETIC or name in SHAPING:
+            if all(x is not None for x in known):
+                out = np.asanyarray(ARITHMETIC[name](*known) if name in ARITHMETIC else SHAPING[name](*known, **params))
+                return [out.view(_Counted) if any(isinstance(x, _Counted) for x in known) else out]
+        elif name in ("cond", "scan", "while"):
+            self.depth += 1
+            out = {"cond": self.branch, "scan": self.scan, "while": self.loop}[name](known, **params)
+            self.depth -= 1
+            return out
+        else:
+            inside = [param for param in params.values() if hasattr(getattr(param, "jaxpr", param), "eqns")]
+            outputs = [self.follow(jaxpr, known if _takes(jaxpr, eqn.invars) else [None] * _size(jaxpr)) for jaxpr in inside]
+            if len(inside) == 1 and _takes(inside[0], eqn.invars) and len(outputs[0]) == len(eqn.outvars):
+                return outputs[0]
+        return [None] * len(eqn.outvars)
+
+    def branch(self, known, branches, **_):
+        """Of the branch that is taken, where that is known; else each of them may be."""
+        which, *args = known
+        if which is not None:
+            branches = [branches[int(np.clip(which, 0, len(branches) - 1))]]
+        return _equal([self.follow(branch, args) for branch in branches])
+
+    def scan(self, known, jaxpr, length, num_consts, num_carry, reverse, **_):
+        """Turn by turn, as long as something that is known changes."""
+        consts, carry, xs = known[:num_consts], known[num_consts : num_consts + num_carry], known[num_consts + num_carry :]
+        outputs = len(getattr(jaxpr, "jaxpr", jaxpr).outvars)
+        for turn in range(length):
+            self.turns -= 1
+            if self.turns < 0:
+                carry = [None] * num_carry
+                break
+            at = length - 1 - turn if reverse else turn
+            before, carry = carry, self.follow(jaxpr, consts + carry + [None if x is None else x[at] for x in xs])[:num_carry]
+            if all(x is None for x in xs) and all(x is y or np.array_equal(x, y) for x, y in zip(before, carry, strict=True)):
+                break  # the others are as this one
+        return carry + [None] * (outputs - num_carry)
+
+    def loop(self, known, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, **_):
+        """As long as it is known to go on."""
+        of_condition, of_body, carry = known[:cond_nconsts], known[cond_nconsts:][:body_nconsts], known[cond_nconsts + body_nconsts :]
+        while self.turns > 0:
+            self.turns -= 1
+            goes_on = self.follow(cond_jaxpr, of_condition + carry)[0]
+            if goes_on is not None and not goes_on:
+                return carry
+            if goes_on is None:
+                # What is known before a turn is known of the first alone, but for what a turn leaves as it is.
+                carry = _equal([carry, self.follow(body_jaxpr, of_body + carry)])
+                self.follow(body_jaxpr, of_body + carry)
+                break
+            carry = self.follow(body_jaxpr, of_body + carry)
+        return [None] * len(carry)
 
 
 def _size(jaxpr):
@@ -129,42 +192,6 @@ def _takes(jaxpr, inputs):
 def _equal(those):
     """What is known to be the same in all of these lists."""
     return [same[0] if all(x is not None and np.array_equal(x, same[0]) for x in same) else None for same in zip(*those, strict=True)]
-
-
-def _branch(known, branches, **_):
-    """Of the branch that is taken, where that is known; else each of them may be."""
-    which, *args = known
-    if which is not None:
-        branches = [branches[int(np.clip(which, 0, len(branches) - 1))]]
-    return _equal([_follow(branch, args) for branch in branches])
-
-
-def _scan(known, jaxpr, length, num_consts, num_carry, reverse, **_):
-    consts, carry, xs = known[:num_consts], known[num_consts : num_consts + num_carry], known[num_consts + num_carry :]
-    outputs = len(getattr(jaxpr, "jaxpr", jaxpr).outvars)
-    for turn in range(min(length, TURNS)):
-        at = length - 1 - turn if reverse else turn
-        before, carry = carry, _follow(jaxpr, consts + carry + [None if x is None else x[at] for x in xs])[:num_carry]
-        if all(x is None for x in xs) and all(x is y or np.array_equal(x, y) for x, y in zip(before, carry, strict=True)):
-            break  # the others are as this one
-    else:
-        carry = carry if length <= TURNS else [None] * num_carry
-    return carry + [None] * (outputs - num_carry)
-
-
-def _while(known, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, **_):
-    of_condition, of_body, carry = known[:cond_nconsts], known[cond_nconsts:][:body_nconsts], known[cond_nconsts + body_nconsts :]
-    for _ in range(TURNS):
-        goes_on = _follow(cond_jaxpr, of_condition + carry)[0]
-        if goes_on is not None and not goes_on:
-            return carry
-        before, carry = carry, _follow(body_jaxpr, of_body + carry)
-        if goes_on is None:
-            # What a turn changes is not known from here on, and what it leaves as it is, is.
-            carry = _equal([before, carry])
-            _follow(body_jaxpr, of_body + carry)
-            break
-    return [None] * len(carry)
 
 
 def _check(eqn, known):

@@ -257,10 +257,17 @@ class _Event:
         """
         pushed_before = before.P.P_N > 0
         system = self.scheme.system(self.prepared)
-        slips = (system.tangential_velocity(self.t, state.q, state.u) for state in (before, after))
-        small = thresholds.REST * (self.slow[0] + jnp.sum(self.slow[1], axis=1))
-        slid, slides = (jnp.linalg.norm(slip, axis=1) > small for slip in slips)
-        turns = self.pushed & ((slid & ~slides) | (slides & ~slid & pushed_before))
+        n, d = self.flow.n, self.flow.d
+        mu = jnp.reshape(system.contact_data(self.t, self.q)[2], (n, -1))
+        slips = [system.tangential_velocity(at, state.q, state.u) for at, state in ((t, before), (self.t, after))]
+        turns, first = jnp.zeros((n,), bool), 0
+        # Sliding, rolling and drilling each end on their own.
+        for k, size in enumerate(laws.discs(system) or (d,) * (d > 0)):
+            part = slice(first, first + size)
+            small = thresholds.REST * (self.slow[0] + jnp.sum(self.slow[1][:, part], axis=1))
+            slid, slides = (jnp.linalg.norm(slip[:, part], axis=1) > small for slip in slips)
+            turns, first = turns | ((mu[:, k] > 0) & ((slid & ~slides) | (slides & ~slid & pushed_before))), first + size
+        turns = turns & self.pushed
         opens_or_closes = (pushed_before & ~self.pushed) | (self.pushed & ~pushed_before & self.opened(t, before))
         return jnp.any((turns | opens_or_closes) & (jnp.abs(self.rate) <= self.slow[0]))
 

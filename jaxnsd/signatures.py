@@ -2,6 +2,7 @@
 
 import functools
 import traceback
+import warnings
 from pathlib import Path
 
 import jax
@@ -100,10 +101,12 @@ class _Signatures:
                 f"{traced[0].shape} which jit, grad or vmap is tracing, and whose derivative would be lost; make it a field"
             )
         if closed and (outside := indices.out_of_bounds(closed)):
-            raise ValueError(
-                f"{call} must stay inside of its arrays, got {outside}, for q of shape {q.shape} and u of shape {u.shape}; entries are "
-                "counted from 0, and JAX would take the nearest one in silence"
-            )
+            what, in_any_case = outside
+            text = f"got {what}, for q of shape {q.shape} and u of shape {u.shape}"
+            nearest = "entries are counted from 0, and JAX would take the nearest one in silence"
+            if in_any_case:
+                raise ValueError(f"{call} must stay inside of its arrays, {text}; {nearest}")
+            warnings.warn(f"{call} may leave its arrays in a loop or a branch: {text}; {nearest}", stacklevel=6)
         if not hasattr(out, "shape"):
             raise TypeError(f"{call} must return an array, got {out!r}; jnp.stack([...]) makes one of scalars")
         if out.dtype != q.dtype and not (out.weak_type and out.ndim == 0):

@@ -462,7 +462,8 @@ def test_repeated_calls_do_not_trace_again():
     assert len(calls) == before
 
 
-Q3 = jnp.arange(3.0)
+#: Three entries, and the one that is read in any case.
+Q3, SURE = jnp.arange(3.0), "3"
 
 
 @pytest.mark.parametrize(
@@ -484,12 +485,33 @@ Q3 = jnp.arange(3.0)
         (lambda q: jax.lax.cond(q[0] > 0, lambda: q[3], lambda: q[0]), 3),
         (lambda q: jax.lax.cond(q.shape[0] > 3, lambda: q[3], lambda: q[0]), None),
         (lambda q: jax.lax.switch(jnp.asarray(q[0], int), [lambda: q[0], lambda: q[1], lambda: q[-4]]), -4),
-        (lambda q: jax.jit(lambda q, i: q[i])(q, jax.jit(lambda i: i + 1)(2)), 3),
+        (lambda q: jax.jit(lambda q, i: q[i])(q, jax.jit(lambda i: i + 1)(2)), SURE),
         (lambda q: jax.lax.map(lambda k: jax.checkpoint(lambda q: q[k])(q), jnp.array([0, 7])), 7),
         (lambda q: q[jnp.argmax(q) + 1], None),
     ],
 )
 def test_indices_that_loops_and_branches_count(function, entry):
-    """JAX clamps them; what an index may be where it depends on values is not known, and not refused."""
+    surely = entry == SURE
+    entry = 3 if surely else entry
+    """JAX clamps them; what an index may be where it depends on values is not known. What is read there may be left out: no refusal."""
     found = indices.out_of_bounds(jax.make_jaxpr(function)(Q3))
-    assert found is None if entry is None else found.startswith(f"entry {entry} of an axis of 3 entries")
+    if entry is None:
+        assert found is None
+    else:
+        text, in_any_case = found
+        assert text.startswith(f"entry {entry} of an axis of 3 entries") and in_any_case == surely
+
+
+def test_what_a_loop_leaves_out_is_warned_of():
+    """A key, too, is no index."""
+    key = jax.random.key(0)
+
+    def potential(self, t, q):
+        pairs = jax.lax.fori_loop(0, 2, lambda i, s: s + jnp.where(i < 1, q[i + 1] - q[i], 0.0), 0.0)
+        return pairs**2 + 0 * jax.random.uniform(key)
+
+    variant = jaxnsd.system(type("Variant", (Particle,), {"potential_energy": potential}))
+    with pytest.warns(
+        UserWarning, match="Variant.potential_energy may leave its arrays in a loop or a branch: got entry 2 of an axis of 2"
+    ):
+        simulate(variant(), Moreau(), jnp.array([0.0, 1.0]), jnp.zeros(2), 0.01, 0.01)

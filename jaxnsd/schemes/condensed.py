@@ -81,6 +81,7 @@ class Condensed:
         u = self.convert(u) - self.invert(self.convert(residual))
         if not self.bilateral:
             return u, None
+        self.unbound = u
         gap = linalg.matmul(self.rows.W.T, u) + linalg.matmul(self.rows.T.T, self.convert(chi_b))
         P = -(self.rows.inverse * gap)
         return u + linalg.matmul(self.rows.Y, P), P
@@ -106,14 +107,18 @@ class Condensed:
         if not self.bilateral:
             return jnp.ones((), bool)
         W_b, chi_b = self.kin.W_b, self.kin.chi_b
-        # Not those of ``Y P``: what cancels in Y already, where the rows leave no freedom say, leaves round-off there.
-        cancelling = linalg.matmul(linalg.absolute(self.rows.E), linalg.absolute(P))
-        terms = linalg.absolute(u) + linalg.matmul(linalg.absolute(self.Y_b), cancelling)
+        terms = linalg.absolute(u) + linalg.matmul(linalg.absolute(self.rows.Y), linalg.absolute(P))
         if z.shape[0]:
             terms = terms + linalg.matmul(linalg.absolute(self.Y), linalg.absolute(z))
         rows = jnp.abs(linalg.matmul(W_b.T, linalg.pack(u)) + chi_b)
         size = linalg.matmul(jnp.abs(W_b).T, linalg.pack(terms)) + jnp.abs(chi_b)
-        return jnp.all(rows <= (tolerance + thresholds.round_off(rows.dtype)) * size)
+        # Where the rows leave no freedom all of it cancels. The free velocity along the others, in units in which the effect of every row
+        # is one, tells what round-off is; percussions do not: of rows that depend on each other they are made of it.
+        effect = jnp.sqrt(jnp.abs(linalg.pack(sum_rows(self.convert(W_b) * self.Y_b))))
+        along = jnp.abs(linalg.matmul(W_b.T, linalg.pack(self.unbound))) + jnp.abs(chi_b)
+        round_off = thresholds.round_off(rows.dtype)
+        floor = round_off * effect * jnp.max(jnp.where(effect > 0, along / jnp.where(effect > 0, effect, 1), 0))
+        return jnp.all(rows <= (tolerance + round_off) * size + floor)
 
 
 class Factored(Condensed):

@@ -372,10 +372,11 @@ def _found(step, start, guess, d, n_b, settings):
         # Every row in its own units; below the round-off of the largest there is nothing to gain.
         momentum = jnp.abs(A)
         size = momentum @ (jnp.abs(u) + jnp.abs(start)) + jnp.abs(p)
+        floor = momentum @ step.resolution() + jnp.max(size)
         if n_b:
             # Forces of rows that nearly depend on each other are large, and cancel.
-            size = size + jnp.abs(kin.W_b) @ jnp.abs(P_b)
-        floor = thresholds.round_off(dtype) * (momentum @ step.resolution() + jnp.max(size))
+            floor = floor + jnp.abs(kin.W_b) @ jnp.abs(P_b)
+        floor = thresholds.round_off(dtype) * floor
         error = jnp.max(jnp.abs(step.residual(u, p)) / (tolerance * size + floor + thresholds.tiny(dtype)))
         return (x, info._replace(iterations=info.iterations + previous.iterations)), error
 

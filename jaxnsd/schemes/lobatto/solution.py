@@ -141,7 +141,7 @@ def error(linear, x, values, found, tolerance):
     Every row is bounded relative to the terms it is made of, plus what the rounding of the coordinates makes of it.
     """
     stages, args, dtype = linear.stages, linear.args, x.V.dtype
-    eps, tiny = 8 * float(jnp.finfo(dtype).eps), float(jnp.finfo(dtype).tiny)
+    eps, tiny = thresholds.round_off(dtype), float(jnp.finfo(dtype).tiny)
     a_hat = jnp.abs(stages.tableau(dtype).a_hat)
     Q, V, R = (jnp.abs(part) for part in (stages.positions(args, x)[1:], x.V, x.R))
     moved = jnp.abs(stages.positions(args, x)[1:] - args.q[None, :])
@@ -158,7 +158,9 @@ def error(linear, x, values, found, tolerance):
         bound = tolerance * moved + eps * (Q + jnp.abs(args.q)[None, :] + ways) + tiny
         error = jnp.maximum(error, jnp.max(jnp.abs(values.drift) / bound))
     terms = apply(jnp.abs(linear.rows_Q), moved) + apply(jnp.abs(linear.rows_V), V[1:])
-    rounding = eps * apply(jnp.abs(linear.rows_Q), Q)
+    # Of the coordinates, and of what a row has beside them: the lengths that a gap is the difference of need not be coordinates.
+    beside = jnp.abs(values.rows - apply(linear.rows_Q, stages.positions(args, x)[1:]))
+    rounding = eps * (apply(jnp.abs(linear.rows_Q), Q) + beside)
     if stages.n_b:
         part = slice(stages.m, None)
         size = jnp.max(R[:, part]) / found.r_b.reshape(stages.s - 1, -1)
@@ -173,10 +175,6 @@ def error(linear, x, values, found, tolerance):
     F = jnp.abs(linalg.pack(contact.natural_map(problem, *at, contact.modes_at(problem, *at))))
     r_N, r_rows = linalg.pack(r[0]), linalg.pack(contact.join(*r))
     rounding_N, rounding_F = contact.split(r_rows * stages.join(rounding), k * n, d)
-    if not stages.quasi:
-        # The lengths that a gap is the difference of need not be coordinates: those of the system stand for them, weighted with its masses.
-        length = jnp.sqrt(jnp.max(jnp.sum(Q * apply(jnp.abs(linear.p_V[1:]), Q), axis=1)))
-        rounding_N = rounding_N + eps * jnp.sqrt(r_N) * length / args.dt
     # The radius of a disc is made of the normal row.
     radius = jnp.max(values.mu.reshape(k * n, -1), axis=1) * rounding_N
     rounding = contact.join(rounding_N, rounding_F + radius[:, None])
