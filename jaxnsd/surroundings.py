@@ -3,9 +3,11 @@
 JAX keeps what it has traced by the structure of the arguments. A notebook that says ``G = 1.62`` after ``G = 9.81`` would get the run with
 the old one again, so that these values are a part of the structure: whatever has a name that is written in one of the functions, ``G``,
 ``constants.G``, ``CONSTANTS["G"]``. What has none, an entry of a list or of an array that is changed in place, is not seen, and neither is
-what a function read that JAX has been told to `jit` on its own.
+what a function read that has a `jax.jit`, or a `jax.checkpoint`, of its own.
 """
 
+import argparse
+import builtins
 import contextlib
 import dis
 import functools
@@ -19,6 +21,9 @@ import jax
 from .fingerprint import PLAIN, WRAPPERS, imported, is_installed, is_named, names_in
 
 _MISSING = object()
+
+#: Methods that dataclasses are given.
+_OF_DATACLASSES = {"__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__"}
 
 
 class Surroundings:
@@ -54,8 +59,7 @@ class Watch:
 
     def __init__(self, cls):
         self.cls = cls
-        self.found, self.size, self.statics = None, None, ()
-        self.places, self.cells = [], []
+        self.last = None, (), [], [], None
 
     @functools.cached_property
     def parts(self):
@@ -66,21 +70,23 @@ class Watch:
         statics = [x for x in statics if type(x) not in PLAIN]
         if not self.parts and not statics:
             return None
-        size, values = sum(map(len, self.parts)), self.look()
+        # Other threads may ask for other static fields meanwhile.
+        last_size, last_statics, places, cells, found = self.last
+        size = sum(map(len, self.parts))
         # As it was, in nearly all cases: looked up, but not looked for.
-        if (
-            size == self.size
-            and _are(statics, self.statics)
-            and (_are(values, self.found.values) or _are(_held(values), self.found.values))
-        ):
-            return self.found
-        self.places, self.cells = _search([self.cls, *statics])
-        self.size, self.statics, self.found = size, statics, Surroundings(_held(self.look()))
-        return self.found
+        if size == last_size and _are(statics, last_statics):
+            values = _look(places, cells)
+            if _are(values, found.values) or _are(_held(values), found.values):
+                return found
+        places, cells = _search(self.cls, statics)
+        found = Surroundings(_held(_look(places, cells)))
+        self.last = size, statics, places, cells, found
+        return found
 
-    def look(self):
-        """The values that are read now."""
-        return [of.get(name, _MISSING) for of, name in self.places] + [_content(cell) for cell in self.cells]
+
+def _look(places, cells):
+    """The values that are read now."""
+    return [get(name, _MISSING) for get, name in places] + [_content(cell) for cell in cells]
 
 
 def _held(values):
@@ -92,22 +98,25 @@ def _are(these, those):
     return len(these) == len(those) and all(map(operator.is_, these, those))
 
 
-def _search(objects):
-    """``(places, cells)``: where functions in these objects, and those that they call, read, as far as they are the user's."""
-    names, found = None, _Search([])
+def _search(cls, statics):
+    """``(places, cells)``: where functions of a class, of objects, and those that they call, read, as far as they are the user's.
+
+    A place is a function of a name, which gives what the name is of, and the name.
+    """
+    names, found = None, _Search(cls, [], set())
     while found.names != names:
         # A name may be one of a dictionary that was gone through before the function that reads it.
         names = found.names
-        found = _Search(names)
-        found.through(objects)
+        found = _Search(cls, names, found.written)
+        found.through([cls, *statics])
     return tuple([place for key, place in of.items() if key not in found.own] for of in (found.places, found.cells))
 
 
 class _Search:
-    """One way through objects; ``among`` are the names of attributes and entries that their functions read."""
+    """One way through objects; ``among`` are the names of attributes and entries that their functions read, ``without`` what they write."""
 
-    def __init__(self, among):
-        self.among = among
+    def __init__(self, cls, among, without):
+        self.mro, self.among, self.without = cls.__mro__, among, without
         self.places, self.cells, self.seen = {}, {}, {}
         self.read, self.written, self.own = set(), set(), set()
 
@@ -122,18 +131,20 @@ class _Search:
             x = waiting.pop()
             if type(x) not in PLAIN and id(x) not in self.seen:
                 self.seen[id(x)] = x
-                waiting += self.parts(x)
+                # What an object answers when it is asked what it is, is its own affair: proxies raise.
+                with contextlib.suppress(Exception):
+                    waiting += self.parts(x)
 
     def parts(self, x):
         """What an object consists of."""
         if isinstance(x, types.FunctionType):
             return self.function(x)
         if isinstance(x, type):
-            return () if _is_of_a_package(x) else [*self.at(vars(x), _attributes(x)), *x.__bases__]
+            return () if _is_of_a_package(x) else [*self.at(vars(x), self.attributes(x)), *x.__bases__]
         if isinstance(x, types.ModuleType):
             return () if is_installed(x) else self.at(vars(x), self.among)
         if isinstance(x, dict):
-            return [*self.at(x, self.among), *x.values()]
+            return [*self.at(x, self.among, absent=True), *dict.values(x)]
         if isinstance(x, (list, tuple, set, frozenset)):
             return x
         if isinstance(x, property):
@@ -151,15 +162,28 @@ class _Search:
         of = getattr(x, "__dict__", {})
         if "__wrapped__" in of:  # of custom_jvp, with its rules
             return of.values()
-        if isinstance(x, types.SimpleNamespace) or not _is_of_a_package(type(x)):
-            return [type(x), *self.at(of, self.among)]
+        if isinstance(x, (types.SimpleNamespace, argparse.Namespace)):
+            return self.at(of, self.among, absent=True)
+        if not _is_of_a_package(type(x)):
+            # An attribute of the object may come before one of its class.
+            return [type(x), *self.at(of, [name for name in self.among if name in of or hasattr(type(x), name)], absent=True)]
         return ()
 
-    def at(self, mapping, names):
-        """What a mapping has under these names, which are places from now on."""
-        names = [name for name in names if name in mapping]
-        self.places.update({(id(mapping), name): (mapping, name) for name in names})
-        return [mapping[name] for name in names]
+    def at(self, mapping, names, absent=False):
+        """What a mapping has under these names, which are places from now on; also if they are ``absent`` as yet."""
+        get = dict.get.__get__(mapping) if isinstance(mapping, dict) else mapping.get
+        names = [name for name in names if absent or name in mapping]
+        self.places.update({(id(mapping), name): (get, name) for name in names})
+        return [get(name) for name in names]
+
+    def attributes(self, cls):
+        """Names of attributes of the user's class: all of the system's own, of others those that are read, and operators."""
+        return [
+            name
+            for name, value in vars(cls).items()
+            if (isinstance(value, types.FunctionType) and name not in _OF_DATACLASSES)
+            or (not name.startswith("__") and name not in self.without and (cls in self.mro or name in self.among))
+        ]
 
     def function(self, f):
         if is_named(f):  # it has nothing of the user's in it
@@ -178,16 +202,11 @@ class _Search:
         for name in modules:
             with contextlib.suppress(Exception):  # the function says so, once it runs
                 parts.append(imported(name, of))
-        return parts + self.at(of, [name for name in read if name in of])
+        return parts + self.at(of, [name for name in read if name in of or not hasattr(builtins, name)], absent=True)
 
 
 def _is_of_a_package(cls):
     return is_installed(sys.modules.get(cls.__module__))
-
-
-def _attributes(cls):
-    """Names of a class's attributes and operators, without what Python notes there."""
-    return [name for name, value in vars(cls).items() if not name.startswith("__") or isinstance(value, types.FunctionType)]
 
 
 def _content(cell):
@@ -199,17 +218,27 @@ def _content(cell):
 
 @functools.lru_cache(maxsize=4096)
 def _written(code):
-    """Names that code, with the functions in it, writes: of variables around it, of globals, and of attributes and entries."""
+    """Names that code, with the functions in it, writes: of variables around it, of globals, and of attributes and entries that it reads.
+
+    An entry is one that is counted up, ``calls["force"] += 1``: its name stands before the copies that this takes.
+    """
     cells, variables, entries = set(), set(), set()
-    for of in dis.get_instructions(code):
+    instructions = list(dis.get_instructions(code))
+    read = {of.argval for of in instructions if of.opname in ("LOAD_ATTR", "LOAD_METHOD")} | {x for x in code.co_consts if type(x) is str}
+    last = counted = None
+    for of in instructions:
         if of.opname == "STORE_DEREF" and of.argval in code.co_freevars:
             cells.add(of.argval)
         elif of.opname == "STORE_GLOBAL":
             variables.add(of.argval)
-        elif of.opname == "STORE_ATTR" and code.co_name not in ("__init__", "__post_init__"):
+        elif of.opname == "STORE_ATTR" and of.argval in read:
             entries.add(of.argval)
+        elif of.opname == "COPY" and last.opname == "LOAD_CONST" and type(last.argval) is str:
+            counted = last.argval
         elif of.opname == "STORE_SUBSCR":
-            entries.update(x for x in code.co_consts if isinstance(x, str))
+            entries |= {counted} - {None}
+            counted = None
+        last = of
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             for names, more in zip((cells, variables, entries), _written(constant), strict=True):

@@ -158,8 +158,9 @@ class System:
     ===============================  ==========================================================================================
 
     Methods are traced, and run again only where something else is given: arguments, fields, or what they read beside these under a name
-    that is written in them: a global, an attribute of a module, a class or an object, an entry of a dictionary. An entry of a list or of
-    an array that is changed in place is not seen, nor is what was read by a function with a `jax.jit` of its own.
+    that is written in them: a global, an attribute of a module or of a class or an object of one's own, an entry of a dictionary. An
+    entry of a list or of an array that is changed in place is not seen, nor is what was read by a function with a `jax.jit`, or a
+    `jax.checkpoint`, of its own.
 
     Derived by autodiff, each may be overridden by a closed form: `M`, `momentum`, `b`, `h`, `gap_velocity`, `W_N`, `W_F`,
     `constraint_velocity`, `W_g`, `W_gamma`, `total_energy`.

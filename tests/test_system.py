@@ -515,9 +515,12 @@ def test_what_is_counted_and_what_is_a_rule(monkeypatch):
 
     @jaxnsd.system
     class Falling(Ball):
+        calls = 0
+
         def force(self, t, q, u):
             counts["calls"] += 1
             count.calls = getattr(count, "calls", 0) + 1
+            type(self).calls += 1
             return with_a_rule(q)
 
     before = jax.tree.structure(Falling())
@@ -525,6 +528,31 @@ def test_what_is_counted_and_what_is_a_rule(monkeypatch):
     assert jax.tree.structure(Falling()) == before
     set_gravity(monkeypatch, None, 1.62)
     assert jax.tree.structure(Falling()) != before
+
+
+def test_names_that_are_not_there_yet():
+    """An attribute that comes before that of the class, an entry with a default; beside what the function writes, and sets when asked to."""
+
+    class Moons:
+        gravity = 9.81
+
+        def move(self, gravity):
+            self.gravity = gravity
+
+    moons, entries = Moons(), {}
+
+    @jaxnsd.system
+    class Falling(Ball):
+        def force(self, t, q, u):
+            parts = {}
+            parts["gravity"] = moons.gravity + entries.get("gravity", 0.0)
+            return parts["gravity"] * q
+
+    close(Falling().b(0.0, Q, U), 9.81 * Q - 9.81)
+    moons.move(1.62)
+    close(Falling().b(0.0, Q, U), 1.62 * Q - 9.81)
+    entries["gravity"] = 1.0
+    close(Falling().b(0.0, Q, U), 2.62 * Q - 9.81)
 
 
 def test_what_is_traced_is_a_field():
