@@ -531,7 +531,7 @@ def test_what_is_counted_and_what_is_a_rule(monkeypatch):
 
 
 def test_names_that_are_not_there_yet():
-    """An attribute that comes before that of the class, an entry with a default; beside what the function writes, and sets when asked to."""
+    """An attribute that comes before that of the class, an entry with a default; beside what the function writes."""
 
     class Moons:
         gravity = 9.81

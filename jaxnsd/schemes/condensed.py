@@ -112,12 +112,13 @@ class Condensed:
             terms = terms + linalg.matmul(linalg.absolute(self.Y), linalg.absolute(z))
         rows = jnp.abs(linalg.matmul(W_b.T, linalg.pack(u)) + chi_b)
         size = linalg.matmul(jnp.abs(W_b).T, linalg.pack(terms)) + jnp.abs(chi_b)
-        # Where the rows leave no freedom all of it cancels. The free velocity along the others, in units in which the effect of every row
-        # is one, tells what round-off is; percussions do not: of rows that depend on each other they are made of it.
-        effect = jnp.sqrt(jnp.abs(linalg.pack(sum_rows(self.convert(W_b) * self.Y_b))))
+        # Where the rows leave no freedom all of it cancels. What every row alone would do to the others tells what round-off is;
+        # percussions do not: of rows that depend on each other they are made of it.
+        Y_b, round_off = jnp.abs(linalg.pack(self.Y_b)), thresholds.round_off(rows.dtype)
+        effect = jnp.abs(linalg.pack(sum_rows(self.convert(W_b) * self.Y_b)))
         along = jnp.abs(linalg.matmul(W_b.T, linalg.pack(self.unbound))) + jnp.abs(chi_b)
-        round_off = thresholds.round_off(rows.dtype)
-        floor = round_off * effect * jnp.max(jnp.where(effect > 0, along / jnp.where(effect > 0, effect, 1), 0))
+        alone = jnp.where(effect > 0, along / jnp.where(effect > 0, effect, 1), 0)
+        floor = round_off * linalg.matmul(jnp.abs(W_b).T, linalg.matmul(Y_b, alone))
         return jnp.all(rows <= (tolerance + round_off) * size + floor)
 
 
