@@ -50,7 +50,7 @@ EXPLANATION = {
         "try a smaller dt (a stiff spring needs dt < 2 / omega with an explicit scheme), and check the signs of stiffness and damping",
     ),
     Outcome.NON_FINITE: (
-        "the state became infinite or not a number, or a parameter is",
+        "the state became infinite or not a number, or a gap or a parameter is",
         "try a smaller dt; look for a division by zero or the root of a negative number in the system's functions near the last "
         "finite state",
     ),

@@ -443,9 +443,12 @@ class _History:
         limit = BLOW_UP * lax.stop_gradient(speeds)
         limit = jnp.where(limit > 0, limit, jnp.inf)
 
-        def outcome(state, info):
+        def outcome(t, state, info):
             speed = jnp.max(jnp.abs(state.u))
             finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
+            if 0 < state.P.P_N.shape[0] <= sensitivities.FEW and state.u.shape[0] <= sensitivities.SMALL:
+                # A gap that is not a number would count as open. Of larger systems, bodies, it is not looked for: their gaps are our own.
+                finite = finite & ~jnp.any(jnp.isnan(system.gap(t, state.q)))
             code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
             if laws.depends_on_speed(system):
                 code = jnp.where(jnp.isnan(info.residual) & ~info.converged, Outcome.INVALID_PARAMETER, code)
@@ -475,7 +478,7 @@ class _History:
             t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
             state, info = advance(prepared, t, dt, before)
             events = sensitivities.events(self.scheme, prepared, t, dt, before, state)
-            record = Record(state.P, info.iterations, info.residual, outcome(state, info), info.contact, events)
+            record = Record(state.P, info.iterations, info.residual, outcome(t + dt, state, info), info.contact, events)
             if every > 1:
                 record = _accumulate(_thaw(total, shapes[1]), record)
             return _freeze(state), _freeze(record)
@@ -490,7 +493,7 @@ class _History:
         def final(carry):
             return _pack(_thaw(carry[0], shapes[0]), dtype)
 
-        carry, first = _freeze((state, nothing)), (state.P, outcome(state, info).astype(dtype))
+        carry, first = _freeze((state, nothing)), (state.P, outcome(t0, state, info).astype(dtype))
         loop = Loop(carry, self.interval(step, emptied), row, final, first)
         if jax.default_backend() != "cpu":
             return loop

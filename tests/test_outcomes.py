@@ -91,6 +91,19 @@ def test_not_a_number_from_the_system_is_found_at_its_step(scheme):
         solution.raise_if_failed()
 
 
+@pytest.mark.parametrize("scheme", [Moreau(), jaxnsd.Lobatto(2)], ids=lambda scheme: scheme.name)
+def test_a_gap_that_is_not_a_number_is_no_open_one(scheme):
+    """The floor below a ball is lost after half a second: what falls on is no motion of the system."""
+
+    @jaxnsd.system
+    class Lost(jaxnsd.models.BouncingBall):
+        def gap(self, t, q):
+            return jnp.where(t > 0.505, jnp.nan, q)
+
+    solution = simulate(Lost(e_N=0.0), scheme, jnp.array([0.1]), jnp.zeros(1), 1.0, 0.01)
+    assert np.all(solution.outcome[:50] == 0) and np.all(solution.outcome[50:] == Outcome.NON_FINITE)
+
+
 def test_blow_up_is_found_at_its_step():
     # dt = 0.1 against omega = 100: the explicit map multiplies the velocity by about (omega dt)^2 = 100 a step.
     stiffness, dt = 1e4, 0.1
