@@ -251,7 +251,7 @@ class _Event:
         return turned & (mu > 0) & self.pushed & self.persistent & ~jnp.any(self.impacting)
 
     def changes(self, t, before, after):
-        """Whether a contact opens, or closes, slower than an impact, or starts or stops to slide.
+        """Whether a contact opens, or closes, slower than an impact, or starts or stops to slide, or slides back.
 
         What pushes from the first step on has not closed in it, and what slides from it on has not started to.
         """
@@ -266,7 +266,9 @@ class _Event:
             part = slice(first, first + size)
             small = thresholds.REST * (self.slow[0] + jnp.sum(self.slow[1][:, part], axis=1))
             slid, slides = (jnp.linalg.norm(slip[:, part], axis=1) > small for slip in slips)
-            turns, first = turns | ((mu[:, k] > 0) & ((slid & ~slides) | (slides & ~slid & pushed_before))), first + size
+            reverses = slid & slides & (jnp.sum(slips[0][:, part] * slips[1][:, part], axis=1) < 0)
+            changed = (slid & ~slides) | (slides & ~slid & pushed_before) | reverses
+            turns, first = turns | ((mu[:, k] > 0) & changed), first + size
         turns = turns & self.pushed
         opens_or_closes = (pushed_before & ~self.pushed) | (self.pushed & ~pushed_before & self.opened(t, before))
         return jnp.any((turns | opens_or_closes) & (jnp.abs(self.rate) <= self.slow[0]))
