@@ -112,7 +112,7 @@ def test_kernels_and_bytes_of_a_step(monkeypatch):
 
 
 def test_kernels_and_bytes_of_a_step_with_three_contacts(monkeypatch):
-    """Of a woodpecker: 319 kernels and 5.1 kB were counted."""
+    """Of a woodpecker: 364 kernels and 5.5 kB were counted; 45 of them search all modes, where a problem is left unsolved."""
     kernels, size = counted(monkeypatch, Woodpecker(), "mu", 1024, 320)
-    assert 100 < kernels <= 340
-    assert 1000 < size < 5500
+    assert 100 < kernels <= 385, kernels
+    assert 1000 < size < 5800, size
