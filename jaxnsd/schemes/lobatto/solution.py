@@ -143,8 +143,9 @@ def error(linear, x, values, found, tolerance):
     stages, args, dtype = linear.stages, linear.args, x.V.dtype
     eps, tiny = thresholds.round_off(dtype), float(jnp.finfo(dtype).tiny)
     a_hat = jnp.abs(stages.tableau(dtype).a_hat)
-    Q, V, R = (jnp.abs(part) for part in (stages.positions(args, x)[1:], x.V, x.R))
-    moved = jnp.abs(stages.positions(args, x)[1:] - args.q[None, :])
+    positions = stages.positions(args, x)[1:]
+    Q, V, R = (jnp.abs(part) for part in (positions, x.V, x.R))
+    moved = jnp.abs(positions - args.q[None, :])
     F = jnp.abs(values.F) + apply(jnp.abs(linear.W), R)
     terms = apply(jnp.abs(linear.p_V), V) + jnp.abs(values.start)[None, :] + combine(a_hat[:, :-1], F)
     rounding = first(apply(jnp.abs(linear.p_Q), Q)) + combine(a_hat[:, :-1], first(apply(jnp.abs(linear.F_Q), Q[:-1])))
@@ -159,7 +160,7 @@ def error(linear, x, values, found, tolerance):
         error = jnp.maximum(error, jnp.max(jnp.abs(values.drift) / bound))
     terms = apply(jnp.abs(linear.rows_Q), moved) + apply(jnp.abs(linear.rows_V), V[1:])
     # Of the coordinates, and of what a row has beside them: the lengths that a gap is the difference of need not be coordinates.
-    beside = jnp.abs(values.rows - apply(linear.rows_Q, stages.positions(args, x)[1:]))
+    beside = jnp.abs(values.rows - apply(linear.rows_Q, positions))
     rounding = eps * (apply(jnp.abs(linear.rows_Q), Q) + beside)
     if stages.n_b:
         part = slice(stages.m, None)
