@@ -452,7 +452,8 @@ def _called(function, shapes, args, marks):
         # XLA cannot do with an argument that is not used: an entry of each is returned.
         return [*function(*whole[: len(kinds) - len(marks)]), *(jnp.ravel(x)[:1] for x in args)]
 
-    return _call.bind(*chosen(args, given), function=jax.jit(inside))[: len(shapes)]
+    # Nor with one that it knows, as all are in a loop of a single step, which is none: it would use its value, and not the argument.
+    return _call.bind(*lax.optimization_barrier(chosen(args, given)), function=jax.jit(inside))[: len(shapes)]
 
 
 _call = Primitive("jaxnsd_call")

@@ -219,3 +219,28 @@ def test_a_function_that_is_traced_once():
     np.testing.assert_allclose(jax.vmap(jax.grad(lambda a: f(1.0, {"a": a})["product"]))(x), np.sin(1.0) * np.ones(3), rtol=1e-15)
     assert len(runs) == 2  # of Python's numbers, and of a number beside an entry of an array
     assert f(x, {"a": 1.0})["product"].shape == (3,) and len(runs) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [jax.jacfwd, jax.jacrev])
+def test_a_run_of_one_step_compiles(mode):
+    """A loop of one step is none, and XLA knows what its kernel is given; of two balls in flight it ended the process."""
+
+    @jaxnsd.system
+    class Balls(jaxnsd.System):
+        def kinetic_energy(self, t, q, u):
+            return 0.5 * u @ u
+
+        def potential_energy(self, t, q):
+            return 9.81 * jnp.sum(q)
+
+        def gap(self, t, q):
+            return q
+
+    dt, q0, u0 = 1e-2, jnp.array([1.0, 2.0]), jnp.array([-1.0, 0.5])
+    fallen = lambda u0: jaxnsd.simulate(Balls(), jaxnsd.Moreau(), q0, u0, dt=dt, n_steps=1).q[-1, 0]  # noqa: E731
+    # Its value is asked for as well: zeros alone would say little.
+    slope = jax.jit(jax.value_and_grad(fallen))(u0)
+    np.testing.assert_allclose(slope[0], q0[0] + dt * u0[0], atol=9.81 * dt**2)
+    np.testing.assert_allclose(slope[1], [dt, 0], rtol=1e-12)
+    np.testing.assert_array_equal(jax.jit(mode(jax.grad(fallen)))(u0), np.zeros((2, 2)))
