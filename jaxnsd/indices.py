@@ -1,5 +1,8 @@
 """Constant indices out of bounds, found in what a function traces to: JAX clamps them in silence, and ``q[2]`` of two is ``q[1]``."""
 
+import linecache
+import re
+
 import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
@@ -68,6 +71,10 @@ SHAPING = {
 #: Turns of loops that are followed, of all loops together, with the indices that they count; in those after them it is anywhere.
 TURNS = 1000
 
+#: How a line of code says itself what becomes of an index outside. Its equation does not: it is that of ``.at[i].set(x)`` for
+#: ``mode="drop"``, and that of ``q[i]`` under `vmap` for ``mode="clip"``.
+SAYS = re.compile(r"""\bmode=["'](clip|drop|fill)|\b(segment_(sum|prod|max|min)|bincount)\(""")
+
 
 class _OutsideError(Exception):
     """An index out of bounds, in words."""
@@ -80,7 +87,8 @@ class _Counted(np.ndarray):
 def out_of_bounds(closed: ClosedJaxpr) -> tuple[str, bool] | None:
     """What a function reads out of bounds, and whether it does in any case, or None.
 
-    What is read in a branch, in a loop, or at many places at once may be left out later on, by `jax.numpy.where` say.
+    What is read in a branch, in a loop, or at many places at once may be left out later on, by `jax.numpy.where` say. Nothing is what the
+    line says itself, by ``mode="drop"`` say, see `SAYS`.
     """
     walk = _Walk()
     try:
@@ -103,6 +111,8 @@ class _Walk:
 
     def __init__(self):
         self.turns, self.depth, self.doubt = TURNS, 0, None
+        #: Operations that are being gone through, each inside of the one before.
+        self.within = []
 
     def follow(self, jaxpr, args):
         """Outputs of a jaxpr, closed or not, of which some inputs are known, as far as they are."""
@@ -114,7 +124,9 @@ class _Walk:
             return [_value(v.val) if hasattr(v, "val") else values.get(v) for v in variables]
 
         for eqn in inner.eqns:
+            self.within.append(eqn)
             values.update(zip(eqn.outvars, self.outputs(eqn, known(eqn.invars)), strict=True))
+            self.within.pop()
         return known(inner.outvars)
 
     def outputs(self, eqn, known):
@@ -123,9 +135,10 @@ class _Walk:
         try:
             _check(eqn, known)
         except _OutsideError as found:
-            if not self.depth and not any(isinstance(x, _Counted) for x in known):
-                raise
-            self.doubt = self.doubt or str(found)
+            if not any(map(_says, self.within)):
+                if not self.depth and not any(isinstance(x, _Counted) for x in known):
+                    raise
+                self.doubt = self.doubt or str(found)
         if name in ARITHMETIC or name in SHAPING:
             if all(x is not None for x in known):
                 out = np.asanyarray(ARITHMETIC[name](*known) if name in ARITHMETIC else SHAPING[name](*known, **params))
@@ -221,3 +234,9 @@ def _check(eqn, known):
             entry, of = int(outside.flat[0]), f"an axis of {shape[axis]} {'entry' if shape[axis] == 1 else 'entries'}"
             entry = entry if entry >= 0 else entry - shape[axis]
             raise _OutsideError(f"entry {entry} of {of} (array of shape {shape})")
+
+
+def _says(eqn):
+    """Whether one of the lines that wrote an operation says what becomes of an index outside."""
+    frames = getattr(eqn.source_info.traceback, "frames", ())
+    return any(SAYS.search(f"{x.function_name}( {linecache.getline(x.file_name, x.line_num)}") for x in frames)

@@ -103,7 +103,7 @@ class _Signatures:
         if closed and (outside := indices.out_of_bounds(closed)):
             what, in_any_case = outside
             text = f"got {what}, for q of shape {q.shape} and u of shape {u.shape}"
-            nearest = "entries are counted from 0, and JAX would take the nearest one in silence"
+            nearest = "entries are counted from 0, and JAX would read the nearest one, or write none, in silence"
             if in_any_case:
                 raise ValueError(f"{call} must stay inside of its arrays, {text}; {nearest}")
             warnings.warn(f"{call} may leave its arrays in a loop or a branch: {text}; {nearest}", stacklevel=6)

@@ -488,6 +488,16 @@ Q3, SURE = jnp.arange(3.0), "3"
         (lambda q: jax.jit(lambda q, i: q[i])(q, jax.jit(lambda i: i + 1)(2)), SURE),
         (lambda q: jax.lax.map(lambda k: jax.checkpoint(lambda q: q[k])(q), jnp.array([0, 7])), 7),
         (lambda q: q[jnp.argmax(q) + 1], None),
+        # What the line says itself; of the same equations those that say nothing.
+        (lambda q: q.at[3].set(0.0, mode="drop"), None),
+        (lambda q: q.at[3].set(0.0), SURE),
+        (lambda q: q.at[jnp.array([0, 3])].add(1.0, mode="clip"), None),
+        (lambda q: q.at[jnp.array([0, 3])].add(1.0), SURE),
+        (lambda q: jnp.take(q, jnp.array([0, 3]), mode="clip"), None),
+        (lambda q: q.at[jnp.array([3])].get(mode="fill", fill_value=0.0), None),
+        (lambda q: jax.vmap(lambda i: q[i])(jnp.array([0, 3])), SURE),
+        (lambda q: jax.ops.segment_sum(q, jnp.array([0, 1, 3]), num_segments=3), None),
+        (lambda q: jnp.bincount(jnp.array([0, 1, 3]), weights=q, length=3), None),
     ],
 )
 def test_indices_that_loops_and_branches_count(function, entry):
