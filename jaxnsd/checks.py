@@ -58,7 +58,7 @@ def _whole(name, value):
     if not known(value):
         raise TypeError(
             f"simulate: {name} must be known when the run is traced, got a traced value: the number of steps is a part of the program; "
-            "pass a number, or declare the argument in static_argnames of jit"
+            "pass a Python integer (of jnp a constant is traced, too, inside of jit), or declare the argument in static_argnames of jit"
         )
     number = np.asarray(value)
     if number.ndim or number.dtype.kind not in "iu" or number < 1:

@@ -126,7 +126,7 @@ class _Signatures:
         if len(tangential) != 2 or tangential[0] != gap[0] or (tangential[1] > 2 and not self.parts):
             raise ValueError(
                 f"{self.name}.tangential_velocity must return shape ({gap[0]}, d), with d = 1 (planar) or 2 (spatial), got {tangential}; "
-                "more columns are those of rolling and drilling friction, which the friction of a law says"
+                "of (n,) write [:, None] for one direction; more columns are those of rolling and drilling friction, which the law says"
             )
         return tangential
 

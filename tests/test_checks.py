@@ -148,7 +148,11 @@ def test_bad_arguments_are_refused(arguments, error, message):
         ({"gap": lambda self, t, q: jnp.ones(1, int)}, TypeError, "Variant.gap must return the dtype of the state"),
         ({"gap": lambda self, t, q: q[1:] / (q[0] * 0)}, ValueError, "Variant.gap must be finite at the initial state"),
         ({"gap": lambda self, t, q: jnp.sqrt(q[1:] - 1)}, ValueError, "Variant.gap_velocity must be finite at the initial state"),
-        ({"tangential_velocity": lambda self, t, q, u: u[:1]}, ValueError, r"tangential_velocity must return shape \(1, d\).*got \(1,\)"),
+        (
+            {"tangential_velocity": lambda self, t, q, u: u[:1]},
+            ValueError,
+            r"tangential_velocity must return shape \(1, d\).*got \(1,\); of \(n,\) write \[:, None\] for one direction",
+        ),
         ({"tangential_velocity": lambda self, t, q, u: jnp.ones((1, 3))}, ValueError, r"d = 1 \(planar\) or 2 \(spatial\), got \(1, 3\)"),
         ({"tangential_velocity": lambda self, t, q, u: u[:, None]}, ValueError, r"tangential_velocity must return shape \(1, d\)"),
         (
@@ -420,7 +424,7 @@ def test_whole_numbers_of_any_kind():
         ran = jax.eval_shape(lambda given=given: run(t1=None, **given))
         assert ran.q.shape == (4, 2) and type(ran.save_every) is int
     for name in ("n_steps", "save_every", "checkpoint"):
-        with pytest.raises(TypeError, match=f"{name} must be known when the run is traced, got a traced value"):
+        with pytest.raises(TypeError, match=f"{name} must be known when the run is traced, got a traced value.*a Python integer"):
             jax.jit(lambda n, name=name: run(t1=None, **{"n_steps": 6, name: n}))(2)
 
 
