@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from . import linalg
 from .newton import iterate
 from .schemes.condensed import Condensed, kinematics
+from .signatures import asking
 from .system import System
 
 #: Bound of the Newton iterations; from nearby a few are enough.
@@ -21,6 +22,7 @@ REGULARIZATION = 0.75
 FOUND = 0.6
 
 
+@asking("project_position: a method of the system")
 def project_position(system: System, q: ArrayLike, t: ArrayLike = 0.0, *, u: ArrayLike | None = None) -> jax.Array:
     """The configuration nearest to ``q`` that obeys ``g = 0`` and penetrates no contact, ``g_N >= 0``, at time t, (n_q,).
 
@@ -92,6 +94,7 @@ def _newton_step(args, x, n_u, n_g):
     return linalg.Factors.of(matrix).solve(residual), values, J
 
 
+@asking("project_velocity: a method of the system")
 def project_velocity(system: System, q: ArrayLike, u: ArrayLike, t: ArrayLike = 0.0) -> jax.Array:
     """The velocity nearest to ``u`` that obeys the bilateral constraints ``dg/dt = 0`` and ``gamma = 0`` at (t, q), (n_u,).
 

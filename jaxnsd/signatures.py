@@ -1,5 +1,6 @@
 """Checks of what the methods of a system return, and of whether they can be traced, from shapes and dtypes alone."""
 
+import contextlib
 import functools
 import traceback
 import warnings
@@ -185,11 +186,18 @@ class _Signatures:
 def _names(function, system):
     """What a function of a system lists, of which only the shapes are known: a user's method may compute with its fields."""
     names = []
-    try:
+    with asking(f"{type(system).__name__}: a method without arguments, as mu or law,"):
         jax.eval_shape(lambda system: names.extend(function(system)), system)
-    except VALUES as error:
-        raise _asks(f"{type(system).__name__}: a method without arguments, as mu or law,", error) from error
     return names
+
+
+@contextlib.contextmanager
+def asking(call):
+    """Where a method is called, by ``call``: if it asks for the value of an array, the error says so with the cure."""
+    try:
+        yield
+    except VALUES as error:
+        raise _asks(call, error) from error
 
 
 def _asks(call, error):

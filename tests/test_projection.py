@@ -120,3 +120,17 @@ def test_a_body_that_fell_and_rests_is_taken_as_a_start():
     jaxnsd.check(ball, Moreau(), sol.q[-1], sol.u[-1], 1.0, 1e-2)
     with pytest.raises(ValueError, match="contact 0 must be open or closed"):
         jaxnsd.check(ball, Moreau(), jnp.array([-0.5]), sol.u[-1], 1.0, 1e-2)
+
+
+def test_methods_that_ask_for_values_are_refused_with_their_cure():
+    @jaxnsd.system
+    class Asking(Bead):
+        def constraint(self, t, q):
+            return np.cos(q[:1])
+
+    call = r"{}: a method of the system must not ask for the value .*test_projection.py, line \d+: return np.cos.*use jax.numpy"
+    for transformed in (lambda f: f, jax.jit, jax.grad):
+        with pytest.raises(TypeError, match=call.format("project_position")):
+            transformed(lambda x: project_position(Asking(), x * jnp.ones(2))[0])(1.0)
+        with pytest.raises(TypeError, match=call.format("project_velocity")):
+            transformed(lambda x: project_velocity(Asking(), jnp.ones(2), x * jnp.ones(2))[0])(1.0)
