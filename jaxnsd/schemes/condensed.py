@@ -115,7 +115,7 @@ class Condensed:
         # Where the rows leave no freedom all of it cancels. What every row alone would do to the others tells what round-off is;
         # percussions do not: of rows that depend on each other they are made of it.
         Y_b, round_off = jnp.abs(linalg.pack(self.Y_b)), thresholds.round_off(rows.dtype)
-        effect = jnp.abs(linalg.pack(sum_rows(self.convert(W_b) * self.Y_b)))
+        effect = jnp.abs(linalg.pack(diagonal(self.convert(W_b), self.Y_b)))
         along = jnp.abs(linalg.matmul(W_b.T, linalg.pack(self.unbound))) + jnp.abs(chi_b)
         alone = jnp.where(effect > 0, along / jnp.where(effect > 0, effect, 1), 0)
         floor = round_off * linalg.matmul(jnp.abs(W_b).T, linalg.matmul(Y_b, alone))
@@ -164,7 +164,8 @@ def biorthogonal(W_b, Y_b):
     eps alone, but here a remainder of delta, known to eps. So rows count as dependent from 1e-11 on, not from 3e-6 on.
     """
     n_u, n = W_b.shape
-    size = linalg.where(linalg.greater(diagonal := sum_rows(W_b * Y_b), 0), diagonal, 1.0)
+    size = diagonal(W_b, Y_b)
+    size = linalg.where(linalg.greater(size, 0), size, 1.0)
     scale = linalg.divide(1.0, linalg.sqrt(size))
     unit = np.eye(n).astype(object) if linalg.is_unpacked(W_b) else jnp.eye(n, dtype=W_b.dtype)
     left, right = (linalg.concatenate([x, unit]) * scale[None, :] for x in (W_b, Y_b))
@@ -193,10 +194,10 @@ def biorthogonal(W_b, Y_b):
             return left, right - y[:, None] * (factor * linalg.matmul(right[:n_u].T, w[:n_u]))[None, :]
 
         left, right = lax.fori_loop(0, n - 1, eliminate, (left, right))
-    inverse = linalg.elementwise(invert)(sum_rows(left[:n_u] * right[:n_u]))
+    inverse = linalg.elementwise(invert)(diagonal(left[:n_u], right[:n_u]))
     return Rows(left[:n_u], right[:n_u], left[n_u:], right[n_u:], inverse)
 
 
-def sum_rows(x):
-    """Sums of the columns of an array, unpacked or not."""
-    return np.sum(x, axis=0) if linalg.is_unpacked(x) else jnp.sum(x, axis=0)
+def diagonal(W, Y):
+    """Diagonal of ``W^T Y``, of arrays that are unpacked or not."""
+    return np.sum(W * Y, axis=0) if linalg.is_unpacked(W) else jnp.sum(W * Y, axis=0)
