@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _timing import best
 
 import jaxnsd
 from jaxnsd.models import MODELS
@@ -55,12 +56,7 @@ def timed(function, *args, repeat):
     start = time.perf_counter()
     compiled = function.lower(*args).compile()
     compilation = time.perf_counter() - start
-    times = []
-    for _ in range(repeat + 1):
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(*args))
-        times.append(time.perf_counter() - start)
-    return compilation, min(times)
+    return compilation, best(lambda: compiled(*args), time.perf_counter, repeat)[1]
 
 
 def row(name, steps, repeat):

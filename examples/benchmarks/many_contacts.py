@@ -4,8 +4,8 @@
         [--siconos PYTHON] [--limit 40] [--plot many_contacts.png]
 
 The problems are those of `contact_scenes`: stacks, walls and towers of boxes (hyperstatic), spheres and rocks in a box, discs in a chute;
-``--problems`` of each size. Prints for each size of a family the median of the CPU seconds of a problem (of three calls each), checks
-included, after compilation, those of a derivative (forward, with the value), the largest natural map (in NumPy, independent of the
+``--problems`` of each size. Prints for each size of a family the median of the CPU seconds of a problem (the least of three measurements),
+checks included, after compilation, those of a derivative (forward, with the value), the largest natural map (in NumPy, independent of the
 solver), how many problems were left unsolved, and how many of these without a flag; for each family the exponent of the growth of the
 cost, and at the end the memory of the process. ``--siconos /usr/bin/python3`` names a Python that imports Siconos (on Debian and Ubuntu:
 python3-siconos); of its solvers the fastest one that comes to the same natural map is shown, each stopped after ``--limit`` seconds,
@@ -25,6 +25,7 @@ import contact_scenes
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _timing import best
 from contact_problems import natural_map
 
 import jaxnsd
@@ -36,23 +37,15 @@ SOLVED = 1e-8
 SICONOS = {2: ("NSGS", "ADMM", "PROX"), 1: ("NSGS", "LEMKE")}
 
 
-def seconds(function):
-    """Median CPU seconds of three calls, after one that compiles, and what the last returned."""
-    jax.block_until_ready(function())
-    spent = []
-    for _ in range(3):
-        start = time.process_time()
-        result = jax.block_until_ready(function())
-        spent.append(time.process_time() - start)
-    return statistics.median(spent), result
-
-
 def ours(G, c, mu, d):
     """``(seconds, seconds with a derivative, relative natural map, flagged)``."""
-    spent, solution = seconds(lambda: jaxnsd.solve_contact_problem(G, c, mu, d=d))
-    derivative, _ = seconds(
-        lambda: jax.jvp(lambda x: jaxnsd.solve_contact_problem(G, x, mu, d=d).xi, (jnp.asarray(c),), (jnp.ones(len(c)),))
-    )
+
+    def solve(c):
+        return jaxnsd.solve_contact_problem(G, c, mu, d=d)
+
+    _, spent = best(lambda: solve(c), time.process_time, 3)
+    _, derivative = best(lambda: jax.jvp(lambda c: solve(c).xi, (jnp.asarray(c),), (jnp.ones(len(c)),)), time.process_time, 3)
+    solution = solve(c)
     return spent, derivative, relative(G, c, mu, d, np.asarray(solution.P)), solution.outcome != jaxnsd.Outcome.SUCCESS
 
 
@@ -63,7 +56,7 @@ def relative(G, c, mu, d, P):
 
 def siconos(python, limit, G, c, mu, d):
     """``(seconds, name)`` of the fastest solver of Siconos; infinity if none solves the problem."""
-    best = np.inf, "none"
+    fastest = np.inf, "none"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "problem.npz"
         np.savez(path, G=G, c=c, mu=mu)
@@ -75,8 +68,8 @@ def siconos(python, limit, G, c, mu, d):
                 continue
             answer = json.loads(done.stdout.splitlines()[-1])
             if relative(G, c, mu, d, np.array(answer["P"])) <= SOLVED:
-                best = min(best, (answer["seconds"], name))
-    return best
+                fastest = min(fastest, (answer["seconds"], name))
+    return fastest
 
 
 def measured(family, n, args):
