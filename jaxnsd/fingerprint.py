@@ -108,6 +108,8 @@ class _Digest:
             self.array(x)
         elif isinstance(x, WRAPPERS):
             self.read(x.__wrapped__)
+        elif isinstance(x, jax.Device):
+            self.say(x.platform, x.device_kind, x.id)
         elif isinstance(x, jax.tree_util.PyTreeDef):
             self.tree(x)
         else:

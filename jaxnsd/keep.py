@@ -8,6 +8,7 @@ consists of, before it is traced.
 import contextlib
 import functools
 import hashlib
+import inspect
 import io
 import os
 import pickle
@@ -36,7 +37,7 @@ CALLBACK = re.compile(r"custom_call @\w*python\w*callback")
 _VARIABLE = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 #: Settings that are changed on the way.
-_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_debug_nans", "jax_numpy_dtype_promotion")
+_SETTINGS = ("jax_default_device", "jax_enable_x64", "jax_default_matmul_precision", "jax_debug_nans", "jax_numpy_dtype_promotion")
 
 #: A setting of nothing but what JAX takes for traced before. Older versions have none.
 _TRACING = jax.make_user_context() if hasattr(jax, "make_user_context") else None
@@ -105,7 +106,7 @@ class _Programs:
 def _kind(x):
     """What a program knows of an argument before it runs."""
     aval = jax.typeof(x)
-    return aval.shape, str(aval.dtype), aval.weak_type, tuple(sorted(d.id for d in x.devices())) if isinstance(x, jax.Array) else ()
+    return aval.shape, str(aval.dtype), aval.weak_type, frozenset(x.devices() if isinstance(x, jax.Array) else ())
 
 
 def _program(of_arrays, function, key, arrays, folder):
@@ -113,15 +114,17 @@ def _program(of_arrays, function, key, arrays, folder):
     name = of_arrays.__name__ = getattr(function, "__name__", "program")
     jitted = jax.jit(of_arrays)
     folder = folder or (jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir)
-    here = {jax.devices()[0].id}
-    if not folder or "://" in str(folder) or any(not here.issuperset(devices) for *_, devices in key[-1]):
+    # What JAX is told there: a device, the name of a platform, or nothing.
+    device = jax.config.jax_default_device
+    device = device if isinstance(device, jax.Device) else jax.devices(device)[0]
+    if not folder or "://" in str(folder) or any(devices - {device} for *_, devices in key[-1]):
         return jitted
     try:
-        digest = fingerprint(function, *key, *_surroundings())
+        digest = fingerprint(function, *key, *_surroundings(device))
     except TypeError as error:
         return _without_a_place(name, error, jitted)
     path, classes = Path(folder, f"{re.sub(r'[^A-Za-z0-9_]', '', name)}-{digest}.jaxnsd"), [kind for kind, _ in nodes(key[0])]
-    if (program := _read(path, len(arrays), classes)) is not None:
+    if (program := _read(path, len(arrays), classes, device.client)) is not None:
         return program
     # What XLA's CPU backend has taken from JAX's cache it writes without its code: under a name that no cache has it is compiled.
     of_arrays.__name__ = f"{name}_{uuid.uuid4().hex}"
@@ -161,7 +164,8 @@ def _write(path, program, classes):
     """Put a compiled program into a file, whole or not at all."""
     payload, _, out_tree = serialize_executable.serialize(program)
     made = io.BytesIO()
-    _Pickler(made, classes).dump((payload, jax.tree.unflatten(out_tree, range(out_tree.num_leaves))))
+    ids = [device.id for device in program.runtime_executable().local_devices()]
+    _Pickler(made, classes).dump((payload, jax.tree.unflatten(out_tree, range(out_tree.num_leaves)), ids))
     data = zlib.compress(made.getvalue(), 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
@@ -174,7 +178,7 @@ def _write(path, program, classes):
             raise
 
 
-def _read(path, size, classes):
+def _read(path, size, classes, client):
     """The program of a file, of so many arrays; None where there is none, or not a whole one."""
     try:
         content = path.read_bytes()
@@ -184,9 +188,13 @@ def _read(path, size, classes):
     if content[:length] != _digest(content[length:]):
         return None  # cut short: made again
     try:
-        payload, out = _Unpickler(io.BytesIO(zlib.decompress(content[length:])), classes).load()
+        payload, out, ids = _Unpickler(io.BytesIO(zlib.decompress(content[length:])), classes).load()
         in_tree = jax.tree.structure(((0,) * size, {}))
-        return serialize_executable.deserialize_and_load(payload, in_tree, jax.tree.structure(out))
+        load = serialize_executable.deserialize_and_load
+        # Newer versions of JAX take all devices, unless told; older ones those that it was compiled for.
+        devices = {device.id: device for device in client.devices()}
+        on = {"execution_devices": [devices[i] for i in ids]} if "execution_devices" in inspect.signature(load).parameters else {}
+        return load(payload, in_tree, jax.tree.structure(out), client, **on)
     except Exception as error:
         warnings.warn(f"{path.name}, a program that was kept, cannot be read and is made again: {error}", stacklevel=5)
         return None
@@ -216,9 +224,8 @@ class _Unpickler(pickle.Unpickler):
         return self.classes[pid]
 
 
-def _surroundings():
+def _surroundings(device):
     """What a compiled program depends on beside the function."""
-    device = jax.devices()[0]
     settings = {name: value for name, value in jax.config.values.items() if not any(word in name for word in _SETTINGS_BESIDE)}
     return (
         [sys.version, jax.__version__, jaxlib.__version__, np.__version__, own_version()],

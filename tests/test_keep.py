@@ -358,3 +358,43 @@ def test_a_gradient_in_a_second_process(tmp_path):
     for file in (tmp_path / "cache").glob("*.jaxnsd"):
         file.unlink()
     assert printed(SCRIPT + "G = 1.62\nshow()\n") == (True, other)
+
+
+ON_DEVICES = """
+import sys
+import jax, numpy as np
+import jaxnsd
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+first, second, _ = jax.devices()
+
+def plus(x):
+    print("traced")
+    return x + 1
+
+def apart(x):
+    return plus(jax.lax.with_sharding_constraint(x, NamedSharding(Mesh([second, first], "i"), PartitionSpec("i"))))
+
+def places(kept, x, default=None):
+    with jax.default_device(default):
+        y = kept(x)
+    assert (y == x + 1).all()
+    return [shard.device for shard in y.addressable_shards]
+
+x = np.ones(2)
+for _ in range(2):  # each `keep` knows of no other
+    kept = jaxnsd.keep(plus, sys.argv[1])
+    for default, place in ((None, first), (second, second), ("cpu", first)):
+        assert places(kept, 1.0, default) == places(kept, x, default) == [place]
+    assert places(jaxnsd.keep(apart, sys.argv[1]), x) == [second, first]
+print("kept")
+assert places(kept, jax.device_put(x, second)) == [second]
+"""
+
+
+def test_programs_are_kept_for_the_devices_that_they_run_on(tmp_path):
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=3"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", ON_DEVICES, tmp_path], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
+    assert done.stdout.split() == ["traced"] * 7 + ["kept", "traced"]
