@@ -2,12 +2,13 @@
 
 JAX keeps what it has traced by the structure of the arguments. A notebook that says ``G = 1.62`` after ``G = 9.81`` would get the run with
 the old one again, so that these values are a part of the structure: whatever has a name that is written in one of the functions, ``G``,
-``constants.G``, ``CONSTANTS["G"]``. What has none, an entry of a list or of an array that is changed in place, is not seen, and neither is
-what a function read that has a `jax.jit`, or a `jax.checkpoint`, of its own.
+``constants.G``, ``CONSTANTS["G"]``. What has none, an entry of a list or of an array that is changed in place, or one of a dictionary whose
+key is no text, is not seen, and neither is what a function read that has a `jax.jit`, or a `jax.checkpoint`, of its own.
 """
 
 import argparse
 import builtins
+import collections
 import contextlib
 import dis
 import functools
@@ -145,6 +146,10 @@ class _Search:
             return () if is_installed(x) else self.at(vars(x), self.among)
         if isinstance(x, dict):
             return [*self.at(x, self.among, absent=True), *dict.values(x)]
+        if isinstance(x, types.MappingProxyType):
+            return [*self.at(x, self.among, absent=True), *x.values()]
+        if type(x) in (collections.UserDict, collections.ChainMap):
+            return vars(x).values()
         if isinstance(x, (list, tuple, set, frozenset)):
             return x
         if isinstance(x, property):

@@ -1,5 +1,6 @@
 """Derived quantities against closed forms, and the system as a pytree."""
 
+import collections
 import dataclasses
 import functools
 import sys
@@ -450,6 +451,7 @@ def by_an_import(q):
 
 
 MODULE, RULE, NAMES, TABLE = types.ModuleType("of_one_s_own"), Rule(), types.SimpleNamespace(), {"of": {}}
+OWN, VIEW, CHAIN = collections.UserDict(), types.MappingProxyType(TABLE["of"]), collections.ChainMap({}, TABLE["of"])
 
 #: Functions of ``q``, of what is 9.81 here; and how that becomes something else.
 HELPERS = {
@@ -467,6 +469,9 @@ HELPERS = {
     "module": (lambda q: MODULE.gravity * q, MODULE),
     "import": (by_an_import, MODULE),
     "entry": (lambda q: TABLE["of"]["gravity"] * q, TABLE["of"]),
+    "entry of a UserDict": (lambda q: OWN["gravity"] * q, OWN.data),
+    "entry of a view": (lambda q: VIEW["gravity"] * q, TABLE["of"]),
+    "entry of a chain": (lambda q: CHAIN["gravity"] * q, TABLE["of"]),
 }
 
 
