@@ -10,7 +10,7 @@ system, is the law of those three.
     def law(self): return NewtonImpact(friction=Ellipse(self.a, self.b)) or a method.
 
 Every scheme, `LocatedImpacts` and derivatives by "saltation" take every law. One derivative is missing with several sets of friction:
-where slip along a line passes through zero without a rest, see `jaxnsd.sensitivity`; that of the steps as computed is returned there.
+where slip passes through zero without a rest, see `jaxnsd.sensitivity`; that of the steps as computed is returned there.
 """
 
 import dataclasses

@@ -12,9 +12,10 @@ is. Percussions are differentiated likewise: with the contact forces lambda of t
 it is (DP f_minus + lambda_minus - lambda_plus) d tau that is added. This holds to first order: a second derivative through it is not a
 number.
 
-Impact map and one-sided flows are those of the system, not of the scheme, so that one mechanism serves all of them. Where slip along a line
-passes through zero without a rest the velocity does not jump, but friction does: there R is the identity, and
-tau = -gamma_F / gamma_F_dot.
+Impact map and one-sided flows are those of the system, not of the scheme, so that one mechanism serves all of them. Where slip passes
+through zero without a rest, in the plane or along a line in space, the velocity does not jump, but friction does: there R is the identity,
+and tau = -gamma_F / gamma_F_dot along that line. Slip across it has no derivative left by then, since friction has turned all slip into
+the line; and slip that passes zero at a distance turns smoothly.
 
 A contact without friction that closes too slowly to be told from rest stays closed: its gap no longer changes, and neither does the
 derivative of its gap.
@@ -158,7 +159,8 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
 
         @storing_solutions
         def corrections(d_args, own):
-            return *first_order(event.corrections(args, d_args, own), own), not_a_number(d_args, t.dtype)
+            *more, happens = event.corrections(args, settled, d_args, own)
+            return *first_order(tuple(more), own), jnp.where(happens, not_a_number(d_args, t.dtype), 0)
 
         @storing_solutions
         def at_rest(d_args, own):
@@ -215,10 +217,14 @@ class _Event:
         self.impacting = self.pushed & closed_fast(at_end.gap(self.t, self.q), rate, self.slow[0], dt)
         self.persistent = (self.pushed | (before.P.P_N > 0)) & (jnp.abs(rate) <= self.slow[0])
         self.landing = self.landed(t, before, rate)
-        self.along_a_line = self.flow.d == 1
-        self.turning = self.turned(before, after) if self.along_a_line else jnp.zeros_like(self.pushed)
+        # With several discs sliding, rolling and drilling turn each on their own.
+        self.slides = self.flow.d > 0 and laws.discs(self.system) is None
+        self.slips = [self.system.tangential_velocity(at, state.q, state.u) for at, state in ((t, before), (self.t, after))]
+        self.speed = jnp.linalg.norm(self.slips[0], axis=1)
+        self.direction = self.slips[0] / jnp.where(self.speed > 0, self.speed, 1)[:, None]
+        self.turning = self.turned() if self.slides else jnp.zeros_like(self.pushed)
         # Stored for the way back, so that it is not computed there again.
-        for name in ("q", "slow", "impacting", "persistent", "landing", "turning"):
+        for name in ("q", "slow", "impacting", "persistent", "landing", "turning", "speed", "direction"):
             setattr(self, name, solution(getattr(self, name)))
 
     def place(self, t, q):
@@ -241,14 +247,14 @@ class _Event:
         W_N = self.scheme.system(self.placed).W_N(self.t, self.q)
         return self.system.gap(t, before.q) > closed_gap(W_N, self.slow[0], self.dt, self.q)
 
-    def turned(self, before, after):
-        """Contacts (n,) with friction along a line that slide at the start of a step and have stuck or turned at its end."""
-        slip, left = (self.slip(self.prepared, self.t, state.q, state.u) for state in (before, after))
+    def turned(self):
+        """Contacts (n,) that slide at the start of a step, and at its end have stuck or slide back along the line."""
+        left = jnp.sum(self.direction * self.slips[1], axis=1)
         # Friction makes of the normal speed what other forces need not.
-        small = thresholds.REST * (self.slow[0] + self.slow[1][:, 0])
+        small = thresholds.REST * (self.slow[0] + jnp.sum(self.slow[1], axis=1))
         _, _, mu = self.system.contact_data(self.t, self.q)
-        turned = (jnp.abs(slip) > small) & (jnp.sign(slip) * left <= small)
-        return turned & (mu > 0) & self.pushed & self.persistent & ~jnp.any(self.impacting)
+        turned = (self.speed > small) & (left <= small) & (mu > 0)
+        return turned & self.pushed & self.persistent & ~jnp.any(self.impacting)
 
     def changes(self, t, before, after):
         """Whether a contact opens, or closes, slower than an impact, or starts or stops to slide, or slides back.
@@ -259,14 +265,13 @@ class _Event:
         system = self.scheme.system(self.prepared)
         n, d = self.flow.n, self.flow.d
         mu = jnp.reshape(system.contact_data(self.t, self.q)[2], (n, -1))
-        slips = [system.tangential_velocity(at, state.q, state.u) for at, state in ((t, before), (self.t, after))]
         turns, first = jnp.zeros((n,), bool), 0
         # Sliding, rolling and drilling each end on their own.
         for k, size in enumerate(laws.discs(system) or (d,) * (d > 0)):
             part = slice(first, first + size)
             small = thresholds.REST * (self.slow[0] + jnp.sum(self.slow[1][:, part], axis=1))
-            slid, slides = (jnp.linalg.norm(slip[:, part], axis=1) > small for slip in slips)
-            reverses = slid & slides & (jnp.sum(slips[0][:, part] * slips[1][:, part], axis=1) < 0)
+            slid, slides = (jnp.linalg.norm(slip[:, part], axis=1) > small for slip in self.slips)
+            reverses = slid & slides & (jnp.sum(self.slips[0][:, part] * self.slips[1][:, part], axis=1) < 0)
             changed = (slid & ~slides) | (slides & ~slid & pushed_before) | reverses
             turns, first = turns | ((mu[:, k] > 0) & changed), first + size
         turns = turns & self.pushed
@@ -274,29 +279,23 @@ class _Event:
         return jnp.any((turns | opens_or_closes) & (jnp.abs(self.rate) <= self.slow[0]))
 
     def slip(self, prepared, t, q, u):
-        """Tangential velocities (n,) of contacts with friction along a line."""
-        return self.scheme.system(prepared).tangential_velocity(t, q, u)[:, 0]
+        """Tangential velocities (n,) along those before the step."""
+        return jnp.sum(self.direction * self.scheme.system(prepared).tangential_velocity(t, q, u), axis=1)
 
-    def corrections(self, args, d_args, own):
-        """What is added to the tangents of q, u and percussions, ``own``, of a step in which contacts have impacts or turn."""
-        slip = on = d_slip = None
-        if self.along_a_line or self.scheme.position_level:
-            # A position-level scheme's own tangent has forgotten the state before an impact, any scheme's the slip before a reversal.
-            slip = self.slip(args[0], args[1], args[3], args[4]) if self.along_a_line else None
-            on, (*captured, d_slip) = pushed(lambda *args: self.captured(*args, slip), args, d_args)
-            replaced = jax.tree.map(jnp.subtract, tuple(captured), own)
-        crossing, turned = self.crossing(args[4], slip, on) if self.along_a_line else (None, None)
-        jumps, f_plus = solution(self.jumps(crossing, turned))
+    def corrections(self, args, after, d_args, own):
+        """What is added to the tangents of q, u and percussions, ``own``, of a step in which contacts have impacts or turn, and whether."""
+        jumps, flows = solution(self.jumps())
         d_tau = jnp.where(self.impacting, pushed(self.time_to_impact, args, d_args)[1], 0)
         of_impacts = jax.tree.map(lambda jump: jnp.tensordot(d_tau, jump, 1), jumps)
         if self.scheme.position_level:
-            of_impacts = jax.tree.map(jnp.add, of_impacts, replaced)
-        if not self.along_a_line:
-            return of_impacts
-        of_reversal, goes_on = self.reversal(args, slip, on, d_slip, crossing, turned, f_plus)
-        of_reversal = replaced[0], *jax.tree.map(jnp.add, replaced[1:], of_reversal)
+            # Its own tangent has forgotten the state before an impact.
+            captured = pushed(self.captured, args, d_args)[1]
+            of_impacts = jax.tree.map(lambda a, b, c: a + b - c, of_impacts, captured, own)
         happens = jnp.any(self.impacting)
-        return jax.tree.map(lambda a, b: jnp.where(happens, a, jnp.where(goes_on, b, 0)), of_impacts, of_reversal)
+        if not self.slides:
+            return *of_impacts, happens
+        *of_reversal, reverses = self.reversal(args, after, d_args, own, flows)
+        return *jax.tree.map(lambda a, b: jnp.where(happens, a, b), of_impacts, tuple(of_reversal)), happens | reverses
 
     def at_rest(self, after, d_args, own):
         """What is added to the tangents of q, u and percussions of a step in which contacts come to rest: their gaps stay as they are.
@@ -337,43 +336,40 @@ class _Event:
         rate = system.gap_velocity(t + dt, q, u)
         return -system.gap(t + dt, q) / jnp.where(rate < 0, rate, -1.0)
 
-    def jumps(self, crossing, turned):
-        """``(DR f_minus - f_plus of every contact, f_plus of a reversal)``.
+    def jumps(self):
+        """``(DR f_minus - f_plus of every contact, flows of a reversal)``.
 
-        The first as parts of q, u and percussions, an axis of the contacts in front, zero where there was no impact; the second None, or
-        the acceleration and the forces with the velocity ``turned``, if there is one ``crossing``. All accelerations and all impact maps
-        are in one loop, as one problem, which is compiled once: first the flow before the event, then every impact and the flow after it.
+        The first as parts of q, u and percussions, an axis of the contacts in front, zero where there was no impact; the second as
+        acceleration and forces, those before and those after in front, or None where no contact may turn. All accelerations and all impact
+        maps are in one loop, as one problem, which is compiled once: first the flows of a reversal, the first of which is that before an
+        impact as well, then every impact and the flow after it.
         """
         n, t, q = self.flow.n, self.t, self.q
         q_dot = self.system.q_dot(t, q, self.u)
-        before, starts, happens = [self.persistent], [self.u], [jnp.any(self.impacting)]
-        if crossing is not None:
-            before, starts, happens = [*before, self.pushed], [*starts, turned], [*happens, jnp.any(crossing)]
-        first = len(starts)
+        first = 2 if self.slides else 1
         ahead = np.array([True] * first + [False, True] * n)
-
-        def each(of_starts, of_contacts):
-            """Rows of the flow at every start, then of every contact's impact and of the flow after it."""
-            return jnp.concatenate([jnp.stack(of_starts), jnp.repeat(of_contacts, 2, axis=0)])
-
+        persistent, turns, impacts = self.persistent[None], jnp.any(self.turning), jnp.any(self.impacting)
         rows = (
-            each(before, self.persistent[None] | jnp.eye(n, dtype=bool)),
-            each(starts, jnp.broadcast_to(self.u, (n, *self.u.shape))),
-            each(happens, self.impacting),
+            jnp.concatenate([persistent] * first + [jnp.repeat(persistent | jnp.eye(n, dtype=bool), 2, axis=0)]),
+            jnp.concatenate([jnp.stack([turns | impacts, turns][:first]), jnp.repeat(self.impacting, 2)]),
             jnp.asarray(ahead),
             jnp.arange(len(ahead)),
         )
         nothing = jax.tree.map(jnp.zeros_like, (self.u, self.flow.P))
         at = jax.jvp(self.place, (t, q), (jnp.ones_like(t), q_dot))
         expands = laws.of(self.system).expands
+        # What turns has no slip, and friction opposes that in which it goes on, or that to come.
+        speed = jnp.where(self.turning, self.speed, 0)[:, None]
+        slow = self.slow[0], self.slow[1] + speed
+        far = jnp.where(speed > 0, 10 * jnp.sum(slow[1], axis=1, keepdims=True), 0) * self.direction
 
         def row(carry, row):
             f_minus, after = carry
-            mask, u, happens, ahead, k = row
-            u = jnp.where(ahead & (k >= first), after, u)
+            mask, happens, ahead, k = row
+            u, on = jnp.where(ahead & (k >= first), after, self.u), jnp.where(k == 0, far, 0)
 
             def either(u):
-                return self.flow.either(ahead, self.prepared, at, t, self.dt, q, u, (q_dot, f_minus[0]), mask, self.slow)
+                return self.flow.either(ahead, self.prepared, at, t, self.dt, q, u, (q_dot, f_minus[0]), mask, slow, on)
 
             def in_two_phases(u):
                 """What `either` is where the impact has a compression and an expansion."""
@@ -384,7 +380,10 @@ class _Event:
                 def of_impact(u):
                     return jax.jvp(impact, (at[0], t, q, u), (at[1], jnp.ones_like(t), q_dot, f_minus[0]))
 
-                return lax.cond(ahead, lambda u: (self.acceleration(mask, u), nothing), of_impact, u)
+                def acceleration(u):
+                    return self.flow.acceleration(self.prepared, t, self.dt, q, u, mask, slow, self.placed, on)
+
+                return lax.cond(ahead, lambda u: (acceleration(u), nothing), of_impact, u)
 
             def neither(u):
                 return (jnp.where(ahead, 0, u), nothing[1]), nothing
@@ -399,48 +398,37 @@ class _Event:
         f_plus = jax.tree.map(lambda x: x[first + 1 :: 2], x)
         turned = jax.tree.map(lambda x: x[first::2], turned)
         jumps = dq[first + 1 :: 2], *jax.tree.map(jnp.subtract, turned, f_plus)
-        return jumps, None if crossing is None else jax.tree.map(lambda x: x[1], x)
+        return jumps, jax.tree.map(lambda x: x[:2], x) if self.slides else None
 
-    def acceleration(self, mask, u):
-        """du/dt (n_u,), and forces, of the motion in which the contacts of ``mask`` are closed."""
-        return self.flow.acceleration(self.prepared, self.t, self.dt, self.q, u, mask, self.slow, self.placed)
-
-    def captured(self, prepared, t, dt, q, u, slip=None):
-        """``(q, u, percussions, slip)`` after a step that captures impacts on velocity level; contacts that turn go on sliding."""
+    def captured(self, prepared, t, dt, q, u):
+        """``(q, u, percussions)`` after a step that captures impacts on velocity level."""
         q = q + dt * self.scheme.system(prepared).q_dot(t, q, u)
-        if slip is None:
-            return q, *self.flow.captured(prepared, t + dt, dt, q, u, None, self.pushed)[:2], None
-        ahead = jnp.where(self.turning, jnp.sign(slip) * 10 * (jnp.abs(slip) + self.slow[1][:, 0]), 0)
-        kept = lax.stop_gradient(contact.join(jnp.zeros_like(slip), ahead[:, None]))
-        u, P, _ = self.flow.captured(prepared, t + dt, dt, q, u, kept, self.pushed)
-        return q, u, P, self.slip(prepared, t + dt, q, u)
+        return q, *self.flow.captured(prepared, t + dt, dt, q, u, self.pushed)[:2]
 
-    def crossing(self, u, slip, on):
-        """``(contacts (n,) whose slip passes through zero, the velocity there)``: from ``u`` with this slip to the step that slides on."""
-        _, u_on, _, slip_on = on
-        crossing = self.turning & (jnp.sign(slip) * slip_on < 0)
-        part = jnp.where(crossing, slip / jnp.where(crossing, slip - slip_on, 1), 0)[jnp.argmax(crossing)]
-        return crossing, u + part * (u_on - u)
+    def reversal(self, args, after, d_args, own, flows):
+        """``(f_minus - f_plus) d tau``, to be added to the tangents of q, u and percussions, and whether slip reverses without a rest.
 
-    def reversal(self, args, slip, on, d_slip, crossing, turned, f_plus):
-        """``((f_minus - f_plus) d tau, whether there is one)`` where slip passes through zero without a rest, ``on`` sliding on.
-
-        Parts of u and of the percussions.
-
-        With f_minus of the slip before and f_plus of the slip after, ``d x_plus = d x_minus + (f_minus - f_plus) d tau`` and
-        ``tau = -gamma_F / gamma_F_dot`` from the end of a step that slides on: its tangent takes the place of the step's own.
+        The own tangent may have forgotten the slip before: the step may end in a rest. So d tau is what makes of that what it becomes,
+        ``d gamma_F_plus = gamma_F_dot_plus / gamma_F_dot_minus d gamma_F_minus``, with the rates of the two flows.
         """
-        prepared, t, dt, q, u = args
-        _, u_on, P_on, slip_on = on
-        rate = (slip_on - slip) / dt
-        along = (jnp.ones_like(t), self.system.q_dot(t, q, turned), f_plus[0])
-        rate_after = jax.jvp(lambda t, q, u: self.slip(prepared, t, q, u), (t, q, turned), along)[1]
+        (prepared, t, dt, q, u), (d_prepared, d_t, d_dt, d_q, d_u), (dq, du, _) = args, d_args, own
+        ends = self.t + dt, self.q + dt * self.system.q_dot(self.t, self.q, u)
+        places = [jnp.stack([a, b, b]) for a, b in zip((self.t, self.q), ends, strict=True)]
+        start, *ahead = jax.vmap(self.slip, (None, 0, 0, 0))(prepared, *places, jnp.stack([u, *(u + dt * f for f in flows[0])]))
+        minus, plus = (end - start for end in ahead)
         # Where friction holds the contact, the own tangent has the rest in it.
-        goes_on = crossing & (jnp.sign(slip) * rate_after < -thresholds.touch(u.dtype) * jnp.abs(rate))
-        goes_on = goes_on & (jnp.arange(self.flow.n) == jnp.argmax(crossing))
-        d_tau = jnp.sum(jnp.where(goes_on, -d_slip / jnp.where(crossing, rate, 1), 0))
-        f_minus = jax.tree.map(lambda x: x / dt, (u_on - u, P_on))
-        return jax.tree.map(lambda a, b: (a - b) * d_tau, f_minus, f_plus), jnp.any(goes_on)
+        turns = self.turning & (minus < plus) & (plus < thresholds.touch(u.dtype) * minus) & (self.speed + minus < 0)
+        k = jnp.argmax(turns)
+        ratio, weight = (jnp.where(turns, a / jnp.where(turns, b, 1), 0)[k] for a, b in ((plus, minus), (dt, minus - plus)))
+
+        def left(d_before, d_after):
+            """What a tangent of before the step has become, less that after it."""
+            return jax.tree.map(lambda x: ratio * x, d_before) + jax.tree.map(jnp.negative, d_after)
+
+        d_prepared = jax.tree.map(lambda x: (ratio - 1) * x, d_prepared)
+        d_slip = pushed(self.slip, (prepared, t, q, u), (d_prepared, left(d_t, d_t + d_dt), left(d_q, dq), left(d_u, du)))[1]
+        d_tau = weight * d_slip[k]
+        return jnp.zeros_like(dq), *jax.tree.map(lambda x: jnp.where(turns[k], x[0] - x[1], 0) * d_tau, flows), turns[k]
 
 
 def closed_gap(W_N, slow, dt, q):

@@ -198,6 +198,89 @@ def test_sliding_that_reverses_without_a_rest(scheme):
     np.testing.assert_allclose(at_rest[0, 0], 3.0 / (5.0 + 0.6 * G), rtol=3e-3)
 
 
+@jaxnsd.system
+class DrawnBack(jaxnsd.System):
+    """A particle of unit mass on a table in space, drawn back along it, in a direction oblique to its tangents."""
+
+    mu: float = 0.3
+    pull: float = 5.0
+    angle: float = 0.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def force(self, t, q, u):
+        return jnp.stack([-self.pull * jnp.cos(self.angle), -self.pull * jnp.sin(self.angle), -G * jnp.ones_like(t)])
+
+    def gap(self, t, q):
+        return q[2:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[None, :2]
+
+
+@jaxnsd.system
+class CubeDrawnBack(Cube):
+    """A cube likewise, on four corners."""
+
+    pull: float = 5.0
+    angle: float = 0.0
+
+    def h(self, t, q, u):
+        back = self.mass * self.pull * jnp.stack([jnp.cos(self.angle), jnp.sin(self.angle)])
+        return super().h(t, q, u) - jnp.concatenate([back, jnp.zeros(4)])
+
+
+def drawn_back(system, scheme, q0, n_u, dt):
+    """(x, y, x', y') after 1 s, along the pull and across it, by p = (speed, mu, pull) and the angles of the pull and, to it, the start."""
+
+    def run(p, angle, aside):
+        cos, sin = jnp.cos(angle), jnp.sin(angle)
+        axes = jnp.stack([jnp.stack([cos, sin]), jnp.stack([-sin, cos])])
+        start = p[0] * jnp.stack([jnp.cos(aside), jnp.sin(aside)]) @ axes
+        u0 = jnp.concatenate([start, jnp.zeros(n_u - 2)])
+        thrown = dataclasses.replace(system, mu=p[1], pull=p[2], angle=angle)
+        sol = simulate(thrown, scheme, q0, u0, 1.0, dt, save_every=round(1 / dt))
+        return jnp.concatenate([axes @ sol.q[-1, :2], axes @ sol.u[-1, :2]])
+
+    return run
+
+
+def goes_and_comes(p):
+    """The same of the exact motion."""
+    speed, mu, pull = p
+    t = speed / (pull + mu * G)
+    back, zero = (pull - mu * G) * (1 - t), jnp.zeros(())
+    return jnp.stack([0.5 * speed * t - 0.5 * back * (1 - t), zero, -back, zero])
+
+
+@pytest.mark.parametrize("scheme", [jaxnsd.Moreau(), pytest.param(jaxnsd.Lobatto(2), marks=pytest.mark.slow)], ids=repr)
+def test_sliding_in_space_that_reverses_along_its_line(scheme):
+    """As in the plane, whatever the tangents; slip that turns aside, or ends in a rest, has the derivative of the steps."""
+    p, wanted = jnp.array([3.0, 0.3, 5.0]), jax.jacfwd(goes_and_comes)(jnp.array([3.0, 0.3, 5.0]))
+    near = jnp.concatenate([p[None] + 1e-4 * jnp.eye(3), p[None] - 1e-4 * jnp.eye(3)])
+    starts = jnp.concatenate([jnp.stack([p, p, p.at[1].set(0.6), p]), near])
+    angles, aside = jnp.array([0.0, 0.7, 0.7] + 7 * [0.7]), jnp.array([0.0, 0.0, 0.0] + 7 * [0.5])
+    for dt, mode in ((1e-2, jax.jacfwd), (1e-3, jax.jacrev)):
+        run = drawn_back(DrawnBack(), scheme, jnp.array([0.0, 0.0, -1e-12]), 3, dt)
+        both = jax.jit(jax.vmap(mode(lambda *args, run=run: 2 * (run(*args),), has_aux=True)))
+        slope, final = both(starts, angles, aside)
+        assert np.abs(slope[:2] - wanted[None]).max() < 3 * dt * np.abs(wanted).max()
+        np.testing.assert_allclose(slope[2, 2:], 0, atol=1e-12)
+        np.testing.assert_allclose(slope[2, 0, 0], 3.0 / (5.0 + 0.6 * G), rtol=3 * dt)
+        np.testing.assert_allclose(slope[3].T, (final[4:7] - final[7:]) / 2e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_cube_that_slides_back_on_four_corners():
+    """All of which turn at once, and say more than it has velocities."""
+    p, wanted = jnp.array([3.0, 0.3, 5.0]), jax.jacfwd(goes_and_comes)(jnp.array([3.0, 0.3, 5.0]))
+    turned = jnp.array([0.0, 0.0, 0.05, np.cos(0.15), 0.0, 0.0, np.sin(0.15)])
+    run = drawn_back(CubeDrawnBack(e_N=0.0), jaxnsd.Moreau(), turned, 6, 1e-3)
+    slope = jax.jit(jax.jacrev(lambda p: run(p, 0.7, 0.0)))(p)
+    assert np.abs(slope - wanted).max() < 3e-3 * np.abs(wanted).max()
+
+
 @pytest.mark.slow
 def test_grazing_is_finite():
     """Where the closing speed vanishes the derivative of the exact motion does not exist: what is returned is finite."""

@@ -47,26 +47,26 @@ class Flow:
 
     def impact(self, prepared, t, q, u, mask):
         """The impact map: velocity after the impact of the contacts in ``mask``, its percussions, and how it was solved."""
-        return self.captured(prepared, t, None, q, u, None, mask)
+        return self.captured(prepared, t, None, q, u, mask)
 
-    def captured(self, prepared, t, dt, q, u, kept, mask):
-        """Velocity after a step of the forces at (t, q) and the impact law there; ``kept`` (m,), or None, is added to its xi."""
-        return self.solve(prepared, t, dt, q, u, kept, mask)
+    def captured(self, prepared, t, dt, q, u, mask):
+        """Velocity after a step of the forces at (t, q) and the impact law there."""
+        return self.solve(prepared, t, dt, q, u, None, mask)
 
-    def acceleration(self, prepared, t, dt, q, u, mask, slow, placed=None):
+    def acceleration(self, prepared, t, dt, q, u, mask, slow, placed=None, on=0):
         """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed, and the forces (N) of contacts and constraints in it.
 
-        Contact velocities below ``slow`` count as zero. ``placed`` is ``prepared`` at (t, q), where it is known.
+        Contact velocities below ``slow`` count as zero. ``placed`` is ``prepared`` at (t, q), where it is known. ``on``: as in `kept`.
         """
         placed = prepared if placed is None else placed
-        kept, kept_b = self.kept(placed, t, q, u, slow)
+        kept, kept_b = self.kept(placed, t, q, u, slow, on)
         after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, placed, kept_b)
         return (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
 
-    def kept(self, placed, t, q, u, slow):
+    def kept(self, placed, t, q, u, slow, on=0):
         """What of the velocities at (t, q) is no acceleration: its negative for contacts, (n (d + 1),), itself for bilateral rows, or None.
 
-        ``placed``: `prepared` at (t, q).
+        ``placed``: `prepared` at (t, q); ``on``: slip (n, d) that is added to what friction opposes.
         """
         system = self.scheme.system(placed)
         kin = kinematics(system, t, q, u)
@@ -80,11 +80,11 @@ class Flow:
             rate, slow = rate_F[:, first : first + size], slow_F[:, first : first + size]
             sticks = jnp.sum(rate * rate, axis=1) <= jnp.sum(slow * slow, axis=1)
             kept_F.append(jnp.where((closed & sticks)[:, None], -rate, 0))
-        kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.concatenate(kept_F, axis=1))
+        kept = contact.join(jnp.where(closed, -rate_N, 0), jnp.concatenate(kept_F, axis=1) + on)
         # Likewise for bilateral rows: u may be of the node before, and what it violates them by here is no acceleration either.
         return kept, linalg.matmul(kin.W_b.T, u) + kin.chi_b if kin.chi_b.shape[0] else None
 
-    def either(self, ahead, prepared, at, t, dt, q, u, along, mask, slow):
+    def either(self, ahead, prepared, at, t, dt, q, u, along, mask, slow, on):
         """``((x, P), tangent)``: those of `acceleration` where ``ahead``, else of `impact`, with its tangent along the motion.
 
         One contact problem for both, which is compiled once. at: `Place` at (t, q), and its tangent; along: those of q and u
@@ -93,7 +93,7 @@ class Flow:
         system = self.scheme.system(prepared)
         later = Place.of(system, t + dt, q + dt * system.q_dot(t, q, u), u)._replace(M=here.M)
         place, d_place = jax.tree.map(lambda a, b: jnp.where(ahead, a, b), (later, jax.tree.map(jnp.zeros_like, here)), (here, d_here))
-        kept, kept_b = jax.tree.map(lambda x: jnp.where(ahead, x, 0), self.kept(self.scheme.placed(prepared, here), t, q, u, slow))
+        kept, kept_b = jax.tree.map(lambda x: jnp.where(ahead, x, 0), self.kept(self.scheme.placed(prepared, here), t, q, u, slow, on))
         h = jnp.where(ahead, system.h(t, q, u), 0)
 
         def solved(place, t, q, u):
