@@ -51,7 +51,7 @@ def _project(system, q, t, v):
     eps = float(jnp.finfo(q.dtype).eps)
 
     def iteration(x):
-        change = _newton_step(frozen, x, v.shape[0], n_g)[0]
+        change, _ = _newton_step(frozen, x, v.shape[0], n_g)
         before, after = (_moved(frozen, x[: v.shape[0]]) for x in (x, x - change))
         return x - change, jnp.max(jnp.abs(after - before)) / (16 * eps * jnp.max(jnp.abs(jnp.concatenate([q, after]))))
 
@@ -59,9 +59,10 @@ def _project(system, q, t, v):
     x, _, _ = iterate(iteration, x, jnp.full((), jnp.inf, q.dtype), ITERATIONS)
     # Two steps from the solution have its first and second derivatives.
     for _ in range(2):
-        change, rows, J = _newton_step(args, x, v.shape[0], n_g)
+        change, J = _newton_step(args, x, v.shape[0], n_g)
         x = x - change
     found = _moved(args, x[: v.shape[0]])
+    rows = jnp.concatenate([system.constraint(t, found), system.gap(t, found)])
     tolerance = eps**FOUND * jnp.sum(jnp.abs(J), axis=1) * jnp.max(jnp.abs(found)) + 100 * eps
     violation = jnp.where(jnp.arange(n_g + n_N) < n_g, jnp.abs(rows), -rows)
     return jnp.where(jnp.all(violation <= tolerance), found, jnp.nan)
@@ -74,7 +75,7 @@ def _moved(args, v):
 
 
 def _newton_step(args, x, n_u, n_g):
-    """Newton step on the equations of `project_position` at the unknowns ``x = (v, z)``; the rows ``(g, g_N)`` there, and their J."""
+    """Newton step on the equations of `project_position` at the unknowns ``x = (v, z)``, and the J of the rows ``(g, g_N)`` there."""
     system, t, q = args
     v, z = x[:n_u], x[n_u:]
 
@@ -91,7 +92,7 @@ def _newton_step(args, x, n_u, n_g):
     soft = jnp.where(jnp.arange(len(z)) < n_g, 0, float(jnp.finfo(q.dtype).eps) ** REGULARIZATION * size)
     below = jnp.concatenate([jnp.where(active[:, None], J, 0), jnp.diag(jnp.where(active, soft, 1))], axis=1)
     matrix = jnp.concatenate([jnp.concatenate([M - curvature, -J.T], axis=1), below])
-    return linalg.Factors.of(matrix).solve(residual), values, J
+    return linalg.Factors.of(matrix).solve(residual), J
 
 
 @asking("project_velocity: a method of the system")

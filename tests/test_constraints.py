@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean, System, project_velocity, simulate
+from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean, System, project_position, project_velocity, simulate
 from jaxnsd.models import BouncingBall, SliderCrank
 
 
@@ -238,6 +238,17 @@ class FourBar(System):
         return u[:1, None]
 
 
+def start_of_four_bar():
+    """Coordinates of `FourBar` with its first rod at 1 rad."""
+    crank = np.array([np.cos(1.0), np.sin(1.0)])
+    way = np.array([GROUND, 0]) - crank
+    length = np.linalg.norm(way)
+    part = (length**2 + RODS[1] ** 2 - RODS[2] ** 2) / (2 * length)
+    hinge = crank + (part * way + np.sqrt(RODS[1] ** 2 - part**2) * np.array([-way[1], way[0]])) / length
+    ends = np.array([[[0, 0], crank], [crank, hinge], [[GROUND, 0], hinge]])
+    return np.column_stack([ends.mean(axis=1), np.arctan2(*(ends[:, 1] - ends[:, 0]).T[::-1])]).ravel()
+
+
 @pytest.mark.parametrize(
     "scheme, dtype",
     [
@@ -250,15 +261,7 @@ class FourBar(System):
 @pytest.mark.filterwarnings("ignore:simulating in float32")
 def test_light_rods_between_heavy_ones(scheme, dtype):
     """Rows of a light rod nearly depend on each other: the linkage falls and hits the floor, solved in every step, and stays together."""
-    turn = 1.0
-    crank = np.array([np.cos(turn), np.sin(turn)])
-    way = np.array([GROUND, 0]) - crank
-    length = np.linalg.norm(way)
-    part = (length**2 + RODS[1] ** 2 - RODS[2] ** 2) / (2 * length)
-    hinge = crank + (part * way + np.sqrt(RODS[1] ** 2 - part**2) * np.array([-way[1], way[0]])) / length
-    ends = np.array([[[0, 0], crank], [crank, hinge], [[GROUND, 0], hinge]])
-    angles = np.arctan2(*(ends[:, 1] - ends[:, 0]).T[::-1])
-    q0 = jnp.asarray(np.column_stack([ends.mean(axis=1), angles]).ravel(), dtype)
+    q0 = jnp.asarray(start_of_four_bar(), dtype)
     decades = {"float64": 4, "float32": 2}[dtype]
     masses = jnp.asarray(10 ** np.random.default_rng(0).uniform(-decades, decades, (40, 3)), dtype)
 
@@ -272,3 +275,52 @@ def test_light_rods_between_heavy_ones(scheme, dtype):
     # In single precision one step in 1e5 is a matter of how the compiler orders its sums.
     assert np.mean(sols.outcome != 0) <= (0 if dtype == "float64" else 1e-4)
     assert np.max(np.abs(open_hinges)) < 1e-4
+
+
+@jaxnsd.system
+class Chain(System):
+    """Points of given masses on rods of length 1, the first of which hangs on the origin; (x, y) of each."""
+
+    masses: jax.Array
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * jnp.sum(self.masses[:, None] * u.reshape(-1, 2) ** 2)
+
+    def potential_energy(self, t, q):
+        return 9.81 * self.masses @ q[1::2]
+
+    def constraint(self, t, q):
+        points = jnp.concatenate([jnp.zeros((1, 2)), q.reshape(-1, 2)])
+        return jnp.sum((points[1:] - points[:-1]) ** 2, axis=1) - 1
+
+
+@pytest.mark.parametrize("scheme", [Moreau(), pytest.param(Lobatto(2), marks=pytest.mark.slow)], ids=repr)
+def test_rows_without_velocities(scheme):
+    """Chains that hang at rest, and a linkage that a stop without restitution brings to rest: only round-off is left in the rows."""
+    masses = 10 ** np.random.default_rng(0).uniform(-1, 1, (30, 4))
+    hanging = jnp.stack([jnp.zeros(4), -jnp.arange(1.0, 5.0)], axis=1).ravel()
+    start = jnp.asarray(start_of_four_bar())
+
+    @jax.jit
+    def run(masses):
+        hung = jax.lax.map(lambda m: simulate(Chain(m), scheme, hanging, jnp.zeros(8), n_steps=5, dt=1e-3), masses)
+        linkage = lambda m: simulate(FourBar(m, mu=0.0, e_N=0.0), scheme, start, jnp.zeros(9), n_steps=400, dt=1e-3)  # noqa: E731
+        return hung, jax.lax.map(linkage, masses[:10, :3])
+
+    hung, landed = run(jnp.asarray(masses))
+    assert np.all(hung.success) and np.all(landed.success) and np.all(np.any(landed.P_N > 0, axis=(1, 2)))
+    np.testing.assert_allclose(landed.u[:, -1], 0, atol=1e-10)
+    # A rod carries what hangs on it; the gradient of its row is twice the rod.
+    weight = 9.81e-3 * np.cumsum(masses[:, ::-1], axis=1)[:, ::-1]
+    np.testing.assert_allclose(2 * np.abs(hung.P_g[:, -1]), weight, rtol=1e-12)
+
+
+def test_what_is_projected_is_closed():
+    """From starts that are far off Newton's method may jump in its last step: what it returns is closed, or not a number."""
+    system = FourBar(jnp.array([1.0, 10.0, 0.1]))
+    off = 0.3 * np.random.default_rng(2).normal(size=(3000, 9))
+    found = jax.jit(jax.vmap(lambda q: project_position(system, q)))(start_of_four_bar() + off)
+    there = np.isfinite(found).all(axis=1)
+    assert np.mean(there) > 0.8
+    gaps = np.asarray(jax.vmap(lambda q: jnp.append(system.constraint(0.0, q), jnp.minimum(system.gap(0.0, q), 0)))(found))
+    assert np.max(np.abs(gaps[there])) < 1e-7

@@ -107,13 +107,16 @@ class Condensed:
         """Percussions of the bilateral rows as given, a JAX array."""
         return linalg.pack(linalg.matmul(self.rows.E, P)) if self.bilateral else jnp.zeros((0,), self.kin.W_b.dtype)
 
-    def obeyed(self, u, tolerance):
-        """Whether ``W_b^T u + chi_b = 0``: every row to the tolerance, relative to the velocities in it."""
+    def obeyed(self, u, P, z, tolerance):
+        """Whether ``W_b^T u + chi_b = 0``: every row to the tolerance, relative to the terms that cancel in it."""
         if not self.bilateral:
             return jnp.ones((), bool)
-        W_b, chi_b, u = self.kin.W_b, self.kin.chi_b, linalg.pack(u)
-        rows = jnp.abs(linalg.matmul(W_b.T, u) + chi_b)
-        size = linalg.matmul(jnp.abs(W_b).T, jnp.abs(u)) + jnp.abs(chi_b)
+        W_b, chi_b = self.kin.W_b, self.kin.chi_b
+        terms = linalg.absolute(u) + linalg.matmul(linalg.absolute(self.rows.Y), linalg.absolute(P))
+        if z.shape[0]:
+            terms = terms + linalg.matmul(linalg.absolute(self.Y), linalg.absolute(z))
+        rows = jnp.abs(linalg.matmul(W_b.T, linalg.pack(u)) + chi_b)
+        size = linalg.matmul(jnp.abs(W_b).T, linalg.pack(terms)) + jnp.abs(chi_b)
         # Where the rows leave no freedom all of it cancels. What every row alone would do to the others tells what round-off is;
         # percussions do not: of rows that depend on each other they are made of it.
         Y_b, round_off = jnp.abs(linalg.pack(self.Y_b)), thresholds.round_off(rows.dtype)

@@ -348,7 +348,7 @@ def _found(step, start, guess, d, n_b, settings):
             z = result.z
             free, P = condensed.add(free, P, z)
             info = Info(result.iterations, result.residual, result.error <= 1, result.contact)
-        info = info._replace(converged=info.converged & condensed.obeyed(free, tolerance))
+        info = info._replace(converged=info.converged & condensed.obeyed(free, P, z, tolerance))
         return (linalg.pack(free), linalg.pack(z), condensed.percussions(P)), info, condensed.A
 
     def told(info):
