@@ -62,7 +62,7 @@ def _project(system, q, t, v):
         change, J = _newton_step(args, x, v.shape[0], n_g)
         x = x - change
     found = _moved(args, x[: v.shape[0]])
-    rows = jnp.concatenate([system.constraint(t, found), system.gap(t, found)])
+    rows = _rows(system, t, found)
     tolerance = eps**FOUND * jnp.sum(jnp.abs(J), axis=1) * jnp.max(jnp.abs(found)) + 100 * eps
     violation = jnp.where(jnp.arange(n_g + n_N) < n_g, jnp.abs(rows), -rows)
     return jnp.where(jnp.all(violation <= tolerance), found, jnp.nan)
@@ -74,14 +74,18 @@ def _moved(args, v):
     return q + system.q_dot(t, q, v) - system.q_dot(t, q, jnp.zeros_like(v))
 
 
+def _rows(system, t, q):
+    """``(g, g_N)``."""
+    return jnp.concatenate([system.constraint(t, q), system.gap(t, q)])
+
+
 def _newton_step(args, x, n_u, n_g):
     """Newton step on the equations of `project_position` at the unknowns ``x = (v, z)``, and the J of the rows ``(g, g_N)`` there."""
     system, t, q = args
     v, z = x[:n_u], x[n_u:]
 
     def rows(v):
-        q = _moved(args, v)
-        return jnp.concatenate([system.constraint(t, q), system.gap(t, q)])
+        return _rows(system, t, _moved(args, v))
 
     M, J, values = system.M(t, q, jnp.zeros_like(v)), jax.jacfwd(rows)(v), rows(v)
     curvature = jax.jacfwd(lambda v: jax.vjp(rows, v)[1](z)[0])(v)

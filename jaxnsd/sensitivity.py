@@ -159,7 +159,7 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
 
         @storing_solutions
         def corrections(d_args, own):
-            *more, happens = event.corrections(args, settled, d_args, own)
+            *more, happens = event.corrections(args, d_args, own)
             return *first_order(tuple(more), own), jnp.where(happens, not_a_number(d_args, t.dtype), 0)
 
         @storing_solutions
@@ -282,7 +282,7 @@ class _Event:
         """Tangential velocities (n,) along those before the step."""
         return jnp.sum(self.direction * self.scheme.system(prepared).tangential_velocity(t, q, u), axis=1)
 
-    def corrections(self, args, after, d_args, own):
+    def corrections(self, args, d_args, own):
         """What is added to the tangents of q, u and percussions, ``own``, of a step in which contacts have impacts or turn, and whether."""
         jumps, flows = solution(self.jumps())
         d_tau = jnp.where(self.impacting, pushed(self.time_to_impact, args, d_args)[1], 0)
@@ -294,7 +294,7 @@ class _Event:
         happens = jnp.any(self.impacting)
         if not self.slides:
             return *of_impacts, happens
-        *of_reversal, reverses = self.reversal(args, after, d_args, own, flows)
+        *of_reversal, reverses = self.reversal(args, d_args, own, flows)
         return *jax.tree.map(lambda a, b: jnp.where(happens, a, b), of_impacts, tuple(of_reversal)), happens | reverses
 
     def at_rest(self, after, d_args, own):
@@ -405,7 +405,7 @@ class _Event:
         q = q + dt * self.scheme.system(prepared).q_dot(t, q, u)
         return q, *self.flow.captured(prepared, t + dt, dt, q, u, self.pushed)[:2]
 
-    def reversal(self, args, after, d_args, own, flows):
+    def reversal(self, args, d_args, own, flows):
         """``(f_minus - f_plus) d tau``, to be added to the tangents of q, u and percussions, and whether slip reverses without a rest.
 
         The own tangent may have forgotten the slip before: the step may end in a rest. So d tau is what makes of that what it becomes,

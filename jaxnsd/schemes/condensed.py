@@ -82,12 +82,17 @@ class Condensed:
         if not self.bilateral:
             return u, None
         self.unbound = u
-        P, offset = 0, linalg.matmul(self.rows.T.T, self.convert(chi_b))
+        offset = linalg.matmul(self.rows.T.T, self.convert(chi_b))
+        u, P = self.projected(u, offset)
         # Once leaves the round-off of rows that nearly depend on each other times their condition, as of a light rod between heavy bodies.
-        for _ in range(2):
-            more = -(self.rows.inverse * (linalg.matmul(self.rows.W.T, u) + offset))
-            u, P = u + linalg.matmul(self.rows.Y, more), P + more
-        return u, P
+        u, more = self.projected(u, offset)
+        return u, P + more
+
+    def projected(self, u, offset=None):
+        """``(u, P)`` with ``rows.W^T u + offset = 0`` by percussions of the rows that are combined; without an offset: zero."""
+        along = linalg.matmul(self.rows.W.T, u)
+        P = -(self.rows.inverse * (along if offset is None else along + offset))
+        return u + linalg.matmul(self.rows.Y, P), P
 
     def at_contacts(self, u):
         """``W^T u``."""
@@ -99,8 +104,9 @@ class Condensed:
             return u, P
         change = linalg.matmul(self.Y, z)
         if self.bilateral:
-            more = -(self.rows.inverse * linalg.matmul(self.rows.W.T, change))
-            change, P = change + linalg.matmul(self.rows.Y, more), P - linalg.matmul(self.B, z) + more
+            # As in `free`: the rows are taken out of Y once.
+            change, more = self.projected(change)
+            P = P - linalg.matmul(self.B, z) + more
         return u + change, P
 
     def percussions(self, P):
