@@ -33,7 +33,9 @@ def is_unpacked(x):
 
 
 def unpack(x):
-    """Object array with the shape of ``x`` whose entries are JAX scalars."""
+    """Object array with the shape of ``x`` whose entries are JAX scalars; an object array passes through."""
+    if is_unpacked(x):
+        return x
     x = jnp.asarray(x)
     out = np.empty(x.shape, dtype=object)
     for index in np.ndindex(*x.shape):

@@ -272,7 +272,7 @@ def test_a_block_on_two_corners_that_cannot_both_stick():
 
 
 def test_every_planar_contact_has_its_solution():
-    # Any regular G and mu up to 1.5: Newton's method cycles on some, which all have a solution.
+    # Any regular G and mu up to 1.5: Newton's method cycles on some, which all have a solution. One contact is solved in closed form.
     rng = generator(12)
     L = rng.normal(size=(20000, 2, 2))
     G, c, mu = L @ L.swapaxes(1, 2), rng.normal(size=(20000, 2)), rng.uniform(0, 1.5, (20000, 1))
@@ -287,6 +287,51 @@ def test_every_planar_contact_has_its_solution():
     F = np.stack([P[:, 0] - np.maximum(0, x[:, 0]), P[:, 1] - np.clip(x[:, 1], -radius, radius)], 1)
     terms = np.abs(P) + r * (np.einsum("kij,kj->ki", np.abs(G), np.abs(P)) + np.abs(c))
     assert np.all(np.abs(F) <= 1e-11 * (terms + mu * terms[:, :1]))
+
+
+@pytest.mark.parametrize("dtype, decades, tolerance", [(np.float64, 4, 1e-11), (np.float32, 1.5, 1e-5)])
+def test_planar_contacts_of_all_scales_at_the_borders_of_their_modes(dtype, decades, tolerance):
+    # Percussions at the edge of the cone and next to it, velocities of zero, one contact that only its normal row moves, and one that
+    # nothing does.
+    rng = generator(21)
+    n = 4000
+    L = rng.normal(size=(2 * n, 3, 2)) * 10.0 ** rng.uniform(-decades, decades, (2 * n, 1, 2))
+    G, mu = L.swapaxes(1, 2) @ L, 10.0 ** rng.uniform(-8, decades / 4, (2 * n, 1))
+    size = np.sqrt(G[:, [0, 1], [0, 1]])
+    c = rng.normal(size=(2 * n, 2)) * size * rng.choice([0, 1, 1e-18], (2 * n, 2))
+    P = np.abs(rng.normal(size=n)) / size[:n, 0]
+    cone = mu[:n, 0] * rng.choice([-1, 1], n) * (1 + rng.choice([0, 1e-16, -1e-16, 1e-13, -1e-10], n))
+    c[:n] = -np.einsum("kij,kj->ki", G[:n], np.stack([P, cone * P], 1))
+    G[-1], c[-1], G[-2], c[-2] = [[2, 0], [0, 0]], [-1, 0], 0, 1
+    G, c, mu = (x.astype(dtype) for x in (G, c, mu))
+    solution = solve_batch(G, c, mu, 1)
+    np.testing.assert_array_equal(solution.outcome, Outcome.SUCCESS)
+    np.testing.assert_allclose(solution.P[-2:], [[0, 0], [0.5, 0]])
+    P, xi, G, c, mu = (np.asarray(x, float) for x in (solution.P, solution.xi, G, c, mu))
+    r = 1 / np.where(G > 0, G, 1)[:, [0, 1], [0, 1]]
+    x = P - r * xi
+    radius = mu[:, 0] * np.maximum(0, x[:, 0])
+    F = np.stack([P[:, 0] - np.maximum(0, x[:, 0]), P[:, 1] - np.clip(x[:, 1], -radius, radius)], 1)
+    terms = np.abs(P) + r * (np.einsum("kij,kj->ki", np.abs(G), np.abs(P)) + np.abs(c))
+    assert np.all(np.abs(F) <= tolerance * (terms + mu * terms[:, :1]) + np.finfo(dtype).tiny)
+
+
+def test_a_planar_contact_whose_rows_depend_on_each_other():
+    # A body with one velocity: the normal percussion alone stops it; on a ground that moves along it can only slide.
+    a = np.array([2.0, 3.0])
+    stops = solve_one(np.outer(a, a), -0.7 * a, 0.4, d=1)
+    np.testing.assert_allclose(stops.P, [0.35, 0], rtol=1e-14)
+    slides = solve_one(np.ones((2, 2)), np.array([-1.0, 0.0]), 0.5, d=1)
+    np.testing.assert_allclose([*slides.P, *slides.xi], [2, -1, 0, 1], rtol=1e-14)
+
+
+def test_of_several_solutions_the_next_one_is_found():
+    # mu times the coupling is larger than the normal inertia: a contact that may open may stick as well.
+    G, c = np.array([[1.0, -0.9], [-0.9, 1.0]]), np.array([0.1, -1.0])
+    stuck = np.linalg.solve(G, -c)
+    assert stuck[0] > 0 and abs(stuck[1]) < 1.5 * stuck[0]
+    np.testing.assert_array_equal(solve_one(G, c, 1.5, d=1).P, 0)
+    np.testing.assert_allclose(solve_one(G, c, 1.5, d=1, guess=stuck).P, stuck, rtol=1e-12)
 
 
 #: A (4, 8), v, e and mu of a body that jams in its four contacts and is asked to bounce.

@@ -54,8 +54,15 @@ class Problem(NamedTuple):
 
     def packed(self):
         """The same problem of JAX arrays."""
+        return self._of(linalg.pack)
+
+    def unpacked(self):
+        """The same problem of object arrays of scalars."""
+        return self._of(linalg.unpack)
+
+    def _of(self, convert):
         static = {"d": self.d, "sizes": self.sizes, "redundant": self.redundant}
-        return jax.tree.map(linalg.pack, self._replace(**dict.fromkeys(static)))._replace(**static)
+        return jax.tree.map(convert, self._replace(**dict.fromkeys(static)))._replace(**static)
 
     @property
     def discs(self):

@@ -13,7 +13,7 @@ from jax.custom_batching import custom_vmap
 from .. import linalg, thresholds
 from ..linalg import absolute, divide, greater, maximum, minimum, multiply, where
 from ..newton import iterate
-from . import apart, enumeration
+from . import apart, single
 from .abstract import AbstractContactSolver, Result, settings
 from .gauss_seidel import gauss_seidel_sweep
 from .interior import InteriorPoint
@@ -129,6 +129,8 @@ class Equations:
 
     def worst(self, point, error):
         """Contact with the largest entry of the natural map over its bound where the problem was not solved, else -1."""
+        if self.problem.n == 1:
+            return jnp.where(error <= 1, -1, 0).astype(jnp.int32)
         ratio = self.residual(linalg.from_leaves(point)).ratio
         ratio_N, ratio_F = split(linalg.pack(ratio), self.problem.n, self.problem.d)
         largest = jnp.max(jnp.concatenate([ratio_N[:, None], ratio_F], axis=1), axis=1)
@@ -208,11 +210,6 @@ class Equations:
         """``(carry, error, iterations)`` of the globalized iteration, if z is not excused."""
         problem = self.problem
         start, error = self.at(z)
-        if enumeration.takes(problem):
-            found, least = enumeration.best(problem, self.at)
-            better = least < error
-            kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), (found, least), (start, error))
-            return *kept, jnp.ones((), jnp.int32)
         if size(problem) > SMALL:
             (_, best), error, rescues = iterate(self.sweep, (jnp.zeros_like(z), start), error, max_rescues)
             return best, error, STEPS * rescues
@@ -271,11 +268,12 @@ class SemismoothNewton(AbstractContactSolver):
     def solve(self, problem: Problem, guess: Rows, *, refine: bool = False) -> Result:
         """Solve a contact problem from a ``guess`` by a semismooth Newton method; where it cycles, by a globalized iteration.
 
-        The globalization starts afresh. Small problems are given to Lemke's method: it is complete for d = 0, and for d = 1 together with
-        the search of all modes of up to 8 contacts; for d = 2 friction cones of six edges close in on the directions of slip, each time
-        followed by Newton steps. In a batch the few problems that need it are gathered, so that the rest does not wait for them. Of a
-        large problem small parts that have nothing to do with the rest are problems of their own, and the rest is left to
-        `InteriorPoint`. Where contacts have several discs sweeps of nonlinear block Gauss-Seidel alternate with Newton steps.
+        A single planar or frictionless contact is solved in closed form. The globalization starts afresh. Small problems are given to
+        Lemke's method: it is complete for d = 0, and for d = 1 together with the search of all modes of up to 8 contacts; for d = 2
+        friction cones of six edges close in on the directions of slip, each time followed by Newton steps. In a batch the few problems
+        that need it are gathered, so that the rest does not wait for them. Of a large problem small parts that have nothing to do with
+        the rest are problems of their own, and the rest is left to `InteriorPoint`. Where contacts have several discs sweeps of nonlinear
+        block Gauss-Seidel alternate with Newton steps.
 
         With ``refine`` a guess that solves the problem to the tolerance takes one Newton step all the same, which brings it to round-off.
         """
@@ -283,9 +281,19 @@ class SemismoothNewton(AbstractContactSolver):
             most = SMALL * problem.n // size(problem)
             parts = functools.partial(apart.solve, most=most, solve_part=self.solve)
             return self.interior().solve(problem, guess, refine=refine, apart=parts)
+        if single.takes(problem):
+            return self.in_closed_form(problem.unpacked(), guess)
         if problem.redundant and size(problem) <= SMALL:
             return in_one_loop(self, problem, refine)(_arrays(problem), guess)
         return self.one_after_the_other(problem, guess, refine)
+
+    def in_closed_form(self, problem: Problem, guess: Rows) -> Result:
+        """The solution of a single planar or frictionless contact, ``problem`` unpacked."""
+        equations = Equations(problem, self, problem.dtype)
+        point, error = equations.at(single.solve(problem, linalg.unpack(guess)))
+        z = linalg.from_leaves(point.z)
+        z = z if linalg.is_unpacked(guess) else linalg.pack(z)
+        return Result(z, jnp.ones((), jnp.int32), error, point.largest, equations.worst(point, error))
 
     def one_after_the_other(self, problem: Problem, guess: Rows, refine: bool, keeps: bool = False) -> Result:
         """Newton's method, and then its globalization; ``keeps`` as in `Equations`."""
