@@ -666,6 +666,52 @@ def test_units_do_not_matter(mass):
     np.testing.assert_allclose(np.asarray(solution.P_N) / mass, reference.P_N, rtol=0, atol=1e-10)
 
 
+@jaxnsd.system
+class BoxOnARod(System):
+    """A box that hangs by the middle of its upper side from a rod: q = (x, y, angle), in units of length of 1 / ``metre``."""
+
+    metre: float = 1.0
+
+    def mass_matrix(self, t, q):
+        return jnp.diag(jnp.stack([1.0, 1.0, (0.1**2 + 0.15**2) / 3 * self.metre**2]).astype(q.dtype))
+
+    def potential_energy(self, t, q):
+        return GRAVITY * self.metre * q[1]
+
+    def corner(self, q, x, y):
+        return q[:2] + self.metre * jnp.stack([x * jnp.cos(q[2]) - y * jnp.sin(q[2]), x * jnp.sin(q[2]) + y * jnp.cos(q[2])])
+
+    def constraint(self, t, q):
+        hinge = self.corner(q, 0.0, 0.15)
+        return (jnp.sqrt(hinge @ hinge) - 0.5 * self.metre)[None]
+
+    def gap(self, t, q):
+        return (0.3 * self.metre - self.corner(q, 0.1, -0.15)[0])[None]
+
+    def tangential_velocity(self, t, q, u):
+        return jax.jvp(lambda q: self.corner(q, 0.1, -0.15)[1:], (q,), (u,))[1][None]
+
+
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), pytest.param(np.float32, 1e-1, marks=pytest.mark.slow)])
+def test_the_unit_of_length_does_not_matter(dtype, tolerance):
+    # From rest, along the rod, the torque of its force is nothing but round-off: of levers in millimetres, beside forces in newtons.
+    def run(angle, metre, dt):
+        q = jnp.stack([0.65 * metre * jnp.sin(angle), -0.65 * metre * jnp.cos(angle), angle])
+        solution = simulate(BoxOnARod(metre), Lobatto(2), q, jnp.zeros(3, dtype), dt=dt, n_steps=100)
+        return solution.outcome, solution.q / jnp.stack([metre, metre, jnp.ones_like(metre)])[None]
+
+    angles = np.linspace(-1.2, 0.1, 48, dtype=dtype)
+    run = jax.jit(jax.vmap(run, (0, None, None)))
+    for dt in map(dtype, (1e-2, 1e-4)):
+        outcome, motion = run(angles, dtype(1), dt)
+        np.testing.assert_array_equal(outcome, 0)
+        for metre in map(dtype, (1e-3, 1e3, 1e4)):
+            outcome, other = run(angles, metre, dt)
+            np.testing.assert_array_equal(outcome, 0)
+            np.testing.assert_allclose(other, motion, rtol=0, atol=tolerance)
+
+
 @pytest.mark.parametrize("dt", [1e-6, 1e-5, 3e-4, 1e-3, 3e-3])
 @pytest.mark.long
 def test_slider_crank_for_a_range_of_steps(dt):

@@ -148,14 +148,15 @@ def error(linear, x, values, found, tolerance):
     moved = jnp.abs(positions - args.q[None, :])
     F = jnp.abs(values.F) + apply(jnp.abs(linear.W), R)
     terms = apply(jnp.abs(linear.p_V), V) + jnp.abs(values.start)[None, :] + combine(a_hat[:, :-1], F)
+    # What cancels in a row, of directions and forces, is as large as what the others are made of, each in units of its own inertia.
+    unit = jnp.sqrt(jnp.abs(jnp.diagonal(linear.p_V, axis1=1, axis2=2)) + tiny)
+    size = jnp.max(terms / unit)
     rounding = first(apply(jnp.abs(linear.p_Q), Q)) + combine(a_hat[:, :-1], first(apply(jnp.abs(linear.F_Q), Q[:-1])))
-    bound = tolerance * terms + eps * (rounding + jnp.max(terms)) + tiny
+    bound = tolerance * terms + eps * (rounding + size * unit) + tiny
     error = jnp.max(jnp.abs(values.balance) / bound)
     if stages.quasi:
-        # What forces and contacts make of the velocities one by one cancels, and the coordinates of a body at rest keep round-off of it.
-        inertia = jnp.abs(jnp.diagonal(linear.p_V, axis1=1, axis2=2)) + tiny
-        speed = jnp.sqrt(jnp.max(terms**2 / inertia) / inertia)
-        ways = jnp.sum(jnp.abs(linear.T) * speed[None, :, None, :], axis=(1, 3))
+        # Coordinates of a body at rest keep round-off of what cancels in its velocities.
+        ways = jnp.sum(jnp.abs(linear.T) * (size / unit)[None, :, None, :], axis=(1, 3))
         bound = tolerance * moved + eps * (Q + jnp.abs(args.q)[None, :] + ways) + tiny
         error = jnp.maximum(error, jnp.max(jnp.abs(values.drift) / bound))
     terms = apply(jnp.abs(linear.rows_Q), moved) + apply(jnp.abs(linear.rows_V), V[1:])
