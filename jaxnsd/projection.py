@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -11,8 +12,14 @@ from .schemes.condensed import Condensed, kinematics
 from .signatures import asking
 from .system import System
 
-#: Bound of the Newton iterations; from nearby a few are enough.
-ITERATIONS = 30
+#: Bound of the iterations; from nearby a few are enough.
+ITERATIONS = 60
+
+#: Change of a configuration, relative to its size, from which on Newton's method takes over.
+NEAR = 1e-3
+
+#: Steps that are tried on the way there, as parts of that to the rows linearized.
+LENGTHS = 0.5 ** np.arange(7)
 
 #: Percussions of contacts may change a gap by this power of the machine precision, relative to what they do to it: contacts that depend on
 #: each other leave them open.
@@ -30,8 +37,10 @@ def project_position(system: System, q: ArrayLike, t: ArrayLike = 0.0, *, u: Arr
 
         M v = J^T z,    J = d(g, g_N)/dv at q_new,    g = 0,    0 <= z_N  _|_  g_N >= 0.
 
-    Works under `jit`, `vmap` and `grad`, to second order. All entries are not a number where Newton's method found no such
-    configuration: start from a nearer one. The norm of a quaternion is a constraint only if the system says so.
+    From far away it is one that is nearer than those around it: steps to what is nearest with linearized rows, of a length that an exact
+    penalty decides, lead to where Newton's method takes over. Works under `jit`, `vmap` and `grad`, to second order. All entries are not
+    a number where no such configuration was found: start from a nearer one. The norm of a quaternion is a constraint only if the system
+    says so.
 
     u:  any velocity, (n_u,), for a system that defines `q_dot`: the number of velocities cannot be seen from q
     """
@@ -49,23 +58,40 @@ def _project(system, q, t, v):
     args = system, t, q
     frozen = lax.stop_gradient(args)
     eps = float(jnp.finfo(q.dtype).eps)
+    n_u, is_bilateral = v.shape[0], jnp.arange(n_g + n_N) < n_g
 
-    def iteration(x):
-        change, _ = _newton_step(frozen, x, v.shape[0], n_g)
-        before, after = (_moved(frozen, x[: v.shape[0]]) for x in (x, x - change))
-        return x - change, jnp.max(jnp.abs(after - before)) / (16 * eps * jnp.max(jnp.abs(jnp.concatenate([q, after]))))
+    def violation(rows):
+        return jnp.where(is_bilateral, jnp.abs(rows), jnp.maximum(-rows, 0))
 
-    x = jnp.concatenate([v, jnp.zeros((n_g + n_N,), q.dtype)])
-    x, _, _ = iterate(iteration, x, jnp.full((), jnp.inf, q.dtype), ITERATIONS)
+    def iteration(carry):
+        x, near = carry
+        change, _ = _newton_step(frozen, x, n_u, n_g, curved=near)
+        after = x - change
+        # An exact penalty: each row weighs more than what its percussion gains.
+        weights = 2 * jnp.abs(after[n_u:])
+
+        def merit(length):
+            v = x[:n_u] - length * change[:n_u]
+            total = 0.5 * v @ M @ v + weights @ violation(_rows(system, t, _moved(frozen, v)))
+            return jnp.where(jnp.isnan(total), jnp.inf, total)
+
+        length = jnp.where(near, 1, lengths[jnp.argmin(jax.vmap(merit)(lengths))])
+        after = after.at[:n_u].set(x[:n_u] - length * change[:n_u])
+        here, there = (_moved(frozen, x[:n_u]) for x in (x, after))
+        size = jnp.max(jnp.abs(jnp.concatenate([q, there])))
+        step = jnp.max(jnp.abs(there - here)) / size
+        return (after, near | ((step <= NEAR) & (length == 1))), jnp.where(near, step / (16 * eps), jnp.inf)
+
+    M, lengths = lax.stop_gradient(system.M(t, q, v)), jnp.asarray(LENGTHS, q.dtype)
+    start = jnp.concatenate([v, jnp.zeros((n_g + n_N,), q.dtype)]), jnp.zeros((), bool)
+    (x, _), _, _ = iterate(iteration, start, jnp.full((), jnp.inf, q.dtype), ITERATIONS)
     # Two steps from the solution have its first and second derivatives.
     for _ in range(2):
-        change, J = _newton_step(args, x, v.shape[0], n_g)
+        change, J = _newton_step(args, x, n_u, n_g)
         x = x - change
-    found = _moved(args, x[: v.shape[0]])
-    rows = _rows(system, t, found)
+    found = _moved(args, x[:n_u])
     tolerance = eps**FOUND * jnp.sum(jnp.abs(J), axis=1) * jnp.max(jnp.abs(found)) + 100 * eps
-    violation = jnp.where(jnp.arange(n_g + n_N) < n_g, jnp.abs(rows), -rows)
-    return jnp.where(jnp.all(violation <= tolerance), found, jnp.nan)
+    return jnp.where(jnp.all(violation(_rows(system, t, found)) <= tolerance), found, jnp.nan)
 
 
 def _moved(args, v):
@@ -79,8 +105,11 @@ def _rows(system, t, q):
     return jnp.concatenate([system.constraint(t, q), system.gap(t, q)])
 
 
-def _newton_step(args, x, n_u, n_g):
-    """Newton step on the equations of `project_position` at the unknowns ``x = (v, z)``, and the J of the rows ``(g, g_N)`` there."""
+def _newton_step(args, x, n_u, n_g, curved=True):
+    """Newton step on the equations of `project_position` at the unknowns ``x = (v, z)``, and the J of the rows ``(g, g_N)`` there.
+
+    Unless ``curved`` to what is nearest where the rows are as linear as they are at x: that has no other solution than the nearest one.
+    """
     system, t, q = args
     v, z = x[:n_u], x[n_u:]
 
@@ -95,7 +124,7 @@ def _newton_step(args, x, n_u, n_g):
     residual = jnp.concatenate([M @ v - J.T @ z, jnp.where(active, values, z)])
     soft = jnp.where(jnp.arange(len(z)) < n_g, 0, float(jnp.finfo(q.dtype).eps) ** REGULARIZATION * size)
     below = jnp.concatenate([jnp.where(active[:, None], J, 0), jnp.diag(jnp.where(active, soft, 1))], axis=1)
-    matrix = jnp.concatenate([jnp.concatenate([M - curvature, -J.T], axis=1), below])
+    matrix = jnp.concatenate([jnp.concatenate([M - jnp.where(curved, curvature, 0), -J.T], axis=1), below])
     return linalg.Factors.of(matrix).solve(residual), J
 
 
