@@ -162,6 +162,11 @@ class Multibody(System):
         places = self.places(t, q)
         return dataclasses.replace(self, seen=Seen(places, self._touches(places, q)))
 
+    @property
+    def _unseen(self):
+        """The system for what is differentiated by q, or asked for elsewhere, also where its places at one configuration are computed."""
+        return dataclasses.replace(self, seen=None)
+
     def pose(self, t: ArrayLike, q: jax.Array) -> Pose:
         """Position (n_b, 3) and rotation (n_b, 3, 3) of every body's frame in the world."""
         places = self.places(t, q)
@@ -223,16 +228,17 @@ class Multibody(System):
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized momentum p = dT/du, (n_u,)."""
         n, (all_u, _) = self._layout.n_u, kinematics.velocities(self, t, u)
-        return dynamics.momentum(self, self._layout, self.places(t, q), all_u)[:n] + self.armature * u
+        return dynamics.momentum(self, self._layout, self._unseen.places(t, q), all_u)[:n] + self.armature * u
 
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T in J, that of the armatures too."""
         all_u, _ = kinematics.velocities(self, t, u)
-        return dynamics.kinetic_energy(self, self._layout, self.places(t, q), all_u) + 0.5 * jnp.sum(self.armature * u * u)
+        places = self._unseen.places(t, q)
+        return dynamics.kinetic_energy(self, self._layout, places, all_u) + 0.5 * jnp.sum(self.armature * u * u)
 
     def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """V in J of weights and springs."""
-        places = self.places(t, q)
+        places = self._unseen.places(t, q)
         return dynamics.weight_energy(self, places) + forces.potential(self, places, q)
 
     def force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
@@ -421,8 +427,7 @@ class Multibody(System):
     # --------------------------------------------------------------------------------------------------------------- loops
     def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Opening of the loops (n_g,), in m and rad."""
-        # It is differentiated by q, also of a system that has its places at one configuration.
-        return loops.opening(dataclasses.replace(self, seen=None), t, q)
+        return loops.opening(self._unseen, t, q)
 
 
 def _quaternions(layout, q, u):
