@@ -222,9 +222,9 @@ class _Event:
         self.slips = [self.system.tangential_velocity(at, state.q, state.u) for at, state in ((t, before), (self.t, after))]
         self.speed = jnp.linalg.norm(self.slips[0], axis=1)
         self.direction = self.slips[0] / jnp.where(self.speed > 0, self.speed, 1)[:, None]
-        self.turning = self.turned() if self.slides else jnp.zeros_like(self.pushed)
+        self.turning, self.slides_back = self.turned() if self.slides else (jnp.zeros_like(self.pushed),) * 2
         # Stored for the way back, so that it is not computed there again.
-        for name in ("q", "slow", "impacting", "persistent", "landing", "turning", "speed", "direction"):
+        for name in ("q", "slow", "impacting", "persistent", "landing", "turning", "slides_back", "speed", "direction"):
             setattr(self, name, solution(getattr(self, name)))
 
     def place(self, t, q):
@@ -248,13 +248,14 @@ class _Event:
         return self.system.gap(t, before.q) > closed_gap(W_N, self.slow[0], self.dt, self.q)
 
     def turned(self):
-        """Contacts (n,) that slide at the start of a step, and at its end have stuck or slide back along the line."""
+        """Contacts (n,) that slide at the start of a step, and at its end have stuck or slide back along the line, and the latter."""
         left = jnp.sum(self.direction * self.slips[1], axis=1)
         # Friction makes of the normal speed what other forces need not.
         small = thresholds.REST * (self.slow[0] + jnp.sum(self.slow[1], axis=1))
         _, _, mu = self.system.contact_data(self.t, self.q)
         turned = (self.speed > small) & (left <= small) & (mu > 0)
-        return turned & self.pushed & self.persistent & ~jnp.any(self.impacting)
+        turned = turned & self.pushed & self.persistent & ~jnp.any(self.impacting)
+        return turned, turned & (left < -small)
 
     def changes(self, t, before, after):
         """Whether a contact opens, or closes, slower than an impact, or starts or stops to slide, or slides back.
@@ -408,8 +409,9 @@ class _Event:
     def reversal(self, args, d_args, own, flows):
         """``(f_minus - f_plus) d tau``, to be added to the tangents of q, u and percussions, and whether slip reverses without a rest.
 
-        The own tangent may have forgotten the slip before: the step may end in a rest. So d tau is what makes of that what it becomes,
-        ``d gamma_F_plus = gamma_F_dot_plus / gamma_F_dot_minus d gamma_F_minus``, with the rates of the two flows.
+        ``d tau = -d gamma_F_minus / gamma_F_dot_minus`` of the slip at the start. Where the step ends in a rest the own tangent has
+        forgotten it: d tau is then what makes of that what it becomes, ``d gamma_F_plus = gamma_F_dot_plus / gamma_F_dot_minus d
+        gamma_F_minus``, with the rates of the two flows. They differ little where the kinematics turn the slip, at a dead centre.
         """
         (prepared, t, dt, q, u), (d_prepared, d_t, d_dt, d_q, d_u), (dq, du, _) = args, d_args, own
         ends = self.t + dt, self.q + dt * self.system.q_dot(self.t, self.q, u)
@@ -419,13 +421,15 @@ class _Event:
         # Where friction holds the contact, the own tangent has the rest in it.
         turns = self.turning & (minus < plus) & (plus < thresholds.touch(u.dtype) * minus) & (self.speed + minus < 0)
         k = jnp.argmax(turns)
-        ratio, weight = (jnp.where(turns, a / jnp.where(turns, b, 1), 0)[k] for a, b in ((plus, minus), (dt, minus - plus)))
+        back, rates = self.slides_back[k], ((plus, minus), (dt, jnp.where(self.slides_back, -minus, minus - plus)))
+        ratio, weight = (jnp.where(turns, a / jnp.where(turns, b, 1), 0)[k] for a, b in rates)
+        of_before, of_after = jnp.where(back, 1, ratio), jnp.where(back, 0, -1)
 
         def left(d_before, d_after):
             """What a tangent of before the step has become, less that after it."""
-            return jax.tree.map(lambda x: ratio * x, d_before) + jax.tree.map(jnp.negative, d_after)
+            return jax.tree.map(lambda x: of_before * x, d_before) + jax.tree.map(lambda x: of_after * x, d_after)
 
-        d_prepared = jax.tree.map(lambda x: (ratio - 1) * x, d_prepared)
+        d_prepared = jax.tree.map(lambda x: (of_before + of_after) * x, d_prepared)
         d_slip = pushed(self.slip, (prepared, t, q, u), (d_prepared, left(d_t, d_t + d_dt), left(d_q, dq), left(d_u, du)))[1]
         d_tau = weight * d_slip[k]
         return jnp.zeros_like(dq), *jax.tree.map(lambda x: jnp.where(turns[k], x[0] - x[1], 0) * d_tau, flows), turns[k]

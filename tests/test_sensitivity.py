@@ -163,6 +163,53 @@ def test_what_is_stored_of_an_impact_and_has_no_derivative():
     np.testing.assert_allclose(P.sum(), exact, rtol=0.05)
 
 
+@over([jaxnsd.Moreau(), jaxnsd.Lobatto(2)], [jaxnsd.Moreau()])
+def test_slip_that_a_dead_centre_reverses(scheme):
+    """A pin on a crank, pressed on the floor: its slip reverses at half a turn by kinematics alone, and its acceleration does not jump."""
+    radius, inertia, load, t1 = 0.2, 0.1, 9.81, 0.8
+
+    @jaxnsd.system
+    class Crank(jaxnsd.System):
+        mu: float = 0.2
+
+        def kinetic_energy(self, t, q, u):
+            return 0.5 * inertia * u[0] ** 2 + 0.5 * u[1] ** 2
+
+        def potential_energy(self, t, q):
+            return load * q[1]
+
+        def gap(self, t, q):
+            return q[1:]
+
+        def tangential_velocity(self, t, q, u):
+            return -radius * (jnp.sin(q[0]) * u[:1])[None]
+
+    def speed(angle, p):
+        # Friction takes mu N r |sin| a radian.
+        mu, first, start = p
+        way = jnp.where(angle < np.pi, jnp.cos(start) - jnp.cos(angle), jnp.cos(start) + 2 + jnp.cos(angle))
+        return jnp.sqrt(first**2 - 2 * mu * load * radius / inertia * way)
+
+    def duration(angle, p):
+        nodes, weights = np.polynomial.legendre.leggauss(30)
+        parts = [(b - a) / 2 * jnp.sum(weights / speed((a + b) / 2 + (b - a) / 2 * nodes, p)) for a, b in ((p[2], np.pi), (np.pi, angle))]
+        return sum(parts) - t1
+
+    def final(p):
+        q0, u0 = jnp.stack([p[2], jnp.zeros(())]), jnp.stack([p[1], jnp.zeros(())])
+        sol = simulate(Crank(p[0]), scheme, q0, u0, t1, 4e-4)
+        return jnp.stack([sol.q[-1, 0], sol.u[-1, 0]])
+
+    p, angle = jnp.array([0.2, 6.0, 0.5]), 4.4
+    for _ in range(8):
+        angle -= duration(angle, p) / jax.grad(duration)(angle, p)
+    of_angle = -jax.grad(duration, 1)(angle, p) / jax.grad(duration)(angle, p)
+    wanted = np.stack([of_angle, jax.grad(speed, 1)(angle, p) + jax.grad(speed)(angle, p) * of_angle])
+    found, value = jax.jit(jax.jacfwd(lambda p: 2 * (final(p),), has_aux=True))(p)
+    np.testing.assert_allclose(value, [angle, speed(angle, p)], rtol=2e-4)
+    assert np.abs(found - wanted).max() < 3e-3 * np.abs(wanted).max()
+
+
 @pytest.mark.slow
 @over([jaxnsd.Moreau(), jaxnsd.Lobatto(2)], [jaxnsd.Moreau()])
 def test_sliding_that_reverses_without_a_rest(scheme):
