@@ -273,6 +273,42 @@ def pair_exact(p):
     return jnp.concatenate([v * s - 0.5 * G * s**2, v - G * s])
 
 
+@over([jaxnsd.SymmetricMoreau(), jaxnsd.VariationalMoreau()], fast=[], slow=[jaxnsd.SymmetricMoreau()])
+def test_a_mass_on_a_circle_hits_a_wall(scheme):
+    """Round at one speed, and back with e_N of it: what a velocity of mid-interval violates the circle by is no part of the impact."""
+
+    @jaxnsd.system
+    class Circle(System):
+        e_N: float = 0.6
+
+        def kinetic_energy(self, t, q, u):
+            return 0.5 * u @ u
+
+        def constraint(self, t, q):
+            return jnp.sqrt(q @ q)[None] - 1.0
+
+        def gap(self, t, q):
+            return 0.8 - q[:1]
+
+    def final(p):
+        angle, speed, e_N = p
+        q0 = jnp.stack([jnp.cos(angle), jnp.sin(angle)])
+        u0 = speed * jnp.stack([-jnp.sin(angle), jnp.cos(angle)])
+        sol = simulate(Circle(e_N), LocatedImpacts(scheme), q0, u0, 0.5, 5e-4)
+        return jnp.concatenate([sol.q[-1], sol.P_N.sum()[None]])
+
+    def reference(p):
+        angle, speed, e_N = p
+        wall = -jnp.arccos(0.8)
+        angle = wall - e_N * (speed * 0.5 - (wall - angle))
+        # A unit mass: along the wall's normal the circle takes its part.
+        return jnp.stack([jnp.cos(angle), jnp.sin(angle), (1 + e_N) * speed / jnp.sqrt(1 - 0.8**2)])
+
+    p = jnp.array([-1.2, 2.0, 0.6])
+    wanted, found = jax.jacfwd(reference)(p), jax.jit(jax.jacfwd(final))(p)
+    assert np.abs(found - wanted).max() < 3e-3 * np.abs(wanted).max()
+
+
 @pytest.mark.long
 def test_as_many_impacts_in_a_step_as_are_asked_for():
     """Both balls hit within one step; with one impact to locate the second is captured, to first order."""
