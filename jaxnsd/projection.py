@@ -78,9 +78,8 @@ def _project(system, q, t, v):
         length = jnp.where(near, 1, lengths[jnp.argmin(jax.vmap(merit)(lengths))])
         after = after.at[:n_u].set(x[:n_u] - length * change[:n_u])
         here, there = (_moved(frozen, x[:n_u]) for x in (x, after))
-        size = jnp.max(jnp.abs(jnp.concatenate([q, there])))
-        step = jnp.max(jnp.abs(there - here)) / size
-        return (after, near | ((step <= NEAR) & (length == 1))), jnp.where(near, step / (16 * eps), jnp.inf)
+        step, size = (jnp.max(jnp.abs(x)) for x in (there - here, jnp.concatenate([q, there])))
+        return (after, near | ((step <= NEAR * size) & (length == 1))), jnp.where(near, step / (16 * eps * size), jnp.inf)
 
     M, lengths = lax.stop_gradient(system.M(t, q, v)), jnp.asarray(LENGTHS, q.dtype)
     start = jnp.concatenate([v, jnp.zeros((n_g + n_N,), q.dtype)]), jnp.zeros((), bool)
