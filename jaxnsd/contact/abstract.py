@@ -13,7 +13,7 @@ class Result(NamedTuple):
     """Solution of a contact problem."""
 
     z: object  # percussions in internal order
-    iterations: object  # Newton iterations, those after a rescue included
+    iterations: object  # Newton iterations, those after a rescue included; a closed form counts as one
     error: object  # largest entry of the natural map over its bound: converged where <= 1
     residual: object  # largest entry of the natural map, in units of percussion
     contact: object  # contact with the largest entry where the problem was not solved, else -1
