@@ -88,9 +88,11 @@ def _project(system, q, t, v):
     for _ in range(2):
         change, J = _newton_step(args, x, n_u, n_g)
         x = x - change
-    found = _moved(args, x[:n_u])
-    tolerance = eps**FOUND * jnp.sum(jnp.abs(J), axis=1) * jnp.max(jnp.abs(found)) + 100 * eps
-    return jnp.where(jnp.all(violation(_rows(system, t, found)) <= tolerance), found, jnp.nan)
+    found, before = (_moved(args, v) for v in (x[:n_u], (x + change)[:n_u]))
+    round_off = eps**FOUND * jnp.max(jnp.abs(jnp.concatenate([q, found])))
+    closed = jnp.all(violation(_rows(system, t, found)) <= round_off * jnp.sum(jnp.abs(J), axis=1) + 100 * eps)
+    # A configuration may be closed and not the nearest: Newton's method goes on from it, or back and forth.
+    return jnp.where(closed & jnp.all(jnp.abs(found - before) <= round_off), found, jnp.nan)
 
 
 def _moved(args, v):

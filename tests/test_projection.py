@@ -56,6 +56,30 @@ def test_contacts_are_closed_not_penetrated_and_what_is_right_stays():
     assert np.all(np.isnan(project_position(Bead(floor=3.0), jnp.array([0.9, 0.5]))))
 
 
+def test_what_is_returned_is_the_nearest_or_not_a_number():
+    # Between a parabola, outside of which it may be, and a line: from afar Newton's method may end its steps where nothing is nearest.
+    M = np.array([[2.0, 0.5], [0.5, 1.0]])
+
+    @jaxnsd.system
+    class Outside(System):
+        def mass_matrix(self, t, q):
+            return jnp.asarray(M)
+
+        def gap(self, t, q):
+            return jnp.stack([q[0] + q[1] ** 2, 2 - q[1]])
+
+    starts = 2.5 * np.random.default_rng(0).normal(size=(2000, 2))
+    found = np.asarray(jax.jit(jax.vmap(lambda q: project_position(Outside(), q)))(starts))
+    there = np.isfinite(found).all(axis=1)
+    assert np.mean(there) > 0.98
+    for q, start in zip(found[there], starts[there], strict=True):
+        gaps, J = np.array([q[0] + q[1] ** 2, 2 - q[1]]), np.array([[1, 2 * q[1]], [0, -1.0]])
+        closed = gaps < 1e-8
+        z = np.linalg.lstsq(J[closed].T, M @ (q - start), rcond=None)[0]
+        assert gaps.min() > -1e-8 and np.all(z > -1e-7)
+        np.testing.assert_allclose(J[closed].T @ z, M @ (q - start), atol=1e-7)
+
+
 #: A mechanism with a joint and a stop; a step; configurations that it is not in: pushed through the stop, torn off the joint. The
 #: slider-crank's are 9 mm through a guide of which 1 mm is clearance, and a millimetre.
 MECHANISMS = {
