@@ -39,8 +39,8 @@ def project_position(system: System, q: ArrayLike, t: ArrayLike = 0.0, *, u: Arr
 
     From far away it is one that is nearer than those around it: steps to what is nearest with linearized rows, of a length that an exact
     penalty decides, lead to where Newton's method takes over. Works under `jit`, `vmap` and `grad`, to second order. All entries are not
-    a number where no such configuration was found: start from a nearer one. The norm of a quaternion is a constraint only if the system
-    says so.
+    a number where no such configuration was found: start from a nearer one. Constraints must be independent. The norm of a quaternion is
+    one only if the system says so.
 
     u:  any velocity, (n_u,), for a system that defines `q_dot`: the number of velocities cannot be seen from q
     """
