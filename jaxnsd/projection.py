@@ -86,9 +86,9 @@ def _project(system, q, t, v):
     (x, _), _, _ = iterate(iteration, start, jnp.full((), jnp.inf, q.dtype), ITERATIONS)
     # Two steps from the solution have its first and second derivatives.
     for _ in range(2):
-        change, J = _newton_step(args, x, n_u, n_g)
+        last, (change, J) = x, _newton_step(args, x, n_u, n_g)
         x = x - change
-    found, before = (_moved(args, v) for v in (x[:n_u], (x + change)[:n_u]))
+    found, before = (_moved(args, x[:n_u]) for x in (x, last))
     round_off = eps**FOUND * jnp.max(jnp.abs(jnp.concatenate([q, found])))
     closed = jnp.all(violation(_rows(system, t, found)) <= round_off * jnp.sum(jnp.abs(J), axis=1) + 100 * eps)
     # A configuration may be closed and not the nearest: Newton's method goes on from it, or back and forth.

@@ -271,6 +271,17 @@ def test_a_block_on_two_corners_that_cannot_both_stick():
     assert np.all(solution.iterations < 60)
 
 
+def of_planar_contacts(solution, G, c, mu):
+    """The natural map (k, 2) of problems of a single contact each, and the terms that it is made of, a disc's radius included."""
+    P, xi, G, c, mu = (np.asarray(x, float) for x in (solution.P, solution.xi, G, c, mu))
+    r = 1 / np.where(G > 0, G, 1)[:, [0, 1], [0, 1]]
+    x = P - r * xi
+    radius = mu[:, 0] * np.maximum(0, x[:, 0])
+    F = np.stack([P[:, 0] - np.maximum(0, x[:, 0]), P[:, 1] - np.clip(x[:, 1], -radius, radius)], 1)
+    terms = np.abs(P) + r * (np.einsum("kij,kj->ki", np.abs(G), np.abs(P)) + np.abs(c))
+    return F, terms + mu * terms[:, :1]
+
+
 def test_every_planar_contact_has_its_solution():
     # Any regular G and mu up to 1.5: Newton's method cycles on some, which all have a solution. One contact is solved in closed form.
     rng = generator(12)
@@ -281,12 +292,8 @@ def test_every_planar_contact_has_its_solution():
     solution = solve_batch(G, c, mu, 1)
     np.testing.assert_array_equal(solution.outcome, Outcome.SUCCESS)
     np.testing.assert_allclose(solution.P[0], [0.00292756872016972, -0.00439135308025458], rtol=1e-9)
-    P, xi, r = np.asarray(solution.P), np.asarray(solution.xi), 1 / G[:, [0, 1], [0, 1]]
-    x = P - r * xi
-    radius = mu[:, 0] * np.maximum(0, x[:, 0])
-    F = np.stack([P[:, 0] - np.maximum(0, x[:, 0]), P[:, 1] - np.clip(x[:, 1], -radius, radius)], 1)
-    terms = np.abs(P) + r * (np.einsum("kij,kj->ki", np.abs(G), np.abs(P)) + np.abs(c))
-    assert np.all(np.abs(F) <= 1e-11 * (terms + mu * terms[:, :1]))
+    F, terms = of_planar_contacts(solution, G, c, mu)
+    assert np.all(np.abs(F) <= 1e-11 * terms)
 
 
 @pytest.mark.parametrize("dtype, decades, tolerance", [(np.float64, 4, 1e-11), (np.float32, 1.5, 1e-5)])
@@ -307,13 +314,8 @@ def test_planar_contacts_of_all_scales_at_the_borders_of_their_modes(dtype, deca
     solution = solve_batch(G, c, mu, 1)
     np.testing.assert_array_equal(solution.outcome, Outcome.SUCCESS)
     np.testing.assert_allclose(solution.P[-2:], [[0, 0], [0.5, 0]])
-    P, xi, G, c, mu = (np.asarray(x, float) for x in (solution.P, solution.xi, G, c, mu))
-    r = 1 / np.where(G > 0, G, 1)[:, [0, 1], [0, 1]]
-    x = P - r * xi
-    radius = mu[:, 0] * np.maximum(0, x[:, 0])
-    F = np.stack([P[:, 0] - np.maximum(0, x[:, 0]), P[:, 1] - np.clip(x[:, 1], -radius, radius)], 1)
-    terms = np.abs(P) + r * (np.einsum("kij,kj->ki", np.abs(G), np.abs(P)) + np.abs(c))
-    assert np.all(np.abs(F) <= tolerance * (terms + mu * terms[:, :1]) + np.finfo(dtype).tiny)
+    F, terms = of_planar_contacts(solution, G, c, mu)
+    assert np.all(np.abs(F) <= tolerance * terms + np.finfo(dtype).tiny)
 
 
 def test_a_planar_contact_whose_rows_depend_on_each_other():

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from ... import linalg
+from ...projection import project_velocity
 from .. import velocity
 from ..base import Percussions
-from ..condensed import kinematics
 from ..flow import Flow, acceleration_of_persistent
 
 #: Segments shorter than this part of a step are not stepped but extrapolated from one of the second length.
@@ -113,13 +113,11 @@ class Segments:
         if not part:
             return state
         rate = acceleration_of_persistent(self.scheme, prepared, self.settings, t, length, state)
-        u = state.u + part * length * rate
-        kin = kinematics(self.scheme.system(prepared), t, state.q, u)
-        if part > 0 or not kin.W_b.shape[1]:
-            return state._replace(u=u)
+        state = state._replace(u=state.u + part * length * rate)
+        if part > 0:
+            return state
         # At its node it obeys the bilateral rows: an impact would make percussions of what it violates them by.
-        inertia = self.scheme.inertia(prepared, t, state.q, u, kin._replace(W=kin.W[:, :0], chi=kin.chi[:0]))
-        return state._replace(u=linalg.pack(inertia.free(u, jnp.zeros_like(u), kin.chi_b)[0]))
+        return state._replace(u=project_velocity(self.scheme.system(prepared), state.q, state.u, t))
 
     def restarted(self, system, t, length, state, mask):
         """``(place, P, info)`` after an impact of the contacts in ``mask``."""
