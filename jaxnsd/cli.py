@@ -26,6 +26,7 @@ from .ensemble import observables
 from .ensemble.points import POINTS
 from .ensemble.samples import DISTRIBUTIONS
 from .models import MODELS, SCENES
+from .nodes import node_velocities
 from .parts import PartedRun
 from .simulate import SimulationError
 
@@ -613,7 +614,8 @@ def _summarize(args, system, sol, total, step):
 
     steps = len(sol.outcome) * args.save_every
     energy = jax.jit(system.total_energy)
-    begin, end = (float(energy(sol.t[k], sol.q[k], sol.u[k])) for k in (0, -1))
+    u = node_velocities(system, sol.scheme, sol)
+    begin, end = (float(energy(sol.t[k], sol.q[k], u[k])) for k in (0, -1))
     closed = int(plotting.impacts(sol).sum())
     speed = f"{1 / step:.3g} steps/s after compilation ({total:.1f} s with it)" if step else f"{total:.1f} s with compilation"
     print(f"{args.model}, {args.scheme}, dt = {args.dt:g} s, to t = {args.t1:g} s, {sol.q.dtype}")

@@ -4,7 +4,7 @@
 that what the theorem of the scheme says?
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import checks, contact, thresholds
+from . import butcher, checks, contact, thresholds
 from .linear_system import LinearSystem, product
+from .nodes import node_velocities
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
 from .schemes.base import Scheme
+from .schemes.condensed import kinematics
+from .schemes.lobatto import Lobatto
 from .schemes.theta import ThetaScheme
 from .simulate import Solution
 from .system import System
@@ -33,7 +36,8 @@ class EnergyBalance:
     ``kinetic``       (N + 1,)        T
     ``potential``     (N + 1,)        V; 1/2 q^T K q of a linear system
     ``algorithmic``   (N + 1,)        the energy H that the scheme's balance is about: E = T + V, and more for the alpha-schemes
-    ``external``      (N,)            work of the external forces; of all forces without potential, unless the system is linear
+    ``external``      (N,)            work of the external forces; unless the system is linear, of all forces without potential, and of what
+                                      moves parts of the system or changes its potential with time
     ``damping``       (N,)            work of -C v of a linear system
     ``contact``       (N, n_N)        work of the normal percussions
     ``friction``      (N, n_N)        work of the tangential percussions
@@ -108,9 +112,10 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
     solution:        a `Solution` of one motion, every node stored (``save_every=1``)
 
     For a `LinearSystem` and the theta- and alpha-schemes the balance is an identity (A14 (35), (69), (72), (80), (88) with h^2/2 for
-    h/2, (92)), friction included: the residual is round-off. For other systems and schemes ``external`` is the work of `System.force` by
-    the trapezoidal rule, percussions work where and on what the scheme's step says (the mean of the velocities before and after, Thomson
-    and Tait's formula, A14 (21), or v_{k+theta}), and ``numerical`` is what is left. Works under `jit` and `vmap`.
+    h/2, (92)), friction included: the residual is round-off. For other systems and schemes ``external`` is the work of `System.force`,
+    and of energies that depend on time by themselves, by the trapezoidal rule, percussions work where and on what the scheme's step says
+    (the mean of the velocities before and after, Thomson and Tait's formula, A14 (21), or v_{k+theta}), and ``numerical`` is what is left.
+    Where velocities are at mid-interval, energies are those of `node_velocities`. Works under `jit` and `vmap`.
 
     Raises ValueError for a solution that lacks nodes, for a batch, and for a scheme whose percussions act between the nodes
     (`LocatedImpacts`): their works cannot be told from what is stored. Likewise for a linear system with an alpha-scheme whose balance
@@ -123,10 +128,11 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
     if scheme.unbalanced:
         raise ValueError(f"energy.balance: {scheme.unbalanced}")
     checks.made_by("energy.balance", scheme, solution)
+    contacts, friction, constraint = _percussion_work(system, scheme, solution)
+    solution = replace(solution, u=node_velocities(system, scheme, solution))
     t, q, u = solution.t, solution.q, solution.u
     kinetic, potential = jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)
     linear = isinstance(system, LinearSystem) and system.is_linear()
-    contacts, friction, constraint = _percussion_work(system, scheme, solution)
     if linear and isinstance(scheme, ThetaScheme):
         extra, external, damping, numerical, theorem = _theta(system, scheme, solution)
     elif linear and isinstance(scheme, AlphaScheme):
@@ -137,6 +143,8 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
         if linear:
             damping = _trapezoidal(system, solution, lambda t, q, u: -product(system.C, u))
             external = external - damping
+        else:
+            external = external + _work_of_time(system, solution)
     algorithmic = kinetic + potential + extra
     rest = jnp.diff(algorithmic) - external - damping - jnp.sum(contacts + friction, axis=1) - constraint
     if numerical is None:
@@ -157,8 +165,51 @@ def _trapezoidal(system, solution, force=None):
     return 0.5 * dt * (start + end)
 
 
+def _work_of_time(system, solution):
+    """Work (N,) of what changes T and V with time by itself, prescribed motions say.
+
+    With the Jacobi energy h = p . u - T + V, whose rate is ``dV/dt - dT/dt`` at constant q and u, it is that of h and the change of
+    E - h = 2 T - p . u, which is zero where T is quadratic in u.
+    """
+    t, q, u = solution.t, solution.q, solution.u
+
+    def of_node(t, q, u):
+        rate_V, rate_T = jax.grad(system.potential_energy)(t, q), jax.grad(system.kinetic_energy)(t, q, u)
+        return rate_V - rate_T, 2 * system.kinetic_energy(t, q, u) - system.momentum(t, q, u) @ u
+
+    power, carried = jax.vmap(of_node)(t, q, u)
+    return 0.5 * jnp.diff(t) * (power[:-1] + power[1:]) + jnp.diff(carried)
+
+
+def _stage_work(system, scheme, solution):
+    """`_percussion_work` of `Lobatto`: ``b_j W(t^j, Q^j) R^j`` of every stage on the mean of the velocities before and after, C24 (47)."""
+    n, d = solution.P_F.shape[1:]
+    tableau = butcher.lobatto(scheme.stages)
+    b, c = (jnp.asarray(x, solution.q.dtype) for x in (tableau.b, tableau.c))
+
+    def work(t, q, u, t_plus, q_plus, u_plus, aux):
+        dt, v = t_plus - t, 0.5 * (u + u_plus)
+        # Places between the nodes, of fourth order.
+        begin, end = system.q_dot(t, q, u), system.q_dot(t_plus, q_plus, aux["V"][-1])
+
+        def of_stage(b, c, R_N, R_F, R_b):
+            Q = q + c**2 * (3 - 2 * c) * (q_plus - q) + dt * c * (1 - c) * ((1 - c) * begin - c * end)
+            kin = kinematics(system, t + c * dt, Q, v)
+            rate_N, rate_F = contact.split(kin.W.T @ v, n, d)
+            return b * R_N * rate_N, b * jnp.sum(R_F * rate_F, axis=1), b * jnp.sum(R_b * (kin.W_b.T @ v))
+
+        R_b = jnp.concatenate([aux["R_g"], aux["R_gamma"]], axis=1)
+        return jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(of_stage)(b, c, aux["R_N"], aux["R_F"], R_b))
+
+    t, q, u = solution.t, solution.q, solution.u
+    aux = {name: x[1:] for name, x in solution.auxiliary.items()}
+    return jax.vmap(work)(t[:-1], q[:-1], u[:-1], t[1:], q[1:], u[1:], aux)
+
+
 def _percussion_work(system, scheme, solution):
     """Works of the normal and tangential percussions (N, n_N) and of the bilateral constraints (N,)."""
+    if isinstance(scheme, Lobatto):
+        return _stage_work(system, scheme, solution)
     n, d = solution.P_F.shape[1:]
 
     def work(t, q, u, t_plus, q_plus, u_plus, P_N, P_F, P_b):

@@ -12,25 +12,30 @@ from .simulate import Solution
 from .system import System
 
 
-def node_velocities(system: System, scheme: Scheme, solution: Solution) -> jax.Array:
+def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -> jax.Array:
     """Velocities (N + 1, n_u) with which the nodes of a `Solution` are left, at the times of its coordinates.
 
     They are ``solution.u`` but for `SymmetricMoreau` and `VariationalMoreau`, whose ``u[k]`` is that of half a step after the node
     ``t[k]``: there they are of second order, with contacts and constraints as they are at the node. For one motion; `vmap` makes batches.
     """
     checks.made_by("node_velocities", scheme, solution)
-    if not scheme.lead:
+    if scheme is None or not scheme.lead:
         return solution.u
-    scheme = getattr(scheme, "scheme", scheme)  # that which LocatedImpacts wraps
-    dt = solution.dt
-    prepared, solver = scheme.prepare(isotropic(system), dt), SemismoothNewton()
     before = jax.tree.map(
         lambda first, rest: jnp.concatenate([first[None], rest]),
         solution.initial,
         Percussions(solution.P_N, solution.P_F, solution.P_g, solution.P_gamma),
     )
 
+    return jax.jit(jax.vmap(at_node(isotropic(system), scheme, solution.dt)))(solution.t, solution.q, solution.u, before)
+
+
+def at_node(system, scheme, dt):
+    """``at(t, q, u, P)``, the velocity (n_u,) at a node; P: percussions to start the solution from."""
+    scheme = getattr(scheme, "scheme", scheme)  # that which LocatedImpacts wraps
+    prepared, solver = scheme.prepare(system, dt), SemismoothNewton()
+
     def at(t, q, u, P):
         return u - scheme.lead * dt * acceleration_of_persistent(scheme, prepared, solver, t, dt, State(q, u, P))
 
-    return jax.jit(jax.vmap(at))(solution.t, solution.q, solution.u, before)
+    return at

@@ -18,6 +18,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from .nodes import node_velocities
 from .simulate import Solution
 from .system import System
 
@@ -140,7 +141,8 @@ def percussions(sol: Solution, *, labels: Sequence[str] | None = None, ax: Axes 
 def energy(system: System, sol: Solution, *, ax: Axes | None = None) -> Axes:
     """Kinetic, potential and total energy (N + 1,) at the nodes, the kinetic one with the velocity that leaves the node."""
     _single(sol, "energy")
-    kinetic = np.asarray(jax.vmap(system.kinetic_energy)(sol.t, sol.q, sol.u))
+    u = node_velocities(system, sol.scheme, sol)
+    kinetic = np.asarray(jax.vmap(system.kinetic_energy)(sol.t, sol.q, u))
     potential = np.asarray(jax.vmap(system.potential_energy)(sol.t, sol.q))
     ax = _axes(ax)
     for values, label, colour in (

@@ -34,7 +34,7 @@ from .newton import solution, storing_solutions
 from .results import Event
 from .schemes import gathered
 from .schemes.condensed import kinematics
-from .schemes.flow import Flow, gained
+from .schemes.flow import THRESHOLD, Flow, gained, turned
 from .schemes.gathered import Place
 from .schemes.located import LocatedImpacts
 from .schemes.velocity import resolution
@@ -101,14 +101,16 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
     n, d = after.P.P_F.shape if choice is None else (choice.size, after.P.P_F.shape[1])
     end, q, u = t + dt, after.q, before.u
     take = choice.take if choice else lambda x: x
-    system = scheme.system(at_end).seen_at(end, q)
+    at_start, system = scheme.system(prepared), scheme.system(at_end).seen_at(end, q)
     system = gathered.Subsystem(system, choice) if choice else system
-    gap = take(scheme.system(prepared).gap(t, before.q))
+    gap = take(at_start.gap(t, before.q))
     kin = kinematics(system, end, q, u)
     # Without contacts: the Delassus operator is computed where it is asked for.
     inertia = scheme.inertia(at_end, end, q, u, kin._replace(W=kin.W[:, :0], chi=kin.chi[:0]))
     slow, _ = contact.split(gained(system, inertia, kin, end, dt, q, u), n, d)
     rate = system.gap_velocity(end, q, u)
+    # With what kinematics make of it, as `turned`.
+    slow = slow + THRESHOLD * jnp.abs(rate - take(at_start.gap_velocity(t, before.q, u)))
     pushed = take(after.P.P_N > 0)
     impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
     closed = closed_gap(kin.W[:, n * d :], slow, dt, q)
@@ -211,7 +213,8 @@ class _Event:
         self.q = before.q + dt * self.system.q_dot(t, before.q, before.u)
         self.placed = scheme.placed(prepared, self.place(self.t, self.q))
         at_end = scheme.system(self.placed)
-        self.slow = self.flow.gained(self.placed, self.t, dt, self.q, self.u)
+        slow, way = self.flow.gained(self.placed, self.t, dt, self.q, self.u), ((t, before.q), (self.t, self.q))
+        self.slow = jax.tree.map(jnp.add, slow, turned(self.system, self.u, *way))
         self.rate = rate = at_end.gap_velocity(self.t, self.q, self.u)
         self.pushed = after.P.P_N > 0
         self.impacting = self.pushed & closed_fast(at_end.gap(self.t, self.q), rate, self.slow[0], dt)

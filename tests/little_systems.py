@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxnsd
-from jaxnsd import System
+from jaxnsd import System, bodies
 
 GRAVITY = 9.81
 
@@ -113,4 +113,35 @@ class TumblingBody(System):
         return jnp.array([0.0, 0.0, 0.35, 1.0, 0.0, 0.0, 0.0]), jnp.array([0.5, 0.0, 0.0, 2.0, -1.0, 3.0])
 
 
+def thrown_box():
+    """A box from parts, with a quaternion, over a floor with friction."""
+    box = bodies.Body("box", 0.5, (0.002, 0.003, 0.004), shapes=bodies.Box((0.1, 0.08, 0.05)), position=(0.0, 0.0, 0.2))
+    return bodies.assemble(box, bodies.Plane(), mu=0.2, e_N=0.3)
+
+
+def telescope():
+    """An arm on a ball joint with a sprung slide between stops, whose end scrapes over a floor."""
+    inertia = (1e-3, 2e-3, 3e-3)
+    slide = bodies.Prismatic((0.6, 0.0, -0.8), stiffness=200.0, damping=1.0, limits=(-0.02, 0.02))
+    arm = bodies.Body("arm", 1.0, inertia, (0.1, 0.0, -0.2), bodies.Spherical(), position=(0.0, 0.0, 1.0))
+    end = bodies.Sphere(0.05)
+    rod = bodies.Body("rod", 0.6, inertia, (0.0, 0.0, -0.15), slide, "arm", (0.2, 0.0, -0.4), shapes=end)
+    return bodies.assemble([arm, rod], bodies.Plane(position=(0.0, 0.0, 0.52)), mu=0.3, e_N=0.4, limit_restitution=0.5)
+
+
+def four_bar():
+    """A linkage of three rods in the plane, closed by a constraint, whose follower hits a wall with friction."""
+    y, inertia = bodies.Revolute((0.0, 1.0, 0.0)), (0.01, 0.01, 0.01)
+    ball = bodies.Sphere(0.02, position=(-0.15, 0.0, 0.4))
+    rods = [
+        bodies.Body("crank", 1.0, inertia, (0.0, 0.0, 0.1), y),
+        bodies.Body("coupler", 1.0, inertia, (0.2, 0.0, 0.1), y, "crank", (0.0, 0.0, 0.2)),
+        bodies.Body("follower", 1.0, inertia, (-0.1, 0.0, 0.2), y, position=(0.6, 0.0, 0.0), shapes=ball),
+    ]
+    wall = bodies.Plane(position=(0.5, 0.0, 0.0), orientation=(np.sqrt(0.5), 0.0, -np.sqrt(0.5), 0.0))
+    return bodies.assemble(rods, wall, loops=bodies.Connect("coupler", "follower", (0.45, 0.0, 0.2)), mu=0.3, e_N=0.5, plane="xz")
+
+
 LITTLE = {cls.__name__: cls for cls in (CartesianPendulum, Skate, ShakenTable, TumblingBody)}
+#: Systems that `jaxnsd.bodies` makes of parts.
+LITTLE |= {"ThrownBox": thrown_box, "Telescope": telescope, "FourBar": four_bar}

@@ -416,6 +416,19 @@ def test_loops_in_a_plane_that_is_turned_in_space():
         bodies.assemble([crank, coupler, dataclasses.replace(follower, position=(0.6, 0, 0.1))], loops=loop)
 
 
+def test_loops_that_no_motion_in_their_plane_closes_are_refused():
+    """Points that are apart across it, and welds that are turned out of it, in a plane that is given or found."""
+    y = bodies.Revolute((0.0, 1.0, 0.0))
+    pair = [Body(name, 1.0, (0.1, 0.1, 0.1), joints=[bodies.Prismatic((1.0, 0, 0)), bodies.Prismatic((0, 0, 1.0)), y]) for name in "ab"]
+    tilted, turned = (1.0, 0.2, 0.0, 0.0), (1.0, 0.0, 0.2, 0.0)
+    for plane in ("xz", None):
+        bodies.assemble(pair, loops=bodies.Weld("a", "b", (0.0, 0.0, 0.0), turned), plane=plane)
+        with pytest.raises(ValueError, match=r"'a' and 'b' must meet, got them 0\.3 m apart across the plane"):
+            bodies.assemble(pair, loops=Connect("a", "b", (0.0, 0.3, 0.0), (0.0, 0.0, 0.0)), plane=plane)
+        with pytest.raises(ValueError, match=r"'a' and 'b' turned against each other as its orientation says, got 0\.39.* rad left"):
+            bodies.assemble(pair, loops=bodies.Weld("a", "b", (0.0, 0.0, 0.0), tilted), plane=plane)
+
+
 def test_weld_is_open_by_the_angle_that_is_left():
     """2 sin(angle / 2) about the axis; after half a turn a body is not where it is welded."""
     system = bodies.assemble([Body("a", 1.0, (1.0, 1, 1))], loops=bodies.Weld("world", "a", (0, 0, 0), (1.0, 0, 0, 0)))

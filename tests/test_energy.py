@@ -192,6 +192,59 @@ def test_nonlinear_systems_are_measured():
     assert np.abs(b.contact).max() < 1e-12
 
 
+@jaxnsd.system
+class Carried(jaxnsd.System):
+    """A bead on a rod that turns as it is told, in a potential that changes with time: T and V depend on t by themselves."""
+
+    def kinetic_energy(self, t, q, u):
+        rate = 1 + 0.5 * jnp.cos(3 * t)
+        return 0.5 * u @ u + rate * u[0] + 0.5 * (1 + rate**2) * q[0] ** 2
+
+    def potential_energy(self, t, q):
+        return 2 * q @ q * (1 + 0.3 * jnp.sin(5 * t))
+
+
+@pytest.mark.parametrize("scheme", [jaxnsd.SymmetricMoreau(), jaxnsd.VariationalMoreau(), jaxnsd.Lobatto(3)], ids=str)
+def test_what_time_does_is_work(scheme):
+    """The scheme's own share falls with the square of the step, of a motion whose energy changes by itself."""
+    system, lost = Carried(), []
+    for dt in (1e-2, 5e-3):
+        b = balance(system, scheme, jaxnsd.simulate(system, scheme, jnp.array([0.3]), jnp.array([0.2]), 1.0, dt))
+        lost.append(np.abs(np.cumsum(b.numerical)).max())
+    assert np.abs(b.total[-1] - b.total[0]) > 0.1
+    assert lost[0] < 2e-3 * float(b.scale) and lost[1] < 0.3 * lost[0]
+
+
+def test_energies_are_those_of_the_nodes():
+    """A fall keeps its energy to round-off with velocities at mid-interval too, which are half a step ahead."""
+    ball = BouncingBall()
+    for scheme in (jaxnsd.SymmetricMoreau(), jaxnsd.VariationalMoreau()):
+        b = balance(ball, scheme, jaxnsd.simulate(ball, scheme, *ball.initial_state(), 0.2, 1e-2))
+        np.testing.assert_allclose(b.total, b.total[0], rtol=1e-13)
+
+
+@jaxnsd.system
+class Bowl(jaxnsd.System):
+    """A unit mass that slides on a parabola without friction."""
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 9.81 * q[1]
+
+    def gap(self, t, q):
+        return q[1:] - q[:1] ** 2
+
+
+def test_a_contact_that_persists_does_no_work_in_lobatto_schemes():
+    """Its force acts at the stages, across the motion there."""
+    for scheme in (jaxnsd.Lobatto(2), jaxnsd.Lobatto(3)):
+        sol = jaxnsd.simulate(Bowl(), scheme, jnp.array([1.0, 1.0]), jnp.zeros(2), 1.0, 1e-2)
+        b = balance(Bowl(), scheme, sol)
+        assert np.all(sol.P_N > 0) and np.sum(np.abs(b.contact)) < 2e-3 * float(b.scale)
+
+
 @pytest.mark.slow
 def test_bar_balances_with_tridiagonal_matrices():
     bar = elastic_bar(8, damping=1e-7)

@@ -17,6 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import jaxnsd
 from jaxnsd import ensemble
 from jaxnsd.ensemble import Beta, Independent, LogNormal, Moments, Normal, Proportion, Quantiles, Uniform
+from jaxnsd.ensemble.observables import Observables
 from jaxnsd.models import BouncingBall, RotatingBall
 
 KEY = random.key(5)
@@ -438,3 +439,12 @@ def test_float32():
     assert result.complete and result.failed == 0
     mean = result["moments"].mean
     assert_allclose(mean["height"], height(mean["e_N"]), rtol=1e-4)
+
+
+def test_words_are_about_the_nodes():
+    """Of a fall, with a scheme whose velocities are half a step ahead of its coordinates."""
+    ball, scheme = BouncingBall(), jaxnsd.SymmetricMoreau()
+    sol = jaxnsd.simulate(ball, scheme, *ball.initial_state(), 0.2, 1e-2)
+    seen = Observables(("u[0]", "energy"))(ball, sol)
+    assert_allclose(seen["u[0]"], -9.81 * 0.2, rtol=1e-12)
+    assert_allclose(seen["energy"], ball.total_energy(0.0, *ball.initial_state()), rtol=1e-12)

@@ -34,7 +34,7 @@ def opening(system, t, q):
         axes = [_axes(system, places, k) for k in range(len(structure.connects) + len(structure.welds))]
         parts += [dot(along, gap[None]) for (_, along), gap in zip(axes, apart(system, places), strict=True)]
         if structure.welds:
-            of_welds = zip(axes[len(structure.connects) :], _turned(system, places), strict=True)
+            of_welds = zip(axes[len(structure.connects) :], turned(system, places), strict=True)
             parts += [dot(about, left[None]) for (about, _), left in of_welds]
     layout, at = system._layout, 0
     for k, sides in enumerate(structure.couples):
@@ -59,7 +59,7 @@ def apart(system, places):
     return pick(places.x, second) + turn(S, second_point) - pick(places.x, first) - turn(R, point)
 
 
-def _turned(system, places):
+def turned(system, places):
     """What is left of the rotations of the welds: 2 sin(angle / 2) times the axis in the frame of the world, not zero after half a turn."""
     first, second = (np.array(part, int) for part in zip(*system.structure.welds, strict=True))
     R = compose(pick(places.R, first), matrix(system.loops.weld_orientation))

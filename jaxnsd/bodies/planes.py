@@ -16,6 +16,9 @@ FLAT = 1e-5
 #: Points of a loop may be apart across its plane by this part of the size of the system: what was typed with so many digits.
 TYPED = 1e-6
 
+#: And a weld may be turned out of it by this angle, in rad: entries of quaternions are typed with three digits.
+TILTED = 1e-3
+
 
 def _turns(system):
     """``(rotations of the shapes, Places)`` at the reference with all lengths zero; None: they are traced.
@@ -66,7 +69,12 @@ def in_planes(system):
     """
     structure, layout = system.structure, system._layout
     closed = (*structure.connects, *structure.welds)
-    if structure.plane is not None or not closed or (found := _turns(system)) is None:
+    if not closed:
+        return system
+    if structure.plane is not None:
+        _check_planes(system)
+        return system
+    if (found := _turns(system)) is None:
         return system
     _, places = found
     across = []
@@ -88,20 +96,31 @@ def in_planes(system):
 
 
 def _check_planes(system):
-    """Raise ValueError for points of a loop in a plane that are apart across it: nothing can bring them together."""
+    """Raise ValueError for a loop in a plane whose points are apart across it, or whose weld is turned out of it: no motion closes it."""
     structure = system.structure
     with jax.ensure_compile_time_eval():
         places = system.places(0.0, system.initial_state()[0])
         gaps = loops.apart(system, places)
-    if any(isinstance(x, jax.core.Tracer) for x in (*places, gaps)):
+        turned = loops.turned(system, places) if structure.welds else gaps[:0]
+    if any(isinstance(x, jax.core.Tracer) for x in (*places, gaps, turned)):
         return
     # Of NumPy: under `jit` what is made of JAX's arrays, though they be known, is traced.
-    x, w, gaps = (np.asarray(value) for value in (places.x, places.w, gaps))
+    x, w, gaps, turned = (np.asarray(value) for value in (places.x, places.w, gaps, turned))
     size = np.abs(x).max() + np.abs(gaps).max()
-    for (a, b), gap, plane in zip((*structure.connects, *structure.welds), gaps, structure.across, strict=True):
-        if plane is not None and abs(gap @ w[plane[0]]) > TYPED * size:
-            names = [("world", *structure.bodies)[k] for k in (a, b)]
+    turned = np.concatenate([np.zeros((len(structure.connects), 3)), turned])
+    normals = [np.eye(3)[structure.plane]] * len(gaps) if structure.plane is not None else [p and w[p[0]] for p in structure.across]
+    for (a, b), gap, angle, normal in zip((*structure.connects, *structure.welds), gaps, turned, normals, strict=True):
+        if normal is None:
+            continue
+        across, tilt = abs(gap @ normal), np.linalg.norm(angle - (angle @ normal) * normal)
+        names = " and ".join(repr(("world", *structure.bodies)[k]) for k in (a, b))
+        if across > TYPED * size:
             raise ValueError(
-                f"assemble: the points that close the loop of {names[0]!r} and {names[1]!r} must meet, got them "
-                f"{abs(gap @ w[plane[0]]):g} m apart along the axes of its hinges, which are parallel"
+                f"assemble: the points that close the loop of {names} must meet, got them {across:g} m apart across the plane in which "
+                "its joints move"
+            )
+        if tilt > TILTED:
+            raise ValueError(
+                f"assemble: a weld holds {names} turned against each other as its orientation says, got {tilt:g} rad left about axes in "
+                "the plane in which its joints move"
             )

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ..nodes import node_velocities
 from ..results import Event
 
 WORDS = "q[i], u[i] at the end, or min(...), max(...), mean(...) of them over the stored nodes; impacts; energy; a parameter of the model"
@@ -33,7 +34,8 @@ class Observables:
                 raise ValueError(f"cannot observe {word!r}; what can be is {WORDS}")
 
     def __call__(self, system: Any, solution: Any) -> dict[str, Any]:
-        """The numbers."""
+        """The numbers, with velocities at the nodes."""
+        solution = dataclasses.replace(solution, u=node_velocities(system, solution.scheme, solution))
         return {word: self._of(word, system, solution) for word in self.words}
 
     def _of(self, word, system, sol):

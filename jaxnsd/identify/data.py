@@ -156,6 +156,9 @@ class Windows:
     of the window before has to meet. Shorter windows make an easier problem: chaos has no time to grow. From measured states a fit takes
     over the noise of these states, and is biased by it.
 
+    Where a state is not finite no window starts: the one before goes on. The frame at which a window with free states starts is compared
+    too: if ``y`` there and the state come of one measurement, ``free`` has to be loose, ten times its noise, or it counts twice.
+
     frames:      intervals between frames in a window
     free:        `FreeState` of each window about the measured state, or None
     continuity:  with ``free``: ``(sigma_q, sigma_u)``, by which the end of a window may miss the start of the next, in each entry

@@ -54,7 +54,7 @@ class Evaluator:
         elsewhere.
         """
         if self.limit is None:
-            nothing = np.full(self.problem.size + 2 * self.problem.n_local, np.inf)
+            nothing = np.full((2, self.problem.size + 2 * self.problem.n_local), np.inf)
             limit = self._limit(self._all("linearized", points[:1], items, nothing)[0])
             self.limit = np.where(np.isfinite(limit), limit, np.inf)
         out = self._all("linearized", points, items, self.limit)
@@ -65,8 +65,8 @@ class Evaluator:
         return out
 
     def _limit(self, of):
-        """Beyond which a derivative is not typical, by column; NaN for one without an effect."""
-        sizes = np.where(of["ok"][:, None] & (of["typical"] > 0), of["typical"], np.nan)
+        """Beyond which a derivative is not typical, (2, columns) as in `Problem.linearized`; NaN for a column without an effect."""
+        sizes = np.where(of["ok"][:, None, None] & (of["typical"] > 0), of["typical"], np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a column without an effect has no typical size
             return self.problem.horizon * np.nanmedian(sizes, axis=0)

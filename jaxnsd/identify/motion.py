@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import anisotropy
+from ..nodes import at_node
+from ..schemes.base import no_percussions
 from ..simulate import _History, _loop, _parameters
 
 #: Steps of a part of a motion; parts that no frame needs are not computed.
@@ -66,7 +68,11 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     invalid = _parameters(system, times, q0).astype(dtype)
     worst = jnp.maximum(jnp.max(jnp.where(needed, outcome, 0)), jnp.maximum(first, invalid))
     q, u, impacts = rows[:, :n_q], rows[:, n_q : n_q + n_u], rows[:, n_q + n_u :]
-    q_dot = jax.vmap(system.q_dot)(t0 + dt * jnp.arange(parts * PART, dtype=dtype), q, u)
+    t = t0 + dt * jnp.arange(parts * PART, dtype=dtype)
+    if settings.scheme.lead:
+        at = at_node(args[0], settings.scheme, dt)
+        u = jax.vmap(lambda t, q, u: at(t, q, u, no_percussions(args[0], t, q, u)))(t, q, u)
+    q_dot = jax.vmap(system.q_dot)(t, q, u)
     return Nodes(q, q_dot, u, impacts - t0), lax.stop_gradient(worst)
 
 

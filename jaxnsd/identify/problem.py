@@ -63,7 +63,8 @@ class Problem:
     robust:       `Robust` loss; default None: squares
     horizon:      from the first frame on whose derivative is this many times the typical one, a trajectory takes no part in a step of
                   `LevenbergMarquardt`, though it does in the loss: past a nearly grazing impact, or once chaos has grown, a linear model
-                  holds for tiny changes only, and would outweigh all others
+                  holds for tiny changes only, and would outweigh all others. Typical is what the derivatives of all frames are, before
+                  weights, or what they would have grown to with the cube of time: of a fall they grow with its square
     solver, sensitivity:  those of `simulate`
     """
 
@@ -263,8 +264,8 @@ class Problem:
         dt = jnp.asarray(self.settings.dt, q0.dtype)
         last = lax.stop_gradient(jnp.maximum(jnp.max(jnp.where(shown, x, 0)), item["length"]))
         path, outcome = motion.nodes(self.settings, system, item["t0"], q0, u0, self.n_steps, last)
-        # Frames without data may lie beyond what was computed.
-        x = jnp.minimum(x, lax.stop_gradient(last))
+        # Frames without data may lie beyond what was computed. The last one with data does not: a minimum would halve its derivative.
+        x = jnp.where(x > last, last, x)
         at_frames = motion.at_times(x, dt, path)
         end = [h[0] for h in motion.at_times(item["length"][None], dt, path)]
         outcome = jnp.where(last > (path.q.shape[0] - 1) * dt, 3.0, outcome)
@@ -305,7 +306,8 @@ class Problem:
         """Cost, gradient and Gauss-Newton matrix of an item in (z, local, following), as a dict; and what joined windows have part in them.
 
         Frames from the first on whose derivative exceeds ``limit``, in any of its columns, take no part; there are ``lost`` of them.
-        ``typical``: the size of the derivative of the median frame, by column, zero where there is none.
+        ``typical`` (2, columns): the size of the derivative of the median frame, and of the median of what it would have grown to over the
+        longest time with its cube; zero where there is none. ``limit`` consists of two such rows, of which the larger holds.
         """
         p, n = z.size, local.size
 
@@ -316,9 +318,15 @@ class Problem:
 
         J, (r, further, ok) = jax.jacfwd(rows, has_aux=True)(jnp.concatenate([z, local, following]))
         frames, k = r.shape
-        size = jnp.max(jnp.abs(J[: r.size]).reshape(frames, k, -1), axis=1)
-        typical = jnp.nan_to_num(jnp.nanmedian(jnp.where((size > 0) & jnp.isfinite(size), size, jnp.nan), axis=0))
-        kept = jnp.cumsum(jnp.any(~(size <= limit[None, :]), axis=1)) == 0
+        # Before weights, which say how well a frame is known and not how its motion depends on the unknowns.
+        root = item["root"][:, :, None]
+        size = jnp.max(jnp.where(root > 0, jnp.abs(J[: r.size]).reshape(frames, k, -1) / jnp.where(root > 0, root, 1), 0), axis=1)
+        grown = (jnp.abs(item["t"] - item["t0"]) / (self.n_steps * self.settings.dt))[:, None] ** 3
+        sizes = jnp.stack([size, size / grown])
+        typical = jnp.nan_to_num(jnp.nanmedian(jnp.where((sizes > 0) & jnp.isfinite(sizes), sizes, jnp.nan), axis=1))
+        # At the start there is nothing to grow from: zero times infinity.
+        limit = jnp.fmax(limit[:1], limit[1:] * grown)
+        kept = jnp.cumsum(jnp.any(~(size <= limit), axis=1)) == 0
         lost = jnp.sum(jnp.any(item["mask"], axis=1) & ~kept)
         cost, weights = cost_and_weights(self.robust, r)
         weights = jnp.concatenate([(weights * kept[:, None]).ravel(), jnp.where(jnp.all(kept), 1, 0) * jnp.ones_like(further)])
@@ -438,6 +446,15 @@ def _filled(one):
     return np.take_along_axis(np.where(one.mask, one.y, 0.0), known, axis=0)
 
 
+def _starts(one, frames):
+    """Frames from which windows start, so many after each other, or more where the state there was not measured."""
+    starts, known = [], np.all(np.isfinite(one.q), axis=1) & np.all(np.isfinite(one.u), axis=1)
+    for i in np.flatnonzero(known[:-1]):
+        if not starts or i >= starts[-1] + frames:
+            starts.append(int(i))
+    return starts
+
+
 def _items(data, windows):
     """What is simulated on its own, whole trajectories or windows, side by side: arrays with one axis more, padded with masked frames."""
     rows = []
@@ -449,15 +466,15 @@ def _items(data, windows):
             raise ValueError(f"identify: windows start from measured states: Trajectory {one.name!r} needs q and u")
         if len(one) < 2:
             raise ValueError(f"identify: a window has two frames at least: Trajectory {one.name!r} has {len(one)}")
-        starts = [i for i in range(0, len(one) - 1, windows.frames) if np.all(np.isfinite(one.q[i])) and np.all(np.isfinite(one.u[i]))]
+        starts = _starts(one, windows.frames)
         if not starts:
             raise ValueError(f"identify: Trajectory {one.name!r} has no finite state to start a window from")
         for n, i in enumerate(starts):
-            last = min(starts[n + 1] if n + 1 < len(starts) else len(one) - 1, i + windows.frames)
+            last = starts[n + 1] if n + 1 < len(starts) else len(one) - 1
             # A state that is free is itself compared with its measurement.
             first = i if windows.free is not None and n == 0 else i + 1
             row = {"owner": k, "frames": slice(first, last + 1), "q0": one.q[i], "u0": one.u[i], "t0": one.t[i]}
-            joined = n + 1 < len(starts) and starts[n + 1] == last and windows.continuity is not None
+            joined = n + 1 < len(starts) and windows.continuity is not None
             follows = starts[n + 1] if joined else i
             rows.append(row | {"length": one.t[last] - one.t[i], "joined": joined, "q1": one.q[follows], "u1": one.u[follows]})
     frames = max(row["frames"].stop - row["frames"].start for row in rows)

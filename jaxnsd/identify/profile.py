@@ -24,9 +24,10 @@ class Profile:
 
     values (n,) at which it was held; increase (n,): by how much twice the negative logarithm of the likelihood grows there, residuals
     scaled to the noise that they show, NaN where trajectories fail that the result can simulate; interval (2,): where that is ``level``,
-    the 95 % interval, infinite where the values do not reach it. The level is the square of Student's quantile, 3.84 for many residuals.
-    An interval that differs from that of `Result.intervals` says that the loss is no parabola. All of it is against the lowest cost there
-    is; where that is not the result's, but found on the way, ``warnings`` says at which value.
+    the 95 % interval, at the bound of the parameter, infinite if there is none, where the values do not reach it. The level is the square
+    of Student's quantile, 3.84 for many residuals. An interval that differs from that of `Result.intervals` says that the loss is no
+    parabola. All of it is against the lowest cost there is; where that is not the result's, but found on the way, ``warnings`` says at
+    which value.
     """
 
     name: str
@@ -85,7 +86,10 @@ def profile(result: Result, name: str, values: np.ndarray | int = 9, *, solver: 
             "found the best point, or the loss is rough; fit again from there",
         )
     level = result.uncertainty.factor**2
-    return Profile(name, values, increase, _crossings(values, increase, best, level), level, warnings)
+    interval = _crossings(values, increase, best, level)
+    if isinstance(unknown.transform, BOUNDED):
+        interval = np.clip(interval, *bounds(unknown.transform))
+    return Profile(name, values, increase, interval, level, warnings)
 
 
 def _values(result, unknown, values):

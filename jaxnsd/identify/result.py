@@ -26,7 +26,8 @@ class Result:
     ``estimate``          dict of the fitted leaves by name
     ``labels``            names of their entries, in the order of the following: ``values`` (n,), ``standard_errors`` (n,),
                           ``intervals`` (n, 2), 95 %, ``covariance`` (n, n), ``correlation`` (n, n)
-    ``noise_scale``       by what factor the residuals are larger than the noise that was given; it is in the covariance
+    ``noise_scale``       by what factor the residuals are larger than the noise that was given; it is in the covariance. With a robust
+                          loss, which counts large ones less, 0.8 to 0.9 where the noise is Gaussian and as given
     ``covariance_by_trajectory``  (n, n) or None: what the scatter from trajectory to trajectory says, the residuals of one being as
                           correlated as they are (a sandwich, see Huber 1967); larger than the other one where the model is wrong.
                           From twice as many trajectories as unknowns on, initial states known
@@ -34,7 +35,7 @@ class Result:
     ``train_loss``        mean square of the whitened residuals; ``validation_loss`` of the trajectories that were not fitted, or NaN
     ``history``           a list for each start of (training loss, validation loss) after each iteration
     ``failures``          how often each trajectory failed and was left out, by name; ``failed``: those that fail at the result
-    ``lost``              frames, by name, that took no part in the last step since their derivative is lost in a grazing impact
+    ``lost``              number of frames, by name, that took no part in the last step (see ``horizon`` of `Problem`)
     ``residuals``         a list for each trajectory of its whitened residuals (frames, k), masked entries zero
     ``initial_states``    ``(q0, u0)`` of each trajectory, or of each of its windows
     ``training``          (trajectories,) booleans; ``interrupted``, ``message``: why it ended
@@ -97,13 +98,22 @@ class Result:
 
     @property
     def noise_scale(self) -> float:
-        """By what factor residuals are larger than the noise that was given."""
+        """By what factor residuals, as the loss counts them, are larger than the noise that was given."""
         return self.uncertainty.scale
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences on what the data do not determine."""
-        return (*self.uncertainty.warnings, *self._of_the_scatter())
+        return (*self.uncertainty.warnings, *self._of_the_scatter(), *self._of_what_is_lost())
+
+    def _of_what_is_lost(self):
+        """A sentence where frames took no part."""
+        if self.lost:
+            frames = ", ".join(f"{name} ({n} frames)" for name, n in self.lost.items())
+            yield (
+                f"left out of the last step and of the standard errors, since derivatives are {self.problem.horizon:g} times the typical "
+                f"ones, as past a grazing impact: {frames}"
+            )
 
     def _of_the_scatter(self):
         """A sentence where trajectories scatter by far more than their residuals say."""
@@ -165,13 +175,10 @@ class Result:
             f"loss {self.train_loss:.5g} over {n} trajector{'y' if n == 1 else 'ies'}"
             + (f", {self.validation_loss:.5g} over {m} held out" if m else "")
         )
-        lines.append(f"residuals are {self.noise_scale:.3g} times the noise that was given; {self.message}")
+        counted = ", as the loss counts them," if self.problem.robust else ""
+        lines.append(f"residuals{counted} are {self.noise_scale:.3g} times the noise that was given; {self.message}")
         if self.failed:
             lines.append(f"failed, and left out: {', '.join(self.failed)}")
-        if self.lost:
-            lines.append(
-                "left out of the last step, past a grazing impact: " + ", ".join(f"{k} ({n} frames)" for k, n in self.lost.items())
-            )
         return "\n".join(lines + [f"warning: {text}" for text in self.warnings])
 
     __repr__ = __str__

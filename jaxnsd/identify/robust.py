@@ -53,7 +53,8 @@ class Robust:
         psi = w r is the derivative of the loss (Huber, Robust Statistics (1981) sec. 7.6). The cost itself would count an outlier
         by its distance.
         """
-        x, m = self._squared(r), 1 if self.over == "entry" else r.shape[1]
+        # Of a frame its entries that were measured count.
+        x, m = self._squared(r), 1 if self.over == "entry" else jnp.maximum(jnp.sum(shown, axis=1, keepdims=True), 1)
         weights = self.cost_and_weights(r)[1]
         change = -0.5 * x * (1 + x) ** -1.5 if self.kind == "soft_l1" else -x / (1 + x) ** 2  # x dw/dx
         slopes = weights + 2 / m * change

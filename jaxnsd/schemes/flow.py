@@ -27,6 +27,15 @@ def gained(system, inertia, kin, t, dt, q, u):
     return THRESHOLD * jnp.sum(jnp.abs(kin.W * (jnp.abs(linalg.pack(change)) + round_off)[:, None]), axis=0)
 
 
+def turned(system, u, start, end):
+    """Bounds as in `Flow.gained` of what kinematics make of contact velocities at constant u from one (t, q) to another, in a step.
+
+    Curvature, or a table that accelerates: a contact that never opens closes that fast where the step would take it freely.
+    """
+    before, after = ((system.gap_velocity(t, q, u), system.tangential_velocity(t, q, u)) for t, q in (start, end))
+    return jax.tree.map(lambda a, b: lax.stop_gradient(THRESHOLD * jnp.abs(b - a)), before, after)
+
+
 class Flow:
     """Impact map and one-sided accelerations of a system, for steps of a given length.
 
@@ -118,8 +127,9 @@ def acceleration_of_persistent(scheme, prepared, settings, t, dt, state):
     """du/dt (n_u,) of the motion at a state of a scheme, whose closed contacts stay closed."""
     # Near problems that were solved: without the globalization they compile in a third of the time.
     flow = Flow(scheme, settings.nearby(), state.P)
-    slow = flow.gained(prepared, t, dt, state.q, state.u)
     system = scheme.system(prepared)
+    ahead = t + dt, state.q + dt * system.q_dot(t, state.q, state.u)
+    slow = jax.tree.map(jnp.add, flow.gained(prepared, t, dt, state.q, state.u), turned(system, state.u, (t, state.q), ahead))
     closed = (system.gap(t, state.q) <= 0) & (jnp.abs(system.gap_velocity(t, state.q, state.u)) <= slow[0])
     return flow.acceleration(prepared, t, dt, state.q, state.u, closed, slow)[0]
 

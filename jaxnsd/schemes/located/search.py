@@ -75,7 +75,7 @@ def iteration(segments, system, t, dt, c):
     return lax.cond(
         c.locating,
         lambda c: locate(segments, system, t, dt, c, after, kept, contacts),
-        lambda c: judge(dt, c, after, kept, contacts),
+        lambda c: judge(system, t + record.s + length, dt, c, after, kept, contacts),
         c,
     )
 
@@ -87,13 +87,14 @@ def veil(dt, c):
     return jnp.where(c.seen, -jnp.clip(gap, 0, floor), 10 * (jnp.abs(gap) + passed))
 
 
-def judge(dt, c, after, info, contacts):
-    """After a trial step to the end: is it the last segment, is an impact to be located, or must a contact be seen?"""
+def judge(system, t, dt, c, after, info, contacts):
+    """After a trial step to the end, t: is it the last segment, is an impact to be located, or must a contact be seen?"""
     length, start, u = c.record.length, c.contacts, c.record.place.state.u
     found = crossings(length, start[:2], contacts[:2], start.floor, SHORT * dt)
     crossing = found.closes & ~c.seen
-    # The speed that is gained in a step, at the rate of this segment.
-    gained = linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) * (dt / length)
+    # The speed that is gained in a step, at the rate of this segment: from forces, and at constant u from kinematics (see `turned`).
+    kinematic = jnp.abs(system.gap_velocity(t, after.state.q, u) - start.rate)
+    gained = (linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) + kinematic) * (dt / length)
     fast = crossing & (found.rate < -THRESHOLD * gained)
     slow = crossing & (~fast | (c.count >= c.records.valid.shape[0] - 1))
     first = jnp.argmin(jnp.where(fast, found.time, jnp.inf))
