@@ -109,11 +109,12 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
     inertia = scheme.inertia(at_end, end, q, u, kin._replace(W=kin.W[:, :0], chi=kin.chi[:0]))
     slow, _ = contact.split(gained(system, inertia, kin, end, dt, q, u), n, d)
     rate = system.gap_velocity(end, q, u)
-    # With what kinematics make of it, as `turned`.
-    slow = slow + THRESHOLD * jnp.abs(rate - take(at_start.gap_velocity(t, before.q, u)))
+    closed = closed_gap(kin.W[:, n * d :], slow, dt, q)
+    # With what kinematics make of a contact that is closed, as `turned`.
+    by_kinematics = THRESHOLD * jnp.abs(rate - take(at_start.gap_velocity(t, before.q, u)))
+    slow = slow + jnp.where(take(before.P.P_N > 0) | (gap <= closed), by_kinematics, 0)
     pushed = take(after.P.P_N > 0)
     impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
-    closed = closed_gap(kin.W[:, n * d :], slow, dt, q)
     touches = pushed & ~impacts & (gap > closed)
     e_N, _, _ = system.contact_data(end, q, rate)
     ends = impacts & (e_N > 0) & (-e_N * rate < thresholds.LAST * slow)
@@ -213,8 +214,11 @@ class _Event:
         self.q = before.q + dt * self.system.q_dot(t, before.q, before.u)
         self.placed = scheme.placed(prepared, self.place(self.t, self.q))
         at_end = scheme.system(self.placed)
-        slow, way = self.flow.gained(self.placed, self.t, dt, self.q, self.u), ((t, before.q), (self.t, self.q))
-        self.slow = jax.tree.map(jnp.add, slow, turned(self.system, self.u, *way))
+        self.slow = self.flow.gained(self.placed, self.t, dt, self.q, self.u)
+        held, way = (before.P.P_N > 0) | ~self.opened(t, before), ((t, before.q), (self.t, self.q))
+        normal, tangential = turned(self.system, self.u, *way)
+        # What was open may have an impact as slow as that, of a body that spins say.
+        self.slow = self.slow[0] + jnp.where(held, normal, 0), self.slow[1] + jnp.where(held[:, None], tangential, 0)
         self.rate = rate = at_end.gap_velocity(self.t, self.q, self.u)
         self.pushed = after.P.P_N > 0
         self.impacting = self.pushed & closed_fast(at_end.gap(self.t, self.q), rate, self.slow[0], dt)
