@@ -141,5 +141,5 @@ def project_velocity(system: System, q: ArrayLike, u: ArrayLike, t: ArrayLike = 
     kin = kinematics(system, t, q, u)
     if not kin.W_b.shape[1]:
         return u
-    condensed = Condensed(system.M(t, q, u), kin._replace(W=kin.W[:, :0], chi=kin.chi[:0]))
+    condensed = Condensed(system.M(t, q, u), kin.bilateral())
     return condensed.free(u, jnp.zeros_like(u), kin.chi_b)[0]

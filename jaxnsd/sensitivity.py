@@ -106,7 +106,7 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
     gap = take(at_start.gap(t, before.q))
     kin = kinematics(system, end, q, u)
     # Without contacts: the Delassus operator is computed where it is asked for.
-    inertia = scheme.inertia(at_end, end, q, u, kin._replace(W=kin.W[:, :0], chi=kin.chi[:0]))
+    inertia = scheme.inertia(at_end, end, q, u, kin.bilateral())
     slow, _ = contact.split(gained(system, inertia, kin, end, dt, q, u), n, d)
     rate = system.gap_velocity(end, q, u)
     closed = closed_gap(kin.W[:, n * d :], slow, dt, q)

@@ -274,12 +274,16 @@ def test_multiple_shooting_joins_its_windows():
     rate = (thrown(0.9, t + 1e-6) - thrown(0.9, t - 1e-6)) / 2e-6
     measured = heights + NOISE * random.normal(size=len(t))
     one = identify.Trajectory(t, measured, q=measured[:, None], u=(rate + 0.1 * random.normal(size=len(t)))[:, None])
-    windows = identify.MultipleShooting(12, identify.FreeState(NOISE, 0.1), (1e-4, 1e-3))
-    of = identify.Problem(
-        dataclasses.replace(TRUTH, e_N=0.4, stiffness=12.0), one, fit=["e_N", "stiffness"], dt=DT, scheme=SCHEME, noise=NOISE,
-        measure=lambda t, q, u, m: q, windows=windows,
-    )  # fmt: skip
-    result = identify.fit(of)
+
+    def joined(sigma):
+        return identify.Problem(
+            dataclasses.replace(TRUTH, e_N=0.4, stiffness=12.0), one, fit=["e_N", "stiffness"], dt=DT, scheme=SCHEME, noise=NOISE,
+            measure=lambda t, q, u, m: q, windows=identify.MultipleShooting(12, identify.FreeState(sigma, 0.1), (1e-4, 1e-3)),
+        )  # fmt: skip
+
+    with pytest.warns(UserWarning, match=r"the measured q\[0\], which is compared as column 0 of y too: .* counts twice"):
+        joined(NOISE)
+    result = identify.fit(joined(10 * NOISE))
     assert np.all(np.abs(result.values - [8.0, 0.7]) < 4 * result.standard_errors)
     assert np.all(result.standard_errors < [0.5, 0.02])
 

@@ -4,6 +4,7 @@ import copy
 import functools
 import hashlib
 import numbers
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ from . import motion
 from .data import FreeState, Trajectory, Windows
 from .robust import Robust, cost_and_weights
 from .unknowns import Unknowns
+
+#: Deviation of a free state, in units of the noise, from which on its prior says next to nothing beside the measurement.
+LOOSE = 10
 
 
 class Parts(NamedTuple):
@@ -49,7 +53,8 @@ class Problem:
                   Measurement parameters are called ``measurement.delay`` and so on
     dt:           step of the simulation in s. Frames need not lie on steps: between them a motion is interpolated, up to
                   impacts and from them on where the scheme locates these
-    scheme:       default `Moreau()`
+    scheme:       default `Moreau()`, of first order: smooth motions, and those with impacts far from each other, are told better by
+                  `LocatedImpacts(MoreauJean())`
     build:        function of the pytree ``system`` that makes the `System`, where its fields are functions of fewer unknowns
     measure:      ``measure(t, q, u, measurement) -> (m,)``, what is observed of a state; default: q and u, as many as there are columns
     measurement:  pytree of the parameters of the measurement: a scale, an offset, a frame
@@ -146,10 +151,29 @@ class Problem:
             self.sigma = np.concatenate(wide)
         self.n_local = 0 if self.sigma is None else self.sigma.size
         self.joined = self.windows is not None and self.windows.continuity is not None
+        if self.joined:
+            self._warn_of_what_counts_twice()
         self.items = self._made_items()
         self._check_functions(q0, u0, measurement)
         self.shifted = shifted
         self.n_steps = self._steps(measurement)
+
+    def _warn_of_what_counts_twice(self):
+        """Where windows start from free states about the numbers that are compared anyway: their prior has to be loose."""
+        one, n = self.data[0], len(self.data[0].u0)
+        states = np.concatenate([one.q, one.u], axis=1) if one.q is not None and one.q.shape[1] == n else np.zeros((len(one), 0))
+        noise = np.sqrt(np.diag(self.covariance)) if self.columnwise else np.zeros(one.y.shape[1])
+        for k, state in enumerate(states.T):
+            for j, y in enumerate(one.y.T):
+                seen = one.mask[:, j] & np.isfinite(state)
+                if seen.any() and np.array_equal(y[seen], state[seen]) and 0 < self.sigma[k] < LOOSE * noise[j]:
+                    name = f"{'qu'[k // n]}[{k % n}]"
+                    warnings.warn(
+                        f"identify: windows start from free states about the measured {name}, which is compared as column {j} of y too: "
+                        f"with a deviation of {self.sigma[k]:.3g} it counts twice, and standard errors are too small; give FreeState "
+                        f"{LOOSE} times the noise",
+                        stacklevel=4,
+                    )
 
     def _check_functions(self, q0, u0, measurement):
         """The shapes that `when` and `initial` return."""

@@ -18,6 +18,10 @@ class Kinematics(NamedTuple):
     W_b: jax.Array  # (n_u, n_g + n_gamma) bilateral constraints
     chi_b: jax.Array
 
+    def bilateral(self):
+        """Those of the constraints alone."""
+        return self._replace(W=self.W[:, :0], chi=self.chi[:0])
+
 
 def directions(system, t, q, u):
     """``((W_N, W_F, W_g, W_gamma), velocities along them at u = 0)``; only the shape of ``u`` is used."""
