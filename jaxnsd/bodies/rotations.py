@@ -102,10 +102,8 @@ def cross(a, b):
 
 
 def _written_out(a, b):
-    # Slices fuse, `jnp.cross` rolls.
-    (x, y, z), (u, v, w) = ([c[..., i : i + 1] for i in range(3)] for c in (a, b))
-    k = lax.broadcasted_iota(int, a.shape, a.ndim - 1)
-    return jnp.where(k == 0, y * w - z * v, jnp.where(k == 1, z * u - x * w, x * v - y * u))
+    (x, y, z), (u, v, w) = ([lax.slice_in_dim(c, i, i + 1, axis=c.ndim - 1) for i in range(3)] for c in (a, b))
+    return lax.concatenate([y * w - z * v, z * u - x * w, x * v - y * u], a.ndim - 1)
 
 
 def _batched(args, axes):
