@@ -31,6 +31,7 @@ class Carry(NamedTuple):
     high: Any
     contacts: Contacts  # at the start of the segment
     seen: Any  # (n_N,) contacts that the wrapped scheme sees
+    held: Any  # (n_N,) contacts that are closed at the start of the step
     hit: Any  # (n_N,) the contact whose time is being iterated
     count: Any  # impacts located
     P: Any  # percussions of the segments before
@@ -46,12 +47,13 @@ def search(segments, system, t, dt, state):
     contacts = segments.contacts(system, t, dt, place.state)
     # A contact at gap zero that has not pushed may be about to separate, or to hit: the trial step tells.
     seen = (contacts.gap < -contacts.floor) | ((contacts.gap <= contacts.floor) & (state.P.P_N > 0))
+    held = (contacts.gap <= contacts.floor) | (state.P.P_N > 0)
     no, zero, count = jnp.zeros((), bool), jnp.zeros_like(dt), jnp.zeros((), jnp.int32)
     none = jnp.zeros(seen.shape, bool)
     record = Record(place, zero, dt, zero, contacts.gap, no, no, no, none, none)
     records = jax.tree.map(lambda x: jnp.broadcast_to(x, (segments.max_impacts + 1, *x.shape)), record)
     nothing = jax.tree.map(jnp.zeros_like, state.P), base.nothing_to_solve(dt.dtype)
-    carry = Carry(no, no, count, record, dt, zero, dt, contacts, seen, none, count, *nothing, records, place)
+    carry = Carry(no, no, count, record, dt, zero, dt, contacts, seen, held, none, count, *nothing, records, place)
     carry = lax.while_loop(lambda c: ~c.done, lambda c: iteration(segments, system, t, dt, c), carry)
     place = carry.after._replace(state=carry.after.state._replace(P=added(carry.P, carry.after.state.P)))
     return segments.end(system, t + dt, dt, place, carry.records.whole[0]), carry.info, carry.records
@@ -92,9 +94,12 @@ def judge(system, t, dt, c, after, info, contacts):
     length, start, u = c.record.length, c.contacts, c.record.place.state.u
     found = crossings(length, start[:2], contacts[:2], start.floor, SHORT * dt)
     crossing = found.closes & ~c.seen
-    # The speed that is gained in a step, at the rate of this segment: from forces, and at constant u from kinematics (see `turned`).
-    kinematic = jnp.abs(system.gap_velocity(t, after.state.q, u) - start.rate)
-    gained = (linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) + kinematic) * (dt / length)
+    # The speed that is gained in a step, at the rate of this segment: from forces, and at constant u from kinematics (see `turned`). That
+    # of what is closed, or rattles: it has opened no wider, and no faster, than kinematics close it. A body that spins may land as slowly.
+    of_forces = linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) * (dt / length)
+    kinematic = jnp.abs(system.gap_velocity(t, after.state.q, u) - start.rate) * (dt / length)
+    rattles = (start.gap <= 0.5 * dt * kinematic) & (jnp.abs(start.rate) <= kinematic)
+    gained = of_forces + jnp.where(c.held | rattles, kinematic, 0)
     fast = crossing & (found.rate < -THRESHOLD * gained)
     slow = crossing & (~fast | (c.count >= c.records.valid.shape[0] - 1))
     first = jnp.argmin(jnp.where(fast, found.time, jnp.inf))
