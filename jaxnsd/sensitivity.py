@@ -101,9 +101,9 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
     n, d = after.P.P_F.shape if choice is None else (choice.size, after.P.P_F.shape[1])
     end, q, u = t + dt, after.q, before.u
     take = choice.take if choice else lambda x: x
-    at_start, system = scheme.system(prepared), scheme.system(at_end).seen_at(end, q)
-    system = gathered.Subsystem(system, choice) if choice else system
-    gap = take(at_start.gap(t, before.q))
+    both = scheme.system(prepared), scheme.system(at_end).seen_at(end, q)
+    at_start, system = (gathered.Subsystem(system, choice) for system in both) if choice else both
+    gap = at_start.gap(t, before.q)
     kin = kinematics(system, end, q, u)
     # Without contacts: the Delassus operator is computed where it is asked for.
     inertia = scheme.inertia(at_end, end, q, u, kin.bilateral())
@@ -111,7 +111,7 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
     rate = system.gap_velocity(end, q, u)
     closed = closed_gap(kin.W[:, n * d :], slow, dt, q)
     # With what kinematics make of a contact that is closed, as `turned`.
-    by_kinematics = THRESHOLD * jnp.abs(rate - take(at_start.gap_velocity(t, before.q, u)))
+    by_kinematics = THRESHOLD * jnp.abs(rate - at_start.gap_velocity(t, before.q, u))
     slow = slow + jnp.where(take(before.P.P_N > 0) | (gap <= closed), by_kinematics, 0)
     pushed = take(after.P.P_N > 0)
     impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)

@@ -161,9 +161,10 @@ class Problem:
     def _warn_of_what_counts_twice(self):
         """Where windows start from free states about the numbers that are compared anyway: their prior has to be loose."""
         one, n = self.data[0], len(self.data[0].u0)
-        states = np.concatenate([one.q, one.u], axis=1) if one.q is not None and one.q.shape[1] == n else np.zeros((len(one), 0))
+        if one.q is None or one.u is None or one.q.shape[1] != n:
+            return
         noise = np.sqrt(np.diag(self.covariance)) if self.columnwise else np.zeros(one.y.shape[1])
-        for k, state in enumerate(states.T):
+        for k, state in enumerate(np.concatenate([one.q, one.u], axis=1).T):
             for j, y in enumerate(one.y.T):
                 seen = one.mask[:, j] & np.isfinite(state)
                 if seen.any() and np.array_equal(y[seen], state[seen]) and 0 < self.sigma[k] < LOOSE * noise[j]:
