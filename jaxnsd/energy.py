@@ -14,7 +14,7 @@ from jax import lax
 
 from . import butcher, checks, contact, thresholds
 from .linear_system import LinearSystem, product
-from .nodes import node_velocities
+from .nodes import cubic, node_velocities
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
 from .schemes.base import Scheme
 from .schemes.condensed import kinematics
@@ -128,6 +128,7 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
     if scheme.unbalanced:
         raise ValueError(f"energy.balance: {scheme.unbalanced}")
     checks.made_by("energy.balance", scheme, solution)
+    # Percussions turn velocities into each other where the scheme has them, energies are those of the nodes.
     contacts, friction, constraint = _percussion_work(system, scheme, solution)
     solution = replace(solution, u=node_velocities(system, scheme, solution))
     t, q, u = solution.t, solution.q, solution.u
@@ -181,22 +182,24 @@ def _work_of_time(system, solution):
     return 0.5 * jnp.diff(t) * (power[:-1] + power[1:]) + jnp.diff(carried)
 
 
+def _works(kin, v, P_N, P_F, P_b):
+    """Works on the velocity v of normal and tangential percussions, (n_N,) each, and of those of the bilateral constraints, ()."""
+    rate_N, rate_F = contact.split(kin.W.T @ v, *P_F.shape)
+    return P_N * rate_N, jnp.sum(P_F * rate_F, axis=1), jnp.sum(P_b * (kin.W_b.T @ v))
+
+
 def _stage_work(system, scheme, solution):
     """`_percussion_work` of `Lobatto`: ``b_j W(t^j, Q^j) R^j`` of every stage on the mean of the velocities before and after, C24 (47)."""
-    n, d = solution.P_F.shape[1:]
     tableau = butcher.lobatto(scheme.stages)
     b, c = (jnp.asarray(x, solution.q.dtype) for x in (tableau.b, tableau.c))
 
     def work(t, q, u, t_plus, q_plus, u_plus, aux):
         dt, v = t_plus - t, 0.5 * (u + u_plus)
-        # Places between the nodes, of fourth order.
         begin, end = system.q_dot(t, q, u), system.q_dot(t_plus, q_plus, aux["V"][-1])
 
         def of_stage(b, c, R_N, R_F, R_b):
-            Q = q + c**2 * (3 - 2 * c) * (q_plus - q) + dt * c * (1 - c) * ((1 - c) * begin - c * end)
-            kin = kinematics(system, t + c * dt, Q, v)
-            rate_N, rate_F = contact.split(kin.W.T @ v, n, d)
-            return b * R_N * rate_N, b * jnp.sum(R_F * rate_F, axis=1), b * jnp.sum(R_b * (kin.W_b.T @ v))
+            kin = kinematics(system, t + c * dt, cubic(c, dt, q, q_plus, begin, end), v)
+            return _works(kin, v, b * R_N, b * R_F, b * R_b)
 
         R_b = jnp.concatenate([aux["R_g"], aux["R_gamma"]], axis=1)
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(of_stage)(b, c, aux["R_N"], aux["R_F"], R_b))
@@ -210,13 +213,10 @@ def _percussion_work(system, scheme, solution):
     """Works of the normal and tangential percussions (N, n_N) and of the bilateral constraints (N,)."""
     if isinstance(scheme, Lobatto):
         return _stage_work(system, scheme, solution)
-    n, d = solution.P_F.shape[1:]
 
-    def work(t, q, u, t_plus, q_plus, u_plus, P_N, P_F, P_b):
+    def work(t, q, u, t_plus, q_plus, u_plus, *P):
         step = scheme.between(system, t, t_plus - t, q, u, q_plus)
-        kin, v = step.kinematics(), step.worked_on(u_plus)
-        rate_N, rate_F = contact.split(kin.W.T @ v, n, d)
-        return P_N * rate_N, jnp.sum(P_F * rate_F, axis=1), jnp.sum(P_b * (kin.W_b.T @ v))
+        return _works(step.kinematics(), step.worked_on(u_plus), *P)
 
     t, q, u = solution.t, solution.q, solution.u
     P_b = jnp.concatenate([solution.P_g, solution.P_gamma], axis=1)

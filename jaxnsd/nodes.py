@@ -1,4 +1,4 @@
-"""Velocities at the nodes, of schemes whose velocities are at mid-interval."""
+"""Velocities at the nodes, of schemes whose velocities are at mid-interval, and coordinates between the nodes."""
 
 import jax
 import jax.numpy as jnp
@@ -39,3 +39,8 @@ def at_node(system, scheme, dt):
         return u - scheme.lead * dt * acceleration_of_persistent(scheme, prepared, solver, t, dt, State(q, u, P))
 
     return at
+
+
+def cubic(part, dt, q0, q1, v0, v1):
+    """Coordinates (n_q,) after this part of a step, by Hermite's polynomial, of fourth order; v0, v1: their rates at its ends."""
+    return q0 + part**2 * (3 - 2 * part) * (q1 - q0) + dt * part * (1 - part) * ((1 - part) * v0 - part * v1)

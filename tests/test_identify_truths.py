@@ -279,43 +279,36 @@ def scale_of(of, b):
 # ------------------------------------------------------------------------------------------------------------ a falling body
 @jaxnsd.system
 class Fall(jaxnsd.System):
-    """A unit mass that falls: y = 1 - g t^2 / 2, which `MoreauJean` steps exactly."""
+    """A unit mass that falls, y = 1 - g t^2 / 2, which `MoreauJean` steps exactly; or on a negative spring, which it leaves with
+    exp(t sqrt(k)).
+    """
 
     g: float = 9.0
+    k: float = 0.0
 
     def kinetic_energy(self, t, q, u):
         return 0.5 * u @ u
 
     def potential_energy(self, t, q):
-        return self.g * q[0]
+        return self.g * q[0] - 0.5 * self.k * q[0] ** 2
 
 
-def fallen(t, name, delay=0.0, **options):
-    y = 1 - 0.5 * 9.81 * (t - delay) ** 2 + 1e-3 * np.random.default_rng(round(1e6 * t.sum())).normal(size=len(t))
+def fallen(t, name, **options):
+    y = 1 - 0.5 * 9.81 * t**2 + 1e-3 * np.random.default_rng(round(1e6 * t.sum())).normal(size=len(t))
     return identify.Trajectory(t, y, [1.0], [0.0], t0=0.0, name=name, **options)
 
 
-def falling(data, fit, **options):
+def falling(data, fit, system=None, **options):
     options = {"scheme": jaxnsd.MoreauJean(), "dt": 1e-2, "noise": 1e-3, "measure": lambda t, q, u, m: q} | options
-    return identify.fit(identify.Problem(Fall(), data, fit=fit, **options))
+    return identify.Problem(system or Fall(), data, fit=fit, **options)
 
 
 @pytest.mark.parametrize("frames", [1, 5])
 def test_a_delay_is_measured_by_the_last_frame_too(frames):
-    """Of one trajectory of some frames, where the last one says most, by closed form: half of its derivative was missing."""
+    """Of six trajectories of some frames, where the last one says most, by closed form: half of its derivative was missing."""
     data = [fallen((0.5 + 0.1 * k) * np.linspace(1 / frames, 1, frames), f"{k}") for k in range(6)]
-    options = {"measurement": {"delay": 0.0}, "when": lambda t, m: t - m["delay"]}
-    of = identify.Problem(
-        Fall(g=9.81),
-        data,
-        fit="measurement.delay",
-        dt=1e-2,
-        scheme=jaxnsd.MoreauJean(),
-        noise=1e-3,
-        measure=lambda t, q, u, m: q,
-        **options,
-    )
-    result, delay = identify.fit(of), 0.0
+    clock = {"measurement": {"delay": 0.0}, "when": lambda t, m: t - m["delay"]}
+    result, delay = identify.fit(falling(data, "measurement.delay", Fall(g=9.81), **clock)), 0.0
     t, y = (np.concatenate([getattr(one, name).ravel() for one in data]) for name in ("t", "y"))
     for _ in range(20):
         slope = 9.81 * (t - delay)
@@ -334,7 +327,7 @@ def test_derivatives_that_grow_as_a_fall_does_are_kept(which):
         "spaced by logarithms": [fallen(np.geomspace(1e-4, 1, 41), "one")],
         "weights of 1e-7": [fallen(np.linspace(0.02, 1, 40), "one", weights=light)],
     }[which]
-    result = falling(data, "g")
+    result = identify.fit(falling(data, "g"))
     t, y, W = (np.concatenate([getattr(one, name).ravel() for one in data]) for name in ("t", "y", "weights"))
     X = -0.5 * t**2
     g = (W * X) @ (y - 1) / ((W * X) @ X)
@@ -344,27 +337,10 @@ def test_derivatives_that_grow_as_a_fall_does_are_kept(which):
     assert abs(result.values[0] - g) < 1e-3 * result.standard_errors[0]
 
 
-@jaxnsd.system
-class Tipping(jaxnsd.System):
-    """What is held up by a negative spring: it leaves with exp(t sqrt(k))."""
-
-    k: float = 400.0
-
-    def kinetic_energy(self, t, q, u):
-        return 0.5 * u @ u
-
-    def potential_energy(self, t, q):
-        return -0.5 * self.k * q @ q
-
-
 def test_frames_that_are_lost_are_warned_of():
     """Chaos, in which derivatives grow faster than with any power of time."""
-    y = 1e-6 * np.cosh(20 * T)
-    of = identify.Problem(
-        Tipping(), identify.Trajectory(T, y, [1e-6], [0.0], name="one"), fit="k", dt=1e-3, scheme=jaxnsd.MoreauJean(), noise=1e-6,
-        measure=lambda t, q, u, m: q,
-    )  # fmt: skip
-    result = identify.fit(of)
+    one = identify.Trajectory(T, 1e-6 * np.cosh(20 * T), [1e-6], [0.0], name="one")
+    result = identify.fit(falling(one, "k", Fall(g=0.0, k=400.0), dt=1e-3, noise=1e-6))
     assert result.lost["one"] >= 1 and "left out of the last step and of the standard errors" in " ".join(result.warnings)
 
 
@@ -372,7 +348,30 @@ def test_frames_that_are_lost_are_warned_of():
 def test_velocities_at_mid_interval_are_compared_at_their_frames(scheme):
     """Of a fall from exact velocities, with long steps."""
     data = identify.Trajectory(T, -9.81 * T, [1.0], [0.0], t0=0.0)
-    assert_allclose(falling(data, "g", scheme=scheme, dt=0.05, measure=lambda t, q, u, m: u).values, 9.81, rtol=1e-9)
+    assert_allclose(identify.fit(falling(data, "g", scheme=scheme, dt=0.05, measure=lambda t, q, u, m: u)).values, 9.81, rtol=1e-9)
+
+
+@jaxnsd.system
+class Well(jaxnsd.System):
+    """A unit mass in a logarithmic potential: at q = 0 nothing is finite."""
+
+    k: float = 1.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return self.k * jnp.log(q[0])
+
+
+def test_what_a_short_trajectory_does_not_need_leaves_no_trace_in_reverse_mode():
+    """Beside a long one, with velocities that are moved to the nodes: both modes agree on its gradient."""
+    data = [identify.Trajectory(end * T, 2 + 0 * T, [2.0], [0.0], t0=0.0, name=f"{end}") for end in (0.4, 0.04)]
+    evaluator = identify.evaluate.Evaluator(falling(data, "k", Well(), scheme=jaxnsd.SymmetricMoreau(), dt=5e-3))
+    point = identify.evaluate.Point(np.ones(1), np.zeros((2, 0)))
+    forward, reverse = (getattr(evaluator, way)([point])[0] for way in ("linearized", "descended"))
+    assert reverse["ok"].all() and np.all(forward["g"] != 0)
+    assert_allclose(reverse["g"], forward["g"], rtol=1e-9)
 
 
 def test_a_window_goes_on_where_no_state_was_measured():
@@ -380,10 +379,7 @@ def test_a_window_goes_on_where_no_state_was_measured():
     u = -9.81 * T[:, None]
     u[4] = np.nan
     y = 1 - 0.5 * 9.81 * T**2
-    of = identify.Problem(
-        Fall(), identify.Trajectory(T, y, q=y[:, None], u=u), fit="g", dt=1e-2, scheme=jaxnsd.MoreauJean(), windows=identify.Windows(4),
-        measure=lambda t, q, u, m: q,
-    )  # fmt: skip
+    of = falling(identify.Trajectory(T, y, q=y[:, None], u=u), "g", noise=1.0, windows=identify.Windows(4))
     assert list(of.items["t0"]) == [T[0], T[5], T[9]] and list(of.count) == [5, 4, 2]
     assert_allclose(identify.fit(of).values, 9.81, rtol=1e-9)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import anisotropy
-from ..nodes import at_node
+from ..nodes import at_node, cubic
 from ..schemes.base import no_percussions
 from ..simulate import _History, _loop, _parameters
 
@@ -70,6 +70,8 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     q, u, impacts = rows[:, :n_q], rows[:, n_q : n_q + n_u], rows[:, n_q + n_u :]
     t = t0 + dt * jnp.arange(parts * PART, dtype=dtype)
     if settings.scheme.lead:
+        # Rows that were not computed are zero, where derivatives need not be finite.
+        q, u = (jnp.where(needed[:, None], x, start) for x, start in ((q, q0), (u, u0)))
         at = at_node(args[0], settings.scheme, dt)
         u = jax.vmap(lambda t, q, u: at(t, q, u, no_percussions(args[0], t, q, u)))(t, q, u)
     q_dot = jax.vmap(system.q_dot)(t, q, u)
@@ -95,8 +97,7 @@ def _within(s, dt, left, right, impacts):
     """``(q, u)`` at a time s after the node ``left`` of a step with these impacts."""
     (q0, v0, u0), (q1, v1, u1) = left, right
     part = s / dt
-    cubic = q0 + part**2 * (3 - 2 * part) * (q1 - q0) + s * (1 - part) * ((1 - part) * v0 - part * v1)
-    q, u = jnp.where(s < 0, q0 + s * v0, cubic), jnp.where(s < 0, u0, u0 + part * (u1 - u0))
+    q, u = jnp.where(s < 0, q0 + s * v0, cubic(part, dt, q0, q1, v0, v1)), jnp.where(s < 0, u0, u0 + part * (u1 - u0))
     if not impacts.size:
         return q, u
     hit = jnp.isfinite(impacts)

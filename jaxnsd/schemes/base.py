@@ -157,7 +157,10 @@ class Scheme:
         return tangent._replace(q=tangent.q + dq, u=tangent.u + du)
 
     def between(self, system: System, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, q_plus: jax.Array) -> "Step":
-        """The `velocity.Step` from a node (t, q, u) to the next, whose coordinates are known: where do its percussions work, on what?"""
+        """The `velocity.Step` from a node (t, q, u) to the next, whose coordinates are known: where do its percussions work, on what?
+
+        Those of `Lobatto` work at its stages, which a solution has stored.
+        """
         raise NotImplementedError
 
     def init(

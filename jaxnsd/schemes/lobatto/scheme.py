@@ -23,10 +23,9 @@ from jax.typing import ArrayLike
 from ... import butcher, laws
 from ...contact import AbstractContactSolver
 from ...newton import storing_solutions
-from ...system import System
 from .. import base
 from ..base import Info, Percussions, Scheme
-from .end import EndStep, finish
+from .end import finish
 from .equations import Arguments, Stages
 from .solution import guess, solve
 
@@ -86,10 +85,6 @@ class Lobatto(Scheme):
     def order(self) -> int:
         """Order of convergence on smooth motion."""
         return 2 * self.stages - 2
-
-    def between(self, system: System, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, q_plus: jax.Array) -> EndStep:
-        """The end of the step, where all of Delta P is taken to act."""
-        return EndStep(system, t, q, u, t + dt, q_plus, None, None)
 
     def init(
         self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver

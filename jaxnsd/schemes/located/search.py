@@ -46,8 +46,8 @@ def search(segments, system, t, dt, state):
     place = segments.start(system, t, dt, state)
     contacts = segments.contacts(system, t, dt, place.state)
     # A contact at gap zero that has not pushed may be about to separate, or to hit: the trial step tells.
-    seen = (contacts.gap < -contacts.floor) | ((contacts.gap <= contacts.floor) & (state.P.P_N > 0))
-    held = (contacts.gap <= contacts.floor) | (state.P.P_N > 0)
+    closed, pushed = contacts.gap <= contacts.floor, state.P.P_N > 0
+    seen, held = (contacts.gap < -contacts.floor) | (closed & pushed), closed | pushed
     no, zero, count = jnp.zeros((), bool), jnp.zeros_like(dt), jnp.zeros((), jnp.int32)
     none = jnp.zeros(seen.shape, bool)
     record = Record(place, zero, dt, zero, contacts.gap, no, no, no, none, none)
