@@ -39,13 +39,14 @@ def system(cls: S) -> S:
 
     Raises TypeError for a field that hides a method of a base class, or an attribute that the schemes read (``moved``), and for a method
     that a field of a base class hides. Warns of a method whose name looks like a misspelt one of `System`; a helper may start its name
-    with an underscore to be left alone.
+    with an underscore to be left alone. Warns of a closed form of a base class that knows nothing of what the class writes anew.
     """
     new = [part for part in cls.__mro__ if "__dataclass_fields__" not in vars(part) and part not in (System, object)]
     inherited_fields = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
     cls = dataclasses.dataclass(frozen=True)(cls)
     _refuse_hidden(cls, new, inherited_fields)
     _warn_of_typos(cls, new)
+    _warn_of_closed_forms(cls, new)
     return pytrees.register(cls)
 
 
@@ -121,6 +122,53 @@ def _warn_of_typos(cls, new):
                 f"A helper of your own may be called _{name}",
                 stacklevel=3,
             )
+
+
+#: What a class may write as a closed form, and what it is derived of where it does not.
+DERIVED_OF = {
+    "M": ("kinetic_energy", "mass_matrix"),
+    "momentum": ("kinetic_energy", "mass_matrix", "M"),
+    "b": ("kinetic_energy", "mass_matrix", "momentum", "potential_energy", "force", "q_dot"),
+    "h": ("kinetic_energy", "mass_matrix", "momentum", "potential_energy", "force", "q_dot", "b"),
+    "gap_velocity": ("gap", "q_dot"),
+    "constraint_velocity": ("constraint", "q_dot"),
+    "W_N": ("gap", "gap_velocity", "q_dot"),
+    "W_F": ("tangential_velocity",),
+    "W_g": ("constraint", "constraint_velocity", "q_dot"),
+    "W_gamma": ("velocity_constraint",),
+}
+
+
+def _warn_of_closed_forms(cls, new):
+    """Warn where a class writes anew what a closed form of a base class is derived of, which that does not ask for."""
+    written = {name for part in new for name in vars(part)}
+    for name, sources in DERIVED_OF.items():
+        owner = next(base for base in cls.__mro__ if name in vars(base))
+        if owner is System or owner in new:
+            continue
+        asked_for = _asked_for(cls, name, set())
+        for source in sources:
+            if source in written and source not in asked_for and "_overridden" not in asked_for:
+                warnings.warn(
+                    f"{cls.__name__} writes {source} anew, but inherits {name} from {owner.__name__}, a closed form that does not ask for "
+                    f"it: the schemes would not see all of the new {source}. Write {name}, too, or let it be derived: "
+                    f"{name} = jaxnsd.System.{name}",
+                    stacklevel=3,
+                )
+
+
+def _asked_for(cls, name, found):
+    """Names that a method of a class, and the methods it calls, ask for; added to ``found``."""
+    method = inspect.getattr_static(cls, name, None)
+    codes = [getattr(inspect.unwrap(getattr(method, "fget", None) or method), "__code__", None)] if method is not None else []
+    for code in codes:  # grows by the functions inside
+        if code is None:
+            continue
+        codes += [inner for inner in code.co_consts if inspect.iscode(inner)]
+        for other in set(code.co_names) - found:
+            found.add(other)
+            _asked_for(cls, other, found)
+    return found
 
 
 #: Decorator of what is derived by autodiff. Traced once for arguments of one kind, it costs its operations afterwards, not the

@@ -80,6 +80,56 @@ def test_ball_on_a_belt():
     assert plain.scleronomic and not OnABelt(**fields).scleronomic
 
 
+@jaxnsd.system
+class Pulled(bodies.Multibody):
+    """Its body is pulled by a force and by a spring, carries a flywheel on its axis x, and the floor has a hill."""
+
+    pull: float = 0.0  # N along x
+    spring: float = 0.0  # N/m along x
+    flywheel: float = 0.0  # kg m^2
+    hill: float = 0.0  # m
+
+    def force(self, t, q, u):
+        return super().force(t, q, u).at[0].add(self.pull)
+
+    def potential_energy(self, t, q):
+        return super().potential_energy(t, q) + 0.5 * self.spring * self.pose(t, q).position[0, 0] ** 2
+
+    def kinetic_energy(self, t, q, u):
+        return super().kinetic_energy(t, q, u) + 0.5 * self.flywheel * u[3] ** 2
+
+    def gap(self, t, q):
+        return super().gap(t, q) - self.hill * jnp.sin(self.pose(t, q).position[0, 0])
+
+
+def test_what_a_subclass_writes_anew_counts():
+    """Forces, energies and gaps of a subclass are those of the equations of motion, in closed form or derived, at one configuration too."""
+    plain = ball_on_plane(0.2)
+    fields = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
+    own = {"pull": 2.0, "spring": 3.0, "flywheel": 0.4, "hill": 0.1}
+    q, u = jnp.array([0.3, -0.2, 0.15, 0.5, 0.1, -0.7, 0.5]), jnp.array([1.0, 0.3, -0.4, 2.0, -1.0, 3.0])
+
+    @jax.jit
+    def parts(system):
+        systems = (system, system.seen_at(0.0, q))
+        return [(s.h(0.0, q, u), s.b(0.0, q, u), s.M(0.0, q, u), s.W_N(0.0, q, u)[:, 0], s.gap_velocity(0.0, q, u)) for s in systems]
+
+    (expected, _), found = parts(Pulled(**fields)), parts(Pulled(**fields, **own))
+    more = np.zeros(6)
+    more[0] = 2.0 - 3.0 * 0.3
+    # Of the flywheel: -omega x L, with L about the axis x of the body.
+    gyroscopic = np.concatenate([np.zeros(3), -np.cross(u[3:], [0.4 * u[3], 0, 0])])
+    slope = -0.1 * np.cos(0.3)
+    for h, b, M, W_N, rate in found:
+        assert_allclose(h - expected[0], more + gyroscopic, atol=1e-12)
+        assert_allclose(b - expected[1], more + gyroscopic, atol=1e-12)
+        assert_allclose(M - expected[2], np.diag([0, 0, 0, 0.4, 0, 0]), atol=1e-12)
+        assert_allclose(W_N, [slope, 0, 1, 0, 0, 0], atol=1e-12)
+        assert_allclose(rate, [slope * u[0] + u[2]], atol=1e-12)
+    sol = run(Pulled(**fields, pull=2.0), Moreau(), q.at[2].set(5.0), u, 100, 1e-3)
+    assert_allclose(sol.u[-1, 0], 1.0 + 2.0 / 0.6 * 0.1, rtol=1e-12)
+
+
 @pytest.mark.slow
 def test_wheel_rolls_on_and_disc_settles():
     """A wheel rolls without slip at its speed, whatever point of it is below; a disc that falls on its side lies still on its end."""

@@ -14,7 +14,7 @@ import pytest
 
 import jaxnsd
 from jaxnsd import Moreau, System, simulate
-from jaxnsd.models import SpringPendulum
+from jaxnsd.models import Cube, SpringPendulum
 
 T, Q, U = jnp.asarray(0.4), jnp.array([0.7, -0.3]), jnp.array([1.2, 0.5])
 
@@ -285,6 +285,26 @@ def test_helpers_and_fields_are_not_warned_of():
     made(fields=["mass", "length", "force_0", "gaps", "forces", "stiffness", "k", "c", "radius"])
     with pytest.warns(UserWarning, match="did you mean e_N"):
         made(fields=["e_n"])
+
+
+def test_closed_forms_of_a_base_class_that_miss_what_is_new_are_warned_of():
+    """A closed form is what it says: of a new gap, say, it knows nothing. One that asks for it, by a helper too, or is derived, does."""
+
+    def none(self, *args):
+        return 0.0
+
+    for name, missed in (("gap", "gap_velocity"), ("gap", "W_N"), ("potential_energy", "h"), ("tangential_velocity", "W_F")):
+        with pytest.warns(UserWarning, match=rf"Toss writes {name} anew, but inherits \w+ from Cube.*\w+ = jaxnsd.System.\w+") as record:
+            made(Cube, **{name: none})
+        assert any(f"inherits {missed} from Cube" in str(warning.message) for warning in record)
+        assert record[0].filename == __file__
+    made(Cube, force=none)  # h asks for it, and b for h
+    made(Cube, gap=none, gap_velocity=System.gap_velocity, W_N=System.W_N)
+    made(jaxnsd.LinearSystem, gap=none, force=none, kinetic_energy=none)
+    helped = made(_forces=lambda self, t, q, u: [self.force(t, q, u)], h=lambda self, t, q, u: self._forces(t, q, u)[0])
+    made(helped, force=none)
+    with pytest.warns(UserWarning, match="writes q_dot anew, but inherits h from Toss"):
+        made(helped, q_dot=none)
 
 
 @pytest.mark.slow

@@ -97,6 +97,21 @@ def bias(system, layout, places, u, acceleration):
     return generalized(layout, places, dp + cross(w, p), dL + cross(w, L) + cross(v, p))
 
 
+def momentum_rate(system, layout, places, u):
+    """What changes generalized momenta (n_s,) beside forces and contacts: ``p_j = S_j . H_j`` of a column and the momentum beyond it.
+
+    Columns are carried along by what comes before them, momenta change by the weights: ``dS_j/dt . H_j + S_j . dH_j/dt``.
+    """
+    of = inertias(system, places)
+    columns = places.w * u[:, None], places.v * u[:, None]
+    total = [sums(layout.moves.T, part) for part in momenta(of, *twists(layout, places, u))]
+    w_c, v_c = (sums(layout.carried, x) for x in columns)
+    dw, dv = cross(w_c, places.w), cross(w_c, places.v) + cross(v_c, places.w)
+    own = 1.0 - with_world(system.carried, 0.0)[:, None] if "carried" in system.structure.has else 1.0
+    force, moment = own * of.mass[:, None] * system.gravity[None], own * cross(of.moment, system.gravity[None])
+    return dot(dv, total[0]) + dot(dw, total[1]) + generalized(layout, places, force, moment)
+
+
 def weight_energy(system, places):
     """Potential energy of the weights: -sum of m g . c."""
     mass = system.mass * (1 - system.carried) if "carried" in system.structure.has else system.mass

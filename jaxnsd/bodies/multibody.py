@@ -9,6 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ..laws import NewtonImpact
+from ..linear_system import INERTIA
 from ..sets import Disc, Segment
 from ..system import System, static, system
 from . import dynamics, forces, kinematics, loops, pairs
@@ -221,20 +222,24 @@ class Multibody(System):
     # ----------------------------------------------------------------------------------------------------------- dynamics
     def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Mass matrix (n_u, n_u), by composite bodies."""
-        del u
+        if self._overridden("kinetic_energy", "mass_matrix"):
+            return super().M(t, q, u)
         n = self._layout.n_u
         return dynamics.mass_matrix(self, self._layout, self.places(t, q))[:n, :n] + jnp.diag(self.armature)
 
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized momentum p = dT/du, (n_u,)."""
+        if self._overridden(*INERTIA):
+            return super().momentum(t, q, u)
         n, (all_u, _) = self._layout.n_u, kinematics.velocities(self, t, u)
         return dynamics.momentum(self, self._layout, self._unseen.places(t, q), all_u)[:n] + self.armature * u
 
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T in J, that of the armatures too."""
         all_u, _ = kinematics.velocities(self, t, u)
-        places = self._unseen.places(t, q)
-        return dynamics.kinetic_energy(self, self._layout, places, all_u) + 0.5 * jnp.sum(self.armature * u * u)
+        own = self._unseen
+        T = dynamics.kinetic_energy(self, self._layout, own.places(t, q), all_u) + 0.5 * jnp.sum(self.armature * u * u)
+        return T + 0.5 * u @ ((own.M(t, q) - Multibody.M(own, t, q)) @ u) if self._overridden("M") else T
 
     def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """V in J of weights and springs."""
@@ -242,14 +247,28 @@ class Multibody(System):
         return dynamics.weight_energy(self, places) + forces.potential(self, places, q)
 
     def force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
-        """Generalized forces (n_u,) of dampers, motors and the medium."""
+        """Generalized forces (n_u,) of dampers, motors and the medium; a subclass may add its own."""
         return forces.without_potential(self, t, q, u, self.places(t, q))
+
+    def b(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Generalized forces b of ``dp/dt = b + W lambda``, (n_u,), from the momenta of composite bodies."""
+        if self._overridden("momentum", "potential_energy", "q_dot", *INERTIA):
+            return System.b(self._unseen, t, q, u)
+        places, (all_u, _) = self.places(t, q), kinematics.velocities(self, t, u)
+        rate = dynamics.momentum_rate(self, self._layout, places, all_u)[: self._layout.n_u]
+        return rate + forces.of_springs(self, q, places) + self.force(t, q, u)
 
     def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Right-hand side of ``M du/dt = h + W lambda``, (n_u,), by the Newton-Euler algorithm."""
+        if self._overridden("b", "momentum", "potential_energy", "q_dot", *INERTIA):
+            return System.h(self._unseen, t, q, u)
         places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
         bias = dynamics.bias(self, self._layout, places, all_u, acceleration)[: self._layout.n_u]
-        return forces.of_springs(self, q, places) + forces.without_potential(self, t, q, u, places) - bias
+        return forces.of_springs(self, q, places) + self.force(t, q, u) - bias
+
+    def _overridden(self, *names):
+        """Whether a subclass writes any of these anew: what is a closed form here is derived of it then."""
+        return any(getattr(type(self), name) is not getattr(Multibody, name) for name in names)
 
     # ------------------------------------------------------------------------------------------------------------ contacts
     #: Force directions are computed for chosen contacts alone, see `schemes.gathered`.
@@ -259,7 +278,7 @@ class Multibody(System):
     def scleronomic(self) -> bool:
         """Whether no joint is prescribed, and no velocity is written anew by a subclass."""
         velocities = "gap", "gap_velocity", "tangential_velocity", "constraint", "constraint_velocity", "velocity_constraint"
-        return not self.motions and all(getattr(type(self), name) is getattr(Multibody, name) for name in velocities)
+        return not self.motions and not self._overridden(*velocities)
 
     def touches(self, t: ArrayLike, q: jax.Array) -> Touch:
         """Gaps (n_N,), points (n_N, 3) of first and second shape and normals (n_N, 3) of all contacts; of limits of joints gaps only."""
@@ -292,6 +311,9 @@ class Multibody(System):
 
     def gap_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
         """Velocities of the second points relative to the first ones along the normals, (n_N,)."""
+        if self._overridden("gap"):
+            velocity = System.gap_velocity(self._unseen, t, q, u)
+            return velocity if choice is None else choice.take(velocity)
         return self._velocities(t, q, u, choice, normal=True)[:, 0]
 
     def tangential_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
@@ -301,12 +323,16 @@ class Multibody(System):
 
     def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, choice: Any = None) -> jax.Array:
         """Normal force directions (n_u, n_N)."""
-        del u
+        if self._overridden("gap", "gap_velocity"):
+            W = System.W_N(self._unseen, t, q, u)
+            return W if choice is None else choice.take(W, 1)
         return self._directions(t, q, choice, normal=True)[:, :, 0]
 
     def W_F(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, choice: Any = None) -> jax.Array:
         """Tangential force directions (n_u, n_N, d)."""
-        del u
+        if self._overridden("tangential_velocity"):
+            W = System.W_F(self._unseen, t, q, u)
+            return W if choice is None else choice.take(W, 1)
         return self._directions(t, q, choice, normal=False)
 
     def tangents(self, normal: jax.Array) -> jax.Array:
@@ -428,6 +454,11 @@ class Multibody(System):
     def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Opening of the loops (n_g,), in m and rad."""
         return loops.opening(self._unseen, t, q)
+
+    def constraint_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Velocities of `constraint`, (n_g,)."""
+        own = self._unseen
+        return own._rate(own.constraint, t, q, u)
 
 
 def _quaternions(layout, q, u):

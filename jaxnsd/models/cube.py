@@ -47,8 +47,8 @@ class Cube(System):
         return self.mass * self.gravity * q[2]
 
     def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
-        """The weight: omega x J omega vanishes."""
-        return jnp.stack([jnp.zeros_like(u[0])] * 2 + [-self.mass * self.gravity] + [jnp.zeros_like(u[0])] * 3)
+        """The weight, and what a subclass adds: omega x J omega vanishes."""
+        return self.force(t, q, u) + jnp.stack([jnp.zeros_like(u[0])] * 2 + [-self.mass * self.gravity] + [jnp.zeros_like(u[0])] * 3)
 
     def b(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """As h: M is constant."""

@@ -77,7 +77,7 @@ class TossedCube(System):
         in_body = -self.mass * (centripetal + self.gravity * R[2])
         gyroscopic = (self.inertia - self.inertia_z) * z * jnp.stack([y, -x, jnp.zeros_like(x)])
         moment = gyroscopic + self.offset * jnp.stack([-in_body[1], in_body[0], jnp.zeros_like(x)])
-        return jnp.concatenate([force, moment])
+        return jnp.concatenate([force, moment]) + self.force(t, q, u)
 
     def gap(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Heights of the spheres above the board."""

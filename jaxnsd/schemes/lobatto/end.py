@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ... import contact, linalg
 from .. import velocity
-from ..gathered import Place, Placed
+from ..gathered import Evaluated, Place, Placed
 from ..velocity import Step, pytree
 from .equations import combine
 
@@ -15,19 +15,26 @@ from .equations import combine
 def finish(stages, args, x, F, slack, settings):
     """The end of the step: ``(q, u, Delta P, R^1..R^s, info)``; C24 (47b), (50), (51), (56), (58)."""
     system, t, dt, q, u = args
-    b = stages.tableau(q.dtype).b
+    b, V = stages.tableau(q.dtype).b, x.V[-1]
     t_end, q_end = t + dt, stages.positions(args, x)[-1]
-    target = system.momentum(t, q, u) + combine(b[None, :-1], F)[0] + b[-1] * dt * system.b(t_end, q_end, x.V[-1])
+    seen = system.seen_at(t_end, q_end)
+    gained = system.momentum(t_end, q_end, V) - system.momentum(t, q, u)
+    lacking = combine(b[None, :-1], F)[0] + b[-1] * dt * seen.b(t_end, q_end, V) - gained
     total = combine(b[None, :-1], x.R)[0]
     if total.shape[0]:
         # The unknown Delta P acts at the end as a whole: what the stages have of it is taken back there.
-        target = target - linalg.matmul(stages.directions(system, t_end, q_end, x.V[-1]), total)
+        lacking = lacking - linalg.matmul(stages.directions(seen, t_end, q_end, V), total)
     guess = stages.percussions(total[None, :], (0,))
-    end = EndStep(system, t, q, u, t_end, q_end, target, slack)
-    u, P, info = velocity.solve(end, x.V[-1], guess, settings)
+    end = EndStep(seen, t_end, dt, q_end, u, V, lacking, slack, *velocities(system.seen_at(t, q), t, q, u))
+    u, P, info = velocity.solve(end, V, guess, settings)
     R = stages.percussions(x.R, (stages.s - 1,))
     last = [(P_i - total_i.reshape(P_i.shape)) / b[-1] for P_i, total_i in zip(P, stages.percussions(total[None, :], ()), strict=True)]
     return q_end, u, P, [jnp.concatenate([R_i, last_i[None]]) for R_i, last_i in zip(R, last, strict=True)], info
+
+
+def velocities(system, t, q, u):
+    """Gap velocities (n,) and tangential velocities (n, d)."""
+    return system.gap_velocity(t, q, u), system.tangential_velocity(t, q, u)
 
 
 @pytree
@@ -35,33 +42,37 @@ class EndStep(Step):
     """Velocity-level problem at the end of a step; (47b) with R^s, (50), (51), (53)-(59)."""
 
     system: Any
-    t_n: Any
-    q_n: Any
-    u_minus: Any
     t: Any
+    dt: Any
     q: Any
-    target: Any  # (n_u,) momentum at the end without Delta P
+    u_minus: Any  # (n_u,) velocity at the start of the step
+    V: Any  # (n_u,) velocity of the last stage
+    lacking: Any  # (n_u,) momentum that V lacks at the end, without Delta P
     slack: Any  # (n,) largest R_N^{i-1} - r g_N^i of all stages
-    start: Any = None  # (gap velocities (n,), tangential velocities (n, d)) at the start of the step, where they are evaluated
+    gap_velocity: Any  # (n,) at the start of the step
+    tangential_velocity: Any  # (n, d) there
 
     linear: ClassVar[bool] = True
     gathers = True
     at_one_place: ClassVar[bool] = True
 
+    def evaluated(self):
+        """With the mass evaluated."""
+        return dataclasses.replace(self, system=Evaluated.at(self.system, self.t, self.q, self.u_minus, h=False))
+
     def placed(self):
         """With all contacts and constraints evaluated."""
-        place = Place.of(self.system, self.t, self.q, self.u_minus)
-        return dataclasses.replace(self, system=Placed(self.system, place), start=self.at_start())
+        return dataclasses.replace(self, system=Placed(self.system, Place.of(self.system, self.t, self.q, self.u_minus)))
 
     def restricted(self, choice):
         """The step of the chosen contacts alone."""
-        start = None if self.start is None else tuple(map(choice.take, self.start))
-        return dataclasses.replace(super().restricted(choice), slack=choice.take(self.slack), start=start)
+        of = {name: choice.take(getattr(self, name)) for name in ("slack", "gap_velocity", "tangential_velocity")}
+        return dataclasses.replace(super().restricted(choice), **of)
 
     def balance(self, u, p=None):
-        """(47b)."""
+        """(47b): the momentum is affine in u."""
         del p
-        return self.system.momentum(self.t, self.q, u) - self.target
+        return linalg.matmul(self.system.M(self.t, self.q, u), u - self.V) - self.lacking
 
     def linearized(self, u):
         """The matrix is that of the mass."""
@@ -71,15 +82,10 @@ class EndStep(Step):
         """The end of the step."""
         return self.t, self.q
 
-    def at_start(self):
-        """Contact velocities at the start of the step."""
-        node = self.t_n, self.q_n, self.u_minus
-        return (self.system.gap_velocity(*node), self.system.tangential_velocity(*node)) if self.start is None else self.start
-
     def before(self, kin):
         """Contact velocities at the start of the step: ``xi = xi_{n+1} + e xi_n``, each at its own node."""
         del kin
-        return contact.join(*self.at_start())
+        return contact.join(self.gap_velocity, self.tangential_velocity)
 
     def active(self):
         """A contact that any stage has met."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ... import butcher, contact, linalg, thresholds
 from ..base import Percussions
@@ -74,6 +75,12 @@ class Stages:
         """Bilateral rows at one stage."""
         return self.n_g + self.n_gamma
 
+    @property
+    def of_velocity(self):
+        """Which rows of a stage are velocities: those of friction and of the velocity constraints, not gaps and constraints."""
+        n, d = self.shape
+        return np.repeat([True, False, False, True], [n * d, n, self.n_g, self.n_gamma])
+
     def tableau(self, dtype):
         """Coefficients in the dtype of the run."""
         return butcher.Tableau(*(jnp.asarray(x, dtype) for x in butcher.lobatto(self.s)))
@@ -128,6 +135,7 @@ class Stages:
     @traced_once
     def law(self, system, dt, t, Q, V):
         """Of one stage: momentum, rows of contacts and constraints, q_dot."""
+        system = system.seen_at(t, Q)
         rows = (
             system.tangential_velocity(t, Q, V).reshape(-1),
             system.gap(t, Q) / dt,
@@ -139,6 +147,7 @@ class Stages:
     @traced_once
     def force(self, system, dt, t, Q, V, R):
         """Impulse of one stage, F = dt b + W R; C24 (63)."""
+        system = system.seen_at(t, Q)
         F = dt * system.b(t, Q, V)
         if not R.shape[0]:
             return F
@@ -161,7 +170,7 @@ class Stages:
     @traced_once
     def directions(self, system, t, Q, V):
         """Force directions of one stage, (n_u, n (d + 1) + n_g + n_gamma)."""
-        kin = kinematics(system, t, Q, V)
+        kin = kinematics(system.seen_at(t, Q), t, Q, V)
         return jnp.concatenate([kin.W, kin.W_b], axis=1)
 
     @traced_once

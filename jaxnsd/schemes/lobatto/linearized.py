@@ -46,34 +46,23 @@ class Linearized:
     def differentiate(self, x):
         """Derivatives stage by stage: of momenta, rows and impulses."""
         stages, (system, _, dt, q, _) = self.stages, self.args
-        t, Q = stages.times(self.args), stages.positions(self.args, x)
-        n_q = q.shape[0]
+        t, Q, V = stages.times(self.args), stages.positions(self.args, x), x.V
 
-        def both(function):
-            """A function of one stage, and its derivatives with respect to Q and V."""
-
-            def derivatives(t, Q, V, *rest):
-                J, value = with_value(lambda y: function(system, dt, t, y[:n_q], y[n_q:], *rest))(jnp.concatenate([Q, V]))
-                return value, jax.tree.map(lambda x: (x[:, :n_q], x[:, n_q:]), J)
-
-            return jax.vmap(derivatives)
-
-        (p, rows, q_dot), ((self.p_Q, p_V), (self.rows_Q, self.rows_V), (v_Q, v_V)) = both(stages.law)(t[1:], Q[1:], x.V[1:])
+        # Momenta and velocities are affine in V: what they are multiplied by is the mass matrix and the force directions.
+        self.p_V = jax.vmap(system.M)(t, Q, V)
+        W = jax.vmap(lambda *stage: stages.directions(system, *stage))(t, Q, V)
+        self.W, self.rows_V = W[:-1], jnp.where(stages.of_velocity[:, None], jnp.swapaxes(W[1:], 1, 2), 0)
         # The coordinates of the first stage are known.
-        M, p_1 = with_value(lambda V: system.momentum(t[0], q, V))(x.V[0])
-        if stages.s > 2:
-            F, (F_Q, self.F_V) = both(stages.force)(t[:-1], Q[:-1], x.V[:-1], x.R)
-            self.F_Q = F_Q[1:]
-        else:
-            self.F_V, F = (y[None] for y in with_value(lambda V: stages.force(system, dt, t[0], q, V, x.R[0]))(x.V[0]))
-            self.F_Q = jnp.zeros((0, F.shape[1], n_q), q.dtype)
-        self.p_V = jnp.concatenate([M[None], p_V])
-        self.W = jax.vmap(lambda t, Q, V: stages.directions(system, t, Q, V))(t[:-1], Q[:-1], x.V[:-1])
+        law = jax.vmap(lambda t, Q, V: with_value(lambda Q: stages.law(system, dt, t, Q, V))(Q))
+        (self.p_Q, self.rows_Q, v_Q), (p, rows, q_dot) = law(t[1:], Q[1:], V[1:])
+        force = jax.vmap(lambda t, Q, V, R: with_value(lambda V: stages.force(system, dt, t, Q, V, R))(V))
+        self.F_V, F = force(t[:-1], Q[:-1], V[:-1], x.R)
+        force = jax.vmap(lambda t, Q, V, R: jax.jacfwd(lambda Q: stages.force(system, dt, t, Q, V, R))(Q))
+        self.F_Q = force(t[1:-1], Q[1:-1], V[1:-1], x.R[1:]) if stages.s > 2 else jnp.zeros((0, F.shape[1], q.shape[0]), q.dtype)
         if stages.quasi:
-            V_1, q_dot_1 = with_value(lambda V: system.q_dot(t[0], q, V))(x.V[0])
-            q_dot = jnp.concatenate([q_dot_1[None], q_dot])
-            self.coordinates(v_Q, jnp.concatenate([V_1[None], v_V]))
-        p = jnp.concatenate([p_1[None], p])
+            self.coordinates(v_Q, jax.vmap(jax.jacfwd(system.q_dot, 2))(t, Q, V))
+            q_dot = jnp.concatenate([system.q_dot(t[0], q, V[0])[None], q_dot])
+        p = jnp.concatenate([system.momentum(t[0], q, V[0])[None], p])
         self.values = stages.assembled(self.args, x, p, rows, q_dot, F, system.momentum(self.args.t, q, self.args.u))
 
     def coordinates(self, v_Q, v_V):
