@@ -41,8 +41,8 @@ def evaluated(jaxpr, args, size_of, most, bound, marks=()):
         size = sizes[id(equation)]
         if equation.primitive is lax.cond_p and not equation.effects and (size is None or size > most):
             cut[id(equation)] = _branches
-        if equation.primitive is lax.while_p and (size or 0) > LOOP * most:
-            cut[id(equation)] = _loop
+        if equation.primitive in LOOPS and (size or 0) > LOOP * most:
+            cut[id(equation)] = LOOPS[equation.primitive]
     sizes.update(dict.fromkeys(cut))
     constants = {x for x, value in known.items() if not later.given([value])}
     waiting, parts = _split(jaxpr.eqns, constants, sizes, most)
@@ -119,6 +119,35 @@ def _loop(equation, values, *cuts):
         return k + 1, evaluated(body, [*values[n:m], *result.unpack(carry[1])], *cuts, marks=[k])
 
     return result.unpack(lax.while_loop(goes_on, turn, (jnp.zeros((), jnp.int32), result.pack(later.done(values[m:]))))[1])
+
+
+def _steps(equation, values, *cuts):
+    """What a large loop of a number of steps leads to: its step in parts."""
+    params, body = equation.params, equation.params["jaxpr"]
+    n = params["num_consts"]
+    m = n + params["num_carry"]
+    result = _Result(body.out_avals[: m - n])
+
+    def packed(*args):
+        out = jaxpr_as_fun(body)(*args)
+        return [*result.pack(out[: m - n]), *out[m - n :]]
+
+    step = jax.make_jaxpr(packed)(*body.in_avals)
+    size = len(result.shapes())
+
+    def turn(carry, row):
+        k, *xs = row
+        k = by_the_runtime(k)
+        out = evaluated(step, [*values[:n], *result.unpack(carry), *xs], *cuts, marks=[k])
+        return out[:size], out[size:]
+
+    rows = [jnp.arange(params["length"], dtype=jnp.int32), *later.done(values[m:])]
+    carry, ys = lax.scan(turn, result.pack(later.done(values[n:m])), rows, params["length"], params["reverse"])
+    return [*result.unpack(carry), *ys]
+
+
+#: Loops that may be cut, and what cuts them.
+LOOPS = {lax.while_p: _loop, lax.scan_p: _steps}
 
 
 def by_the_runtime(k):

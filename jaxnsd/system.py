@@ -139,35 +139,47 @@ DERIVED_OF = {
 }
 
 
+#: All of them, and what they are derived of.
+MECHANICS = tuple(dict.fromkeys((*DERIVED_OF, *(name for sources in DERIVED_OF.values() for name in sources))))
+
+
 def _warn_of_closed_forms(cls, new):
     """Warn where a class writes anew what a closed form of a base class is derived of, which that does not ask for."""
-    written = {name for part in new for name in vars(part)}
-    for name, sources in DERIVED_OF.items():
-        owner = next(base for base in cls.__mro__ if name in vars(base))
-        if owner is System or owner in new:
-            continue
-        asked_for = _asked_for(cls, name, set())
-        for source in sources:
-            if source in written and source not in asked_for and "_overridden" not in asked_for:
-                warnings.warn(
-                    f"{cls.__name__} writes {source} anew, but inherits {name} from {owner.__name__}, a closed form that does not ask for "
-                    f"it: the schemes would not see all of the new {source}. Write {name}, too, or let it be derived: "
-                    f"{name} = jaxnsd.System.{name}",
-                    stacklevel=3,
-                )
+    known = {pair for base in cls.__mro__[1:] if base not in new for pair in _missed(base)}
+    for name, source in _missed(cls):
+        if (name, source) not in known:
+            owner = next(base for base in cls.__mro__ if name in vars(base))
+            warnings.warn(
+                f"{cls.__name__} writes {source} anew, but inherits {name} from {owner.__name__}, a closed form that does not ask for "
+                f"it: the schemes would not see all of the new {source}. Write {name}, too, or let it be derived: "
+                f"{name} = jaxnsd.System.{name}",
+                stacklevel=3,
+            )
+
+
+def _missed(cls):
+    """Pairs (closed form, what it is derived of) where the latter was written later, and the former does not ask for it."""
+
+    def level(name):
+        return next((k for k, base in enumerate(cls.__mro__) if name in vars(base) and base is not System), len(cls.__mro__))
+
+    pairs = [(name, source) for name, sources in DERIVED_OF.items() for source in sources if level(source) < level(name) < len(cls.__mro__)]
+    asked_for = {name: _asked_for(cls, name, set()) for name in {name for name, _ in pairs}}
+    return [(name, source) for name, source in pairs if not asked_for[name] & {source, "_overridden"}]
 
 
 def _asked_for(cls, name, found):
-    """Names that a method of a class, and the methods it calls, ask for; added to ``found``."""
-    method = inspect.getattr_static(cls, name, None)
-    codes = [getattr(inspect.unwrap(getattr(method, "fget", None) or method), "__code__", None)] if method is not None else []
-    for code in codes:  # grows by the functions inside
-        if code is None:
-            continue
-        codes += [inner for inner in code.co_consts if inspect.iscode(inner)]
-        for other in set(code.co_names) - found:
-            found.add(other)
-            _asked_for(cls, other, found)
+    """Names that a method of a class asks for, and the methods that it calls, also by ``super()``; added to ``found``."""
+    for base in cls.__mro__:
+        method = vars(base).get(name) if base is not System else None
+        codes = [getattr(inspect.unwrap(getattr(method, "fget", None) or method), "__code__", None)] if method is not None else []
+        for code in codes:  # grows by the functions inside
+            if code is None:
+                continue
+            codes += [inner for inner in code.co_consts if inspect.iscode(inner)]
+            for other in set(code.co_names) - found:
+                found.add(other)
+                _asked_for(cls, other, found)
     return found
 
 

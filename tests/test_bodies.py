@@ -90,7 +90,7 @@ def tree():
                 0.3,
                 (0.002, 0.003, 0.004),
                 center=(0.0, 0.0, -0.1),
-                joints=Spherical((0.0, 0.0, 0.05), stiffness=0.8, armature=0.002),
+                joints=Spherical((0.0, 0.0, 0.05), stiffness=0.8, armature=(0.002, 0.005, 0.003)),
                 parent="driven",
                 position=(0.1, 0.1, 0),
             ),

@@ -1,6 +1,7 @@
 """Motions of bodies from parts against closed forms, conservation, symmetry, and models that are written by hand."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +91,9 @@ class Pulled(bodies.Multibody):
     hill: float = 0.0  # m
 
     def force(self, t, q, u):
-        return super().force(t, q, u).at[0].add(self.pull)
+        """Of the velocity of the body's frame, by differentiation."""
+        velocity = lambda u: jax.jvp(lambda q: self.pose(t, q).position[0], (q,), (self.q_dot(t, q, u),))[1]  # noqa: E731
+        return super().force(t, q, u) + self.pull * jax.grad(lambda u: velocity(u)[0])(u)
 
     def potential_energy(self, t, q):
         return super().potential_energy(t, q) + 0.5 * self.spring * self.pose(t, q).position[0, 0] ** 2
@@ -126,8 +129,40 @@ def test_what_a_subclass_writes_anew_counts():
         assert_allclose(M - expected[2], np.diag([0, 0, 0, 0.4, 0, 0]), atol=1e-12)
         assert_allclose(W_N, [slope, 0, 1, 0, 0, 0], atol=1e-12)
         assert_allclose(rate, [slope * u[0] + u[2]], atol=1e-12)
-    sol = run(Pulled(**fields, pull=2.0), Moreau(), q.at[2].set(5.0), u, 100, 1e-3)
-    assert_allclose(sol.u[-1, 0], 1.0 + 2.0 / 0.6 * 0.1, rtol=1e-12)
+    for scheme in (Moreau(), Lobatto(2)):
+        sol = run(Pulled(**fields, pull=2.0), scheme, q.at[2].set(5.0), u, 100, 1e-3)
+        assert_allclose(sol.u[-1, 0], 1.0 + 2.0 / 0.6 * 0.1, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "names", [["kinetic_energy"], ["M"], ["mass_matrix"], ["M", "momentum"], ["M", "kinetic_energy"], ["M", "kinetic_energy", "momentum"]]
+)
+def test_inertia_of_a_subclass_in_any_words(names):
+    """A flywheel by the energy, by the matrix, or by several of what they say: one inertia, and the gyroscopic moment of it."""
+    plain = ball_on_plane(0.2)
+    E = np.diag([0, 0, 0, 0.4, 0, 0])
+    written = {
+        "kinetic_energy": lambda self, t, q, u: bodies.Multibody.kinetic_energy(self, t, q, u) + 0.2 * u[3] ** 2,
+        "M": lambda self, t, q, u=None: bodies.Multibody.M(self, t, q, u) + E,
+        "mass_matrix": lambda self, t, q: bodies.Multibody.mass_matrix(self, t, q) + E,
+        "momentum": lambda self, t, q, u: bodies.Multibody.momentum(self, t, q, u) + E @ u,
+    }
+    kind = jaxnsd.system(type("Turning", (bodies.Multibody,), {name: written[name] for name in names}))
+    made = kind(**{field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)})
+    q, u = jnp.array([0.3, -0.2, 0.15, 0.5, 0.1, -0.7, 0.5]), jnp.array([1.0, 0.3, -0.4, 2.0, -1.0, 3.0])
+
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    def parts(s):
+        return s.M(0.0, q, u), s.momentum(0.0, q, u), s.kinetic_energy(0.0, q, u), s.h(0.0, q, u), s.b(0.0, q, u)
+
+    moment = np.concatenate([np.zeros(3), -np.cross(u[3:], [0.4 * u[3], 0, 0])])
+    for got, base, more in zip(parts(made), parts(plain), (E, E @ u, 0.2 * u[3] ** 2, moment, moment), strict=True):
+        assert_allclose(got - base, more, atol=1e-12)
+
+
+def test_a_subclass_of_bodies_has_their_kinematics():
+    with pytest.raises(TypeError, match=r"Odd.q_dot: the coordinates of bodies move as their joints say; other coordinates take a System"):
+        type("Odd", (bodies.Multibody,), {"q_dot": lambda self, t, q, u: 2 * u})
 
 
 @pytest.mark.slow

@@ -351,6 +351,78 @@ def test_a_body_that_spins_fast_lands():
     assert_allclose(sol.u[-1], after - [G * left, 0], rtol=1e-9)
 
 
+@jaxnsd.system
+class InACorner(System):
+    """A disc (1 kg, radius 1 m) that lies on a smooth floor and hits a wall, whose friction, of its spin, presses it onto the floor."""
+
+    e_wall: float = 0.8
+    mu_wall: float = 0.3
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * (u[0] ** 2 + u[1] ** 2) + 0.25 * u[2] ** 2
+
+    def potential_energy(self, t, q):
+        return G * q[1]
+
+    def gap(self, t, q):
+        return jnp.stack([q[1] - 1.0, -q[0]])
+
+    def tangential_velocity(self, t, q, u):
+        return jnp.stack([u[0] + u[2], u[1] + u[2]])[:, None]
+
+    def e_N(self):
+        return jnp.stack([jnp.asarray(0.5), self.e_wall])
+
+    def mu(self):
+        return jnp.stack([jnp.asarray(0.0), self.mu_wall])
+
+
+@jaxnsd.system
+class Cradle(System):
+    """Five unit masses in a line."""
+
+    e_N: float = 1.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def gap(self, t, q):
+        return q[1:] - q[:-1] - 1.0
+
+
+@pytest.mark.parametrize("scheme", [jaxnsd.MoreauJean(), pytest.param(jaxnsd.Lobatto(2), marks=pytest.mark.slow)])
+def test_what_touches_takes_part_in_an_impact(scheme):
+    """Also in the first step, where nothing has pushed, and without a load: values and derivatives, against closed forms.
+
+    Of a cradle that touches Newton's law, of all contacts together, makes u_i - u_{i-1} = e (...): the first is left with 1/5 - 4/5 e,
+    the others go on with (1 + e) / 5.
+    """
+
+    def corner(p, gap):
+        q0, u0 = jnp.array([0.0, 1.0, 0.0]) - jnp.array([gap, 0.0, 0.0]), jnp.stack([p[0], jnp.zeros_like(p[0]), p[1]])
+        return simulate(InACorner(e_wall=p[2], mu_wall=p[3]), LocatedImpacts(scheme), q0, u0, n_steps=3, dt=1e-3).u[-1]
+
+    def exact(p):
+        v, spin, e, mu = p
+        return jnp.stack([-e * v, jnp.zeros_like(v), spin - 2 * mu * (1 + e) * v])
+
+    p = jnp.array([1.0, 20.0, 0.8, 0.3])
+    both = jax.jit(lambda gap: (corner(p, gap), jax.jacfwd(lambda p: corner(p, gap))(p)))
+    for gap in (0.5e-3, 1.5e-3):  # in the first step, in the second
+        value, derivative = both(gap)
+        assert_allclose(value, exact(p), atol=1e-12)
+        assert_allclose(derivative, jax.jacfwd(exact)(p), atol=1e-11)
+
+    @jax.jit
+    @jax.vmap
+    def cradle(e, gap):
+        q0 = jnp.arange(5.0) - gap * jnp.eye(5)[0]
+        return simulate(Cradle(e), LocatedImpacts(scheme), q0, jnp.eye(5)[0], n_steps=15, dt=1e-3).u[-1]
+
+    e, gap = jnp.array([1.0, 1.0, 0.5, 0.5]), jnp.array([0.0, 0.0105, 0.0, 0.0105])
+    assert_allclose(cradle(e, gap), np.array([[0.2 - 0.8 * x, *[0.2 * (1 + x)] * 4] for x in e]), atol=1e-12)
+
+
 @pytest.mark.long
 def test_as_many_impacts_in_a_step_as_are_asked_for():
     """Both balls hit within one step; with one impact to locate the second is captured, to first order."""

@@ -96,7 +96,10 @@ def everything(x, k, n, empty):
     branch = lax.cond(k > 2, lambda: jnp.sum(jnp.sin(solved)), lambda: jnp.cumsum(x)[-1])
     y = lax.stop_gradient(x)
     loop = lax.while_loop(lambda c: c[0] < k, lambda c: (c[0] + 1, jnp.sin(c[1]) + jnp.cos(c[1] * y[c[0]])), (jnp.zeros_like(k), y))[1]
+    weights = jnp.array([0.2, 0.5, 0.9], x.dtype)
+    last, rows = lax.scan(lambda s, w: (jnp.sin(s) + w * jnp.cos(s * y) * k, w * jnp.sum(s) + y[1]), x, weights, reverse=True)
     parts = solved, lower, right, product / 1e2, folded[0] / 1e3 + folded[1], jnp.broadcast_to(folded[2] + branch, x.shape), loop
+    parts = *parts, last * rows[0] / 10 + rows[2]
     return jnp.tanh(sum(parts) / 10) + jnp.sum(empty), jnp.argmax(matrix[0]), x > 2
 
 

@@ -304,7 +304,14 @@ def test_closed_forms_of_a_base_class_that_miss_what_is_new_are_warned_of():
     helped = made(_forces=lambda self, t, q, u: [self.force(t, q, u)], h=lambda self, t, q, u: self._forces(t, q, u)[0])
     made(helped, force=none)
     with pytest.warns(UserWarning, match="writes q_dot anew, but inherits h from Toss"):
-        made(helped, q_dot=none)
+        still = made(helped, q_dot=none)
+    made(still)  # said once
+    made(made(Cube, gap_velocity=lambda self, *args: super(Cube, self).gap, W_N=lambda self, *args: self.gap), gap=none)
+    # An effective method counts, wherever it is written, and only that.
+    behind = type("Behind", (), {"gap": none})
+    jaxnsd.system(type("Toss", (Cube, behind), {}))
+    with pytest.warns(UserWarning, match=r"writes gap anew, but inherits (gap_velocity|W_N) from Cube"):
+        jaxnsd.system(type("Toss", (behind, Cube), {}))
 
 
 @pytest.mark.slow

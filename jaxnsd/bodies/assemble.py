@@ -12,7 +12,7 @@ import numpy as np
 from ..laws import ImpactLaw, NewtonImpact
 from . import forces, loops, pairs, parts, planes
 from .multibody import Multibody
-from .parts import Body, Connect, Couple, Motor, Pair, Shape, Spring, Weld, several
+from .parts import Body, Connect, Couple, Free, Motor, Pair, Shape, Spherical, Spring, Weld, several
 from .rotations import IDENTITY, quaternion_of, turn_back
 from .structure import SIZES, JointOf, ShapeOf, Structure, find
 
@@ -185,6 +185,7 @@ def _has(bodies, joint_parts, medium):
     """What of a model that few have is there, see `Structure`."""
     there = {
         "stiffness": any(_there(joint.stiffness) for joint in joint_parts),
+        "turned armature": any(_there(joint.armature) for joint in joint_parts if isinstance(joint, (Spherical, Free))),
         "medium": medium is not None,
         "carried": any(_there(body.carried) for body in bodies),
         "motor limits": any(getattr(joint, "motor_limits", None) is not None for joint in joint_parts),

@@ -112,6 +112,15 @@ def momentum_rate(system, layout, places, u):
     return dot(dv, total[0]) + dot(dw, total[1]) + generalized(layout, places, force, moment)
 
 
+def of_armatures(system, layout, u):
+    """Gyroscopic moments -omega x A omega of armatures A that turn with a body, as generalized forces (n_u,): zero where A is a number."""
+    omega, A = (jnp.stack([x[a : a + 3] for a in layout.spins]) for x in (u, system.armature))
+    moments = -cross(omega, A * omega).reshape(-1)
+    places = np.full(layout.n_u, len(moments))
+    places[np.add.outer(layout.spins, np.arange(3)).reshape(-1)] = np.arange(len(moments))
+    return pick(jnp.concatenate([moments, jnp.zeros_like(moments[:1])]), places)
+
+
 def weight_energy(system, places):
     """Potential energy of the weights: -sum of m g . c."""
     mass = system.mass * (1 - system.carried) if "carried" in system.structure.has else system.mass

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from ..laws import NewtonImpact
 from ..linear_system import INERTIA
 from ..sets import Disc, Segment
-from ..system import System, static, system
+from ..system import MECHANICS, System, static, system
 from . import dynamics, forces, kinematics, loops, pairs
 from .frames import Frames, Touch
 from .lists import pick
@@ -47,6 +47,12 @@ class Multibody(System):
 
     Rows of the contacts are the points of all pairs (see `contacts`), then the limits of joints, which have no friction.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass moves as its joints do."""
+        super().__init_subclass__(**options)
+        if "q_dot" in vars(cls):
+            raise TypeError(f"{cls.__name__}.q_dot: the coordinates of bodies move as their joints say; other coordinates take a System")
 
     structure: Structure = static()
     gravity: Any  # (3,) m/s^2
@@ -145,7 +151,9 @@ class Multibody(System):
 
     def defines(self, name: str) -> bool:
         """As of any system; without a quaternion ``q_dot = u``, and every scheme takes it."""
-        return super().defines(name) if name != "q_dot" else bool(len(self._layout.quaternions))
+        if name == "q_dot":
+            return bool(len(self._layout.quaternions))
+        return self._overridden(name) if name == "mass_matrix" else super().defines(name)
 
     @property
     def _layout(self):
@@ -159,7 +167,12 @@ class Multibody(System):
         return kinematics.place(self, self._layout, t, q)
 
     def seen_at(self, t: ArrayLike, q: jax.Array) -> "Multibody":
-        """This system with its places and contacts at (t, q) computed, for functions that are asked for there alone."""
+        """This system with its places and contacts at (t, q) computed, for functions that are asked for there alone.
+
+        What a subclass writes may differentiate what it asks for, say the pose, by q: such a system is left as it is.
+        """
+        if self._overridden(*MECHANICS):
+            return self
         places = self.places(t, q)
         return dataclasses.replace(self, seen=Seen(places, self._touches(places, q)))
 
@@ -220,16 +233,22 @@ class Multibody(System):
         return _woven(layout, pick(q, layout.straight_q), p / jnp.sqrt(dot(p, p))[:, None])
 
     # ----------------------------------------------------------------------------------------------------------- dynamics
-    def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
+    # What a subclass writes anew counts: what is a closed form here is derived of it, as of any system, unless that is written anew, too.
+    # Then ``super()`` is the closed form.
+    def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Mass matrix (n_u, n_u), by composite bodies."""
-        if self._overridden("kinetic_energy", "mass_matrix"):
-            return super().M(t, q, u)
         n = self._layout.n_u
         return dynamics.mass_matrix(self, self._layout, self.places(t, q))[:n, :n] + jnp.diag(self.armature)
 
+    def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
+        """Mass matrix (n_u, n_u)."""
+        if self._overridden("kinetic_energy") and not self._overridden("M", "mass_matrix"):
+            return super().M(t, q, jnp.zeros_like(self.armature) if u is None else u)
+        return self.mass_matrix(t, q)
+
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized momentum p = dT/du, (n_u,)."""
-        if self._overridden(*INERTIA):
+        if self._overridden(*INERTIA) and not self._overridden("momentum"):
             return super().momentum(t, q, u)
         n, (all_u, _) = self._layout.n_u, kinematics.velocities(self, t, u)
         return dynamics.momentum(self, self._layout, self._unseen.places(t, q), all_u)[:n] + self.armature * u
@@ -237,9 +256,11 @@ class Multibody(System):
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T in J, that of the armatures too."""
         all_u, _ = kinematics.velocities(self, t, u)
-        own = self._unseen
-        T = dynamics.kinetic_energy(self, self._layout, own.places(t, q), all_u) + 0.5 * jnp.sum(self.armature * u * u)
-        return T + 0.5 * u @ ((own.M(t, q) - Multibody.M(own, t, q)) @ u) if self._overridden("M") else T
+        places = self._unseen.places(t, q)
+        T = dynamics.kinetic_energy(self, self._layout, places, all_u) + 0.5 * jnp.sum(self.armature * u * u)
+        if self._overridden("M", "mass_matrix") and not self._overridden("kinetic_energy"):
+            T = T + 0.5 * u @ ((self.M(t, q, u) - Multibody.mass_matrix(self, t, q)) @ u)
+        return T
 
     def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """V in J of weights and springs."""
@@ -247,27 +268,32 @@ class Multibody(System):
         return dynamics.weight_energy(self, places) + forces.potential(self, places, q)
 
     def force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
-        """Generalized forces (n_u,) of dampers, motors and the medium; a subclass may add its own."""
+        """Generalized forces (n_u,) of dampers, motors and the medium; a subclass may add its own, which `b` and `h` ask for."""
         return forces.without_potential(self, t, q, u, self.places(t, q))
 
     def b(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized forces b of ``dp/dt = b + W lambda``, (n_u,), from the momenta of composite bodies."""
-        if self._overridden("momentum", "potential_energy", "q_dot", *INERTIA):
-            return System.b(self._unseen, t, q, u)
+        if self._overridden("potential_energy", *INERTIA):
+            return super().b(t, q, u)
         places, (all_u, _) = self.places(t, q), kinematics.velocities(self, t, u)
         rate = dynamics.momentum_rate(self, self._layout, places, all_u)[: self._layout.n_u]
-        return rate + forces.of_springs(self, q, places) + self.force(t, q, u)
+        return rate + self._forces(t, q, u, places)
 
     def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Right-hand side of ``M du/dt = h + W lambda``, (n_u,), by the Newton-Euler algorithm."""
-        if self._overridden("b", "momentum", "potential_energy", "q_dot", *INERTIA):
-            return System.h(self._unseen, t, q, u)
+        if self._overridden("potential_energy", *INERTIA) or (self._overridden("b") and not self._overridden("h")):
+            return super().h(t, q, u)
         places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
         bias = dynamics.bias(self, self._layout, places, all_u, acceleration)[: self._layout.n_u]
-        return forces.of_springs(self, q, places) + self.force(t, q, u) - bias
+        return self._forces(t, q, u, places) - bias
+
+    def _forces(self, t, q, u, places):
+        """Generalized forces (n_u,), and the gyroscopic moments of armatures."""
+        force = forces.of_springs(self, q, places) + self.force(t, q, u)
+        return force + dynamics.of_armatures(self, self._layout, u) if "turned armature" in self.structure.has else force
 
     def _overridden(self, *names):
-        """Whether a subclass writes any of these anew: what is a closed form here is derived of it then."""
+        """Whether a subclass writes any of these anew."""
         return any(getattr(type(self), name) is not getattr(Multibody, name) for name in names)
 
     # ------------------------------------------------------------------------------------------------------------ contacts
@@ -311,8 +337,8 @@ class Multibody(System):
 
     def gap_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
         """Velocities of the second points relative to the first ones along the normals, (n_N,)."""
-        if self._overridden("gap"):
-            velocity = System.gap_velocity(self._unseen, t, q, u)
+        if self._overridden("gap") and not self._overridden("gap_velocity"):
+            velocity = super().gap_velocity(t, q, u)
             return velocity if choice is None else choice.take(velocity)
         return self._velocities(t, q, u, choice, normal=True)[:, 0]
 
@@ -323,15 +349,15 @@ class Multibody(System):
 
     def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, choice: Any = None) -> jax.Array:
         """Normal force directions (n_u, n_N)."""
-        if self._overridden("gap", "gap_velocity"):
-            W = System.W_N(self._unseen, t, q, u)
+        if self._overridden("gap", "gap_velocity") and not self._overridden("W_N"):
+            W = super().W_N(t, q, u)
             return W if choice is None else choice.take(W, 1)
         return self._directions(t, q, choice, normal=True)[:, :, 0]
 
     def W_F(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, choice: Any = None) -> jax.Array:
         """Tangential force directions (n_u, n_N, d)."""
-        if self._overridden("tangential_velocity"):
-            W = System.W_F(self._unseen, t, q, u)
+        if self._overridden("tangential_velocity") and not self._overridden("W_F"):
+            W = super().W_F(t, q, u)
             return W if choice is None else choice.take(W, 1)
         return self._directions(t, q, choice, normal=False)
 
@@ -454,11 +480,6 @@ class Multibody(System):
     def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Opening of the loops (n_g,), in m and rad."""
         return loops.opening(self._unseen, t, q)
-
-    def constraint_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
-        """Velocities of `constraint`, (n_g,)."""
-        own = self._unseen
-        return own._rate(own.constraint, t, q, u)
 
 
 def _quaternions(layout, q, u):

@@ -135,9 +135,10 @@ def locate(segments, system, t, dt, c, after, info, contacts):
         return c._replace(length=new, low=low, high=high, tries=c.tries + 1, locating=~exhausted, seen=seen)
 
     def impact(c):
-        floor = c.contacts.floor
-        hit = c.hit | (~c.seen & (contacts.gap <= floor) & (contacts.rate < 0))
-        mask = hit | (c.seen & (contacts.gap <= floor))
+        # A contact that touches and does not separate has no way out of the impact, whether it has pushed before or not.
+        closed, stays = contacts.gap <= c.contacts.floor, STAYS * jnp.abs(closing)
+        hit = c.hit | (~c.seen & closed & (contacts.rate <= stays))
+        mask = hit | (c.seen & closed)
         record = c.record._replace(hit=c.hit, mask=mask, valid=jnp.ones((), bool))
         s = record.s + length
         place, P, of_impact = segments.restarted(system, t + s, dt - s, after.state, mask)
@@ -147,7 +148,7 @@ def locate(segments, system, t, dt, c, after, info, contacts):
             locating=no,
             record=Record(place, s, dt, jnp.zeros_like(dt), record.shift, no, no, no, nothing, nothing),
             contacts=start,
-            seen=jnp.where(hit, start.rate <= STAYS * jnp.abs(closing), c.seen),
+            seen=jnp.where(hit, start.rate <= stays, c.seen),
             count=c.count + 1,
             P=added(added(c.P, after.state.P), P),
             info=base.total(info, of_impact),
