@@ -122,7 +122,8 @@ def _number_of_steps(t0, t1, dt):
     n = max(round(ratio), 1)
     if abs(ratio - n) > 1e-6 * max(1.0, ratio * 1e-3):
         raise ValueError(
-            f"simulate: dt = {dt} must divide t1 - t0 = {t1 - t0}, got {ratio:.9g} steps; take dt = {(t1 - t0) / n} or t1 = {t0 + n * dt}"
+            f"simulate: dt = {dt} must divide t1 - t0 = {t1 - t0}, got {ratio:.9g} steps; take dt = {(t1 - t0) / n} or "
+            f"t1 = {t0 + n * dt:.12g}"
         )
     return n
 
@@ -211,12 +212,19 @@ def continues(system, scheme, solver, dt, start):
     def init(system, t, q, u):
         return scheme.init(scheme.prepare(system, dt), t, dt, q, u, solver)[0]
 
-    own = jax.eval_shape(init, system, start.t[-1], final.q, final.u)
+    same = "simulate: start must be of the same system and scheme"
+    try:
+        own = jax.eval_shape(init, system, start.t[-1], final.q, final.u)
+    except Exception as error:
+        shapes = f"q of shape {final.q.shape} and u of shape {final.u.shape}"
+        raise ValueError(f"{same}, got {shapes}, which {type(system).__name__} does not take: {error}") from error
     if jax.tree.map(jnp.shape, own) != jax.tree.map(jnp.shape, final):
-        raise ValueError(f"simulate: start must be of the same system and scheme, got a state that is none of {scheme.name}()")
+        if start.scheme == scheme:
+            raise ValueError(f"{same}, got {final.P.P_N.shape[0]} contacts where {type(system).__name__} has {own.P.P_N.shape[0]}")
+        raise ValueError(f"{same}, got a state that is none of {scheme.name}()")
     if start.scheme not in (None, scheme):
         raise ValueError(
-            f"simulate: start must be of the same system and scheme, got a solution of {start.scheme!r} for {scheme!r}; to go on with "
+            f"{same}, got a solution of {start.scheme!r} for {scheme!r}; to go on with "
             "another scheme start from sol.q[-1] and jaxnsd.node_velocities(system, sol.scheme, sol)[-1]"
         )
     if scheme.lead and known(dt, start.t):

@@ -518,6 +518,8 @@ def _ensemble(args):
         observe = observables.Observables(tuple(args.observe) or tuple(f"q[{i}]" for i in range(len(q0))))
         observe.check(system, len(q0), len(u0))
         points = args.points and POINTS[args.points](len(args.sample), args.seed)
+        if args.resume and not args.store:
+            raise _ArgumentError("--resume goes on from a store: name it by --store")
         key, resume = jax.random.key(args.seed), True if args.resume else None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="simulating in float32")

@@ -68,17 +68,16 @@ class OnABelt(bodies.Multibody):
 def test_ball_on_a_belt():
     """Put down on a belt of speed V a ball slides with mu g, then rolls with 2/7 V: velocities at u = 0 may be those of a subclass."""
     plain = ball_on_plane(0.2)
-    fields = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
     q0, u0 = plain.initial_state()
 
     def speeds(V):
-        sol = simulate(OnABelt(**fields, speed=V), Moreau(), q0, u0, n_steps=300, dt=1e-3)
+        sol = simulate(OnABelt.from_system(plain, speed=V), Moreau(), q0, u0, n_steps=300, dt=1e-3)
         return sol.u[jnp.array([50, 300]), 0]
 
     (sliding, rolling), derivative = jax.jit(lambda V: (speeds(V), jax.jacfwd(speeds)(V)))(1.0)
     assert_allclose([sliding, rolling], [0.05 * 0.2 * G, 2 / 7], rtol=1e-9)
     assert_allclose(derivative, [0, 2 / 7], atol=1e-9)
-    assert plain.scleronomic and not OnABelt(**fields).scleronomic
+    assert plain.scleronomic and not OnABelt.from_system(plain).scleronomic
 
 
 @jaxnsd.system
@@ -108,7 +107,6 @@ class Pulled(bodies.Multibody):
 def test_what_a_subclass_writes_anew_counts():
     """Forces, energies and gaps of a subclass are those of the equations of motion, in closed form or derived, at one configuration too."""
     plain = ball_on_plane(0.2)
-    fields = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
     own = {"pull": 2.0, "spring": 3.0, "flywheel": 0.4, "hill": 0.1}
     q, u = jnp.array([0.3, -0.2, 0.15, 0.5, 0.1, -0.7, 0.5]), jnp.array([1.0, 0.3, -0.4, 2.0, -1.0, 3.0])
 
@@ -117,7 +115,7 @@ def test_what_a_subclass_writes_anew_counts():
         systems = (system, system.seen_at(0.0, q))
         return [(s.h(0.0, q, u), s.b(0.0, q, u), s.M(0.0, q, u), s.W_N(0.0, q, u)[:, 0], s.gap_velocity(0.0, q, u)) for s in systems]
 
-    (expected, _), found = parts(Pulled(**fields)), parts(Pulled(**fields, **own))
+    (expected, _), found = parts(Pulled.from_system(plain)), parts(Pulled.from_system(plain, **own))
     more = np.zeros(6)
     more[0] = 2.0 - 3.0 * 0.3
     # Of the flywheel: -omega x L, with L about the axis x of the body.
@@ -130,7 +128,7 @@ def test_what_a_subclass_writes_anew_counts():
         assert_allclose(W_N, [slope, 0, 1, 0, 0, 0], atol=1e-12)
         assert_allclose(rate, [slope * u[0] + u[2]], atol=1e-12)
     for scheme in (Moreau(), Lobatto(2)):
-        sol = run(Pulled(**fields, pull=2.0), scheme, q.at[2].set(5.0), u, 100, 1e-3)
+        sol = run(Pulled.from_system(plain, pull=2.0), scheme, q.at[2].set(5.0), u, 100, 1e-3)
         assert_allclose(sol.u[-1, 0], 1.0 + 2.0 / 0.6 * 0.1, rtol=1e-12)
 
 
@@ -148,7 +146,7 @@ def test_inertia_of_a_subclass_in_any_words(names):
         "momentum": lambda self, t, q, u: bodies.Multibody.momentum(self, t, q, u) + E @ u,
     }
     kind = jaxnsd.system(type("Turning", (bodies.Multibody,), {name: written[name] for name in names}))
-    made = kind(**{field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)})
+    made = kind.from_system(plain)
     q, u = jnp.array([0.3, -0.2, 0.15, 0.5, 0.1, -0.7, 0.5]), jnp.array([1.0, 0.3, -0.4, 2.0, -1.0, 3.0])
 
     @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -163,6 +161,8 @@ def test_inertia_of_a_subclass_in_any_words(names):
 def test_a_subclass_of_bodies_has_their_kinematics():
     with pytest.raises(TypeError, match=r"Odd.q_dot: the coordinates of bodies move as their joints say; other coordinates take a System"):
         type("Odd", (bodies.Multibody,), {"q_dot": lambda self, t, q, u: 2 * u})
+    with pytest.raises(TypeError, match=r"OnABelt.from_system: system must be a Multibody, got DoublePendulum"):
+        OnABelt.from_system(DoublePendulum())
 
 
 @pytest.mark.slow

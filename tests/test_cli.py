@@ -266,7 +266,7 @@ def test_ensemble_prints_statistics_and_goes_on_from_its_store(capsys, tmp_path)
         (["--seed", "99999999999999999999"], "expected a whole number from 0 to 2^63 - 1"),
         (["--observe", "z"], "cannot observe 'z'"),
         (["--observe", "q[3]"], "BouncingBall has q[0] to q[0]"),
-        (["--resume"], "needs store"),
+        (["--resume"], "--resume goes on from a store: name it by --store"),
         (["--n", "0"], "positive whole number"),
         (["--points", "sobel"], "invalid choice"),
         (["--dt", "0.7"], "dt"),

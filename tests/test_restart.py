@@ -20,7 +20,7 @@ from jaxnsd import (
     node_velocities,
     simulate,
 )
-from jaxnsd.models import BouncingBall, DoublePendulum
+from jaxnsd.models import BouncingBall, CornerBlock, DoublePendulum
 
 
 def name(scheme):
@@ -101,6 +101,11 @@ def test_what_cannot_be_gone_on_from():
         go(scheme=GeneralizedAlpha(0.8))
     with pytest.raises(ValueError, match=r"same system and scheme.*SymmetricMoreau\(\) for VariationalMoreau\(\)"):
         go(scheme=VariationalMoreau())  # states of one shape, velocities of different times
+    with pytest.raises(ValueError, match=r"same system and scheme, got q of shape \(1,\) .* which CornerBlock does not take"):
+        simulate(CornerBlock(), SymmetricMoreau(), None, None, 1.0, 1 / 64, start=first)
+    loose = jaxnsd.system(type("Loose", (jaxnsd.System,), {"kinetic_energy": lambda self, t, q, u: 0.5 * u @ u}))()
+    with pytest.raises(ValueError, match="same system and scheme, got 1 contacts where Loose has 0"):
+        simulate(loose, SymmetricMoreau(), None, None, 1.0, 1 / 64, start=first)
     with pytest.raises(ValueError, match=r"one of VariationalMoreau\(\), got one of another scheme, SymmetricMoreau\(\)"):
         node_velocities(ball, VariationalMoreau(), first)
     with pytest.raises(ValueError, match=r"same dt = 0.015625, got 0.0078125.*node_velocities"):

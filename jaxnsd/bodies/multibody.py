@@ -46,13 +46,10 @@ class Multibody(System):
     (n_j), the shapes (n_s), the pairs of shapes (n_p), the limits of joints (n_l) and the motors (n_m); `where` finds a name's place.
 
     Rows of the contacts are the points of all pairs (see `contacts`), then the limits of joints, which have no friction.
-    """
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """A subclass moves as its joints do."""
-        super().__init_subclass__(**options)
-        if "q_dot" in vars(cls):
-            raise TypeError(f"{cls.__name__}.q_dot: the coordinates of bodies move as their joints say; other coordinates take a System")
+    A subclass may write forces, energies, gaps and constraints anew, with ``super()`` for those of the bodies; `from_system` makes one of
+    what `assemble` returns. Its steps ask for the places of the bodies again in every function, and take longer to compile.
+    """
 
     structure: Structure = static()
     gravity: Any  # (3,) m/s^2
@@ -88,6 +85,33 @@ class Multibody(System):
     control: Any  # (n_m,) of the motors; a `forces.Rows` of them; or a function of (t, q, u) that returns them
     law: Any = NewtonImpact()  # of impact and friction, see `jaxnsd.laws`; with several sets of friction the pairs' mu is not asked for
     seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
+
+    # -------------------------------------------------------------------------------------------------------- subclasses
+    # What a subclass writes anew counts: what is a closed form here is derived of it, as of any system, unless that is written anew, too.
+    # Then ``super()`` is the closed form.
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass moves as its joints do."""
+        super().__init_subclass__(**options)
+        if "q_dot" in vars(cls):
+            raise TypeError(f"{cls.__name__}.q_dot: the coordinates of bodies move as their joints say; other coordinates take a System")
+
+    @classmethod
+    def from_system(cls, system: "Multibody", **more: Any) -> "Multibody":
+        """The bodies of ``system`` as one of this class, a subclass, whose own fields are given by name.
+
+        Raises TypeError for what is no `Multibody`.
+        """
+        if not isinstance(system, Multibody):
+            raise TypeError(f"{cls.__name__}.from_system: system must be a Multibody, got {type(system).__name__}")
+        return cls(**{field.name: getattr(system, field.name) for field in dataclasses.fields(Multibody)} | more)
+
+    def _overridden(self, *names):
+        """Whether a subclass writes any of these anew."""
+        return any(getattr(type(self), name) is not getattr(Multibody, name) for name in names)
+
+    def _velocity(self, q, u):
+        """Zero, where the caller gave none."""
+        return jnp.zeros_like(self.armature) if u is None else u
 
     # ------------------------------------------------------------------------------------------------------------- names
     @property
@@ -233,8 +257,6 @@ class Multibody(System):
         return _woven(layout, pick(q, layout.straight_q), p / jnp.sqrt(dot(p, p))[:, None])
 
     # ----------------------------------------------------------------------------------------------------------- dynamics
-    # What a subclass writes anew counts: what is a closed form here is derived of it, as of any system, unless that is written anew, too.
-    # Then ``super()`` is the closed form.
     def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Mass matrix (n_u, n_u), by composite bodies."""
         n = self._layout.n_u
@@ -243,7 +265,7 @@ class Multibody(System):
     def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Mass matrix (n_u, n_u)."""
         if self._overridden("kinetic_energy") and not self._overridden("M", "mass_matrix"):
-            return super().M(t, q, jnp.zeros_like(self.armature) if u is None else u)
+            return super().M(t, q, u)
         return self.mass_matrix(t, q)
 
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
@@ -291,10 +313,6 @@ class Multibody(System):
         """Generalized forces (n_u,), and the gyroscopic moments of armatures."""
         force = forces.of_springs(self, q, places) + self.force(t, q, u)
         return force + dynamics.of_armatures(self, self._layout, u) if "turned armature" in self.structure.has else force
-
-    def _overridden(self, *names):
-        """Whether a subclass writes any of these anew."""
-        return any(getattr(type(self), name) is not getattr(Multibody, name) for name in names)
 
     # ------------------------------------------------------------------------------------------------------------ contacts
     #: Force directions are computed for chosen contacts alone, see `schemes.gathered`.

@@ -1,6 +1,5 @@
 """Tippe-top: a ball with a stem, whose centre of mass is below the centre of the ball."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -62,4 +61,4 @@ def tippe_top(
     ]
     body = Body("top", mass, (inertia, inertia, axial_inertia), center=(0.0, 0.0, 0.0), joints=Free(), shapes=balls)
     made = assemble([body], Plane(name="floor"), gravity=(0.0, 0.0, -gravity), mu=mu, e_N=e_N)
-    return TippeTop(**{field.name: getattr(made, field.name) for field in dataclasses.fields(made)})
+    return TippeTop.from_system(made)
