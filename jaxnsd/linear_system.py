@@ -8,11 +8,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .linalg import matmul
-from .system import System, system
+from .system import INERTIA, System, system
 from .tridiagonal import Tridiagonal
-
-#: What of a subclass changes the inertia.
-INERTIA = ("kinetic_energy", "mass_matrix", "M", "momentum")
 
 
 @system
@@ -120,7 +117,7 @@ class LinearSystem(System):
 
     def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """h = b: M is constant."""
-        return super().h(t, q, u) if self._overridden("momentum", *INERTIA) else self.b(t, q, u)
+        return super().h(t, q, u) if self._overridden(*INERTIA) else self.b(t, q, u)
 
     def gap_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """G^T v."""
@@ -153,7 +150,7 @@ class LinearSystem(System):
         return not (changed or self.defines("constraint") or self.defines("velocity_constraint"))
 
     def _overridden(self, *names):
-        return any(getattr(type(self), name) is not getattr(LinearSystem, name) for name in names)
+        return self._differs_from(LinearSystem, *names)
 
 
 def _with_its_constants(function, dtype):

@@ -124,6 +124,9 @@ def _warn_of_typos(cls, new):
             )
 
 
+#: What tells the inertia of a system.
+INERTIA = ("kinetic_energy", "mass_matrix", "M", "momentum")
+
 #: What a class may write as a closed form, and what it is derived of where it does not.
 DERIVED_OF = {
     "M": ("kinetic_energy", "mass_matrix"),
@@ -137,7 +140,6 @@ DERIVED_OF = {
     "W_g": ("constraint", "constraint_velocity", "q_dot"),
     "W_gamma": ("velocity_constraint",),
 }
-
 
 #: All of them, and what they are derived of.
 MECHANICS = tuple(dict.fromkeys((*DERIVED_OF, *(name for sources in DERIVED_OF.values() for name in sources))))
@@ -287,7 +289,11 @@ class System:
     # ------------------------------------------------------------------------------------------------ what is derived
     def defines(self, name: str) -> bool:
         """Whether this system overrides the method ``name`` of `System`."""
-        return getattr(type(self), name) is not getattr(System, name)
+        return self._differs_from(System, name)
+
+    def _differs_from(self, base, *names):
+        """Whether the class of this system writes any of these methods of ``base`` anew."""
+        return any(getattr(type(self), name) is not getattr(base, name) for name in names)
 
     def normalized(self, q: jax.Array) -> jax.Array:
         """Coordinates (n_q,) that mean what q means, with that made exact which a scheme keeps to its order: quaternions; default q."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .kinematics import twists, with_world
+from .kinematics import carriers, twists, with_world
 from .lists import pick, sums
 from .rotations import compose, cross, dot, turn
 
@@ -82,8 +82,7 @@ def bias(system, layout, places, u, acceleration):
     of = inertias(system, places)
     w, v = twists(layout, places, u)
     # Axes are carried along by what comes before them: d/dt of a column is the cross product of twists.
-    columns = places.w * u[:, None], places.v * u[:, None]
-    w_c, v_c = (sums(layout.carried, x) for x in columns)
+    columns, (w_c, v_c) = (places.w * u[:, None], places.v * u[:, None]), carriers(layout, places, u)
     dw, dv = cross(w_c, columns[0]), cross(w_c, columns[1]) + cross(v_c, columns[0])
     if acceleration is not None:
         dw, dv = dw + places.w * acceleration[:, None], dv + places.v * acceleration[:, None]
@@ -103,9 +102,8 @@ def momentum_rate(system, layout, places, u):
     Columns are carried along by what comes before them, momenta change by the weights: ``dS_j/dt . H_j + S_j . dH_j/dt``.
     """
     of = inertias(system, places)
-    columns = places.w * u[:, None], places.v * u[:, None]
     total = [sums(layout.moves.T, part) for part in momenta(of, *twists(layout, places, u))]
-    w_c, v_c = (sums(layout.carried, x) for x in columns)
+    w_c, v_c = carriers(layout, places, u)
     dw, dv = cross(w_c, places.w), cross(w_c, places.v) + cross(v_c, places.w)
     own = 1.0 - with_world(system.carried, 0.0)[:, None] if "carried" in system.structure.has else 1.0
     force, moment = own * of.mass[:, None] * system.gravity[None], own * cross(of.moment, system.gravity[None])

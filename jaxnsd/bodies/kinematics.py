@@ -122,3 +122,8 @@ def place(system, layout, t, q):
 def twists(layout, places, u):
     """Angular velocities and velocities at `Places.about` of all bodies, (n_b + 1, 3) each, from all velocities u (n_s,)."""
     return sums(layout.moves, places.w * u[:, None]), sums(layout.moves, places.v * u[:, None])
+
+
+def carriers(layout, places, u):
+    """Twists of what carries the axis of each velocity, (n_s, 3) each; axes of a ball are carried by the body that it turns."""
+    return sums(layout.carried, places.w * u[:, None]), sums(layout.carried, places.v * u[:, None])

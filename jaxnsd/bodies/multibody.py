@@ -9,9 +9,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ..laws import NewtonImpact
-from ..linear_system import INERTIA
 from ..sets import Disc, Segment
-from ..system import MECHANICS, System, static, system
+from ..system import INERTIA, MECHANICS, System, static, system
 from . import dynamics, forces, kinematics, loops, pairs
 from .frames import Frames, Touch
 from .lists import pick
@@ -107,7 +106,7 @@ class Multibody(System):
 
     def _overridden(self, *names):
         """Whether a subclass writes any of these anew."""
-        return any(getattr(type(self), name) is not getattr(Multibody, name) for name in names)
+        return self._differs_from(Multibody, *names)
 
     def _velocity(self, q, u):
         """Zero, where the caller gave none."""

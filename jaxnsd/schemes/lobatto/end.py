@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from ... import contact, linalg
 from .. import velocity
-from ..gathered import Evaluated, Place, Placed
-from ..velocity import Step, pytree
+from ..moreau import NodeStep
+from ..velocity import pytree
 from .equations import combine
 
 
@@ -38,31 +38,17 @@ def velocities(system, t, q, u):
 
 
 @pytree
-class EndStep(Step):
-    """Velocity-level problem at the end of a step; (47b) with R^s, (50), (51), (53)-(59)."""
+class EndStep(NodeStep):
+    """Velocity-level problem at the end (t, q) of a step; (47b) with R^s, (50), (51), (53)-(59)."""
 
-    system: Any
-    t: Any
-    dt: Any
-    q: Any
-    u_minus: Any  # (n_u,) velocity at the start of the step
     V: Any  # (n_u,) velocity of the last stage
     lacking: Any  # (n_u,) momentum that V lacks at the end, without Delta P
     slack: Any  # (n,) largest R_N^{i-1} - r g_N^i of all stages
-    gap_velocity: Any  # (n,) at the start of the step
+    gap_velocity: Any  # (n,) at the start of the step, where ``u_minus`` is
     tangential_velocity: Any  # (n, d) there
 
     linear: ClassVar[bool] = True
     gathers = True
-    at_one_place: ClassVar[bool] = True
-
-    def evaluated(self):
-        """With the mass evaluated."""
-        return dataclasses.replace(self, system=Evaluated.at(self.system, self.t, self.q, self.u_minus, h=False))
-
-    def placed(self):
-        """With all contacts and constraints evaluated."""
-        return dataclasses.replace(self, system=Placed(self.system, Place.of(self.system, self.t, self.q, self.u_minus)))
 
     def restricted(self, choice):
         """The step of the chosen contacts alone."""
@@ -77,10 +63,6 @@ class EndStep(Step):
     def linearized(self, u):
         """The matrix is that of the mass."""
         return self.balance(u), self.system.M(self.t, self.q, u)
-
-    def place(self):
-        """The end of the step."""
-        return self.t, self.q
 
     def before(self, kin):
         """Contact velocities at the start of the step: ``xi = xi_{n+1} + e xi_n``, each at its own node."""

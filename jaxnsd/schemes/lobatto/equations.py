@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ... import butcher, contact, linalg, thresholds
 from ..base import Percussions
@@ -74,12 +73,6 @@ class Stages:
     def n_b(self):
         """Bilateral rows at one stage."""
         return self.n_g + self.n_gamma
-
-    @property
-    def of_velocity(self):
-        """Which rows of a stage are velocities: those of friction and of the velocity constraints, not gaps and constraints."""
-        n, d = self.shape
-        return np.repeat([True, False, False, True], [n * d, n, self.n_g, self.n_gamma])
 
     def tableau(self, dtype):
         """Coefficients in the dtype of the run."""
@@ -172,6 +165,13 @@ class Stages:
         """Force directions of one stage, (n_u, n (d + 1) + n_g + n_gamma)."""
         kin = kinematics(system.seen_at(t, Q), t, Q, V)
         return jnp.concatenate([kin.W, kin.W_b], axis=1)
+
+    @traced_once
+    def rates(self, system, t, Q, V):
+        """Derivatives of the rows of `law` with respect to the velocities, (rows, n_u): gaps and constraints do not depend on them."""
+        system, n_u = system.seen_at(t, Q), V.shape[0]
+        none = jnp.zeros((n_u, self.shape[0] + self.n_g), V.dtype)
+        return jnp.concatenate([system.W_F(t, Q, V).reshape(n_u, -1), none, system.W_gamma(t, Q, V)], axis=1).T
 
     @traced_once
     def values(self, args, x):

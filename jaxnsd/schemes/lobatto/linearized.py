@@ -50,8 +50,8 @@ class Linearized:
 
         # Momenta and velocities are affine in V: what they are multiplied by is the mass matrix and the force directions.
         self.p_V = jax.vmap(system.M)(t, Q, V)
-        W = jax.vmap(lambda *stage: stages.directions(system, *stage))(t, Q, V)
-        self.W, self.rows_V = W[:-1], jnp.where(stages.of_velocity[:, None], jnp.swapaxes(W[1:], 1, 2), 0)
+        self.W = jax.vmap(lambda *stage: stages.directions(system, *stage))(t[:-1], Q[:-1], V[:-1])
+        self.rows_V = jax.vmap(lambda *stage: stages.rates(system, *stage))(t[1:], Q[1:], V[1:])
         # The coordinates of the first stage are known.
         law = jax.vmap(lambda t, Q, V: with_value(lambda Q: stages.law(system, dt, t, Q, V))(Q))
         (self.p_Q, self.rows_Q, v_Q), (p, rows, q_dot) = law(t[1:], Q[1:], V[1:])
