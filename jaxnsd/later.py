@@ -16,7 +16,7 @@ from jax import core
 from jax.extend.core import ClosedJaxpr, Literal
 
 #: Operations that only arrange entries.
-_ARRANGED = {"broadcast_in_dim", "copy", "expand_dims", "jaxnsd_pick", "reshape", "slice", "squeeze"}
+_ARRANGED = {"broadcast_in_dim", "copy", "expand_dims", "jaxnsd_entries", "jaxnsd_pick", "reshape", "slice", "squeeze"}
 
 _NAMES = """
 add and concatenate convert_element_type eq ge gt iota le lt mul ne neg not or pad select_n stack sub transpose
@@ -82,16 +82,19 @@ def once(jaxpr):
     def write(jaxpr, consts, operands):
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(constant, jaxpr.constvars, consts), *operands), strict=True))
         for equation in jaxpr.eqns:
-            operands = _operands(equation.invars, known)
+            equation, operands = _plainer(equation, _operands(equation.invars, known))
             if (handed_on := _handed_on(equation, operands)) is not None:
                 out = [handed_on]
             elif equation.primitive.name in _OPENED and not _is_done_again(equation):
                 out = write(*inside(equation), operands)
             else:
-                key = key_of(equation, operands)
+                avals = [x.aval for x in equation.outvars]
+                # Arrays without entries are all alike.
+                nothing = avals and not any(x.size for x in avals)
+                key = tuple((x.shape, x.dtype) for x in avals) if nothing else key_of(equation, operands)
                 if equation.effects or key not in made:
                     # What is known by its identity has to live on: a jaxpr made only to be opened would leave its number to another.
-                    made[key] = [_variable(x.aval) for x in equation.outvars], equation
+                    made[key] = list(map(_variable, avals)), equation
                     equations.append(_with_inner_parts(equation).replace(invars=operands, outvars=made[key][0]))
                 out = made[key][0]
             known.update(zip(equation.outvars, out, strict=True))
@@ -118,19 +121,42 @@ def _operands(operands, known):
     return [x if isinstance(x, Literal) else known[x] for x in operands]
 
 
+#: Operations on one array that may hand it on as it is.
+_HANDING_ON = {"broadcast_in_dim", "concatenate", "convert_element_type", "name", "reshape", "slice", "split", "squeeze", "stop_gradient"}
+
+#: Reductions, which over axes of one entry only arrange it in another way.
+_REDUCTIONS = {"reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum"}
+
+_SQUEEZE = jax.make_jaxpr(lambda x: jax.lax.squeeze(x, (0,)))(np.zeros(1)).jaxpr.eqns[0].primitive
+
+
+def _plainer(equation, operands):
+    """An equation and its operands, or others which make the same of less."""
+    name = equation.primitive.name
+    if name == "concatenate" and equation.outvars[0].aval.size:
+        operands = [x for x in operands if x.aval.size]
+    elif name in _REDUCTIONS and operands[0].aval.size == equation.outvars[0].aval.size > 0:
+        equation = equation.replace(primitive=_SQUEEZE, params={"dimensions": equation.params["axes"]})
+    return equation, operands
+
+
 def _handed_on(equation, operands):
-    """The operand that an equation hands on as it is, where nothing is differentiated any more, or None."""
+    """The operand that an equation hands on as it is, or the number that it makes of one, or None; where nothing is differentiated."""
     name, place = equation.primitive.name, 0
     if name == "mul":
         # By one: a factor that is there to be differentiated.
         ones = [isinstance(x, Literal) and np.ndim(x.val) == 0 and x.val == 1 for x in operands]
         place = ones.index(False) if any(ones) and not all(ones) else None
-    elif name not in ("stop_gradient", "convert_element_type"):
+    elif name not in _HANDING_ON or len(operands) > 1 or len(equation.outvars) > 1:
         place = None
     if place is None:
         return None
-    before, after = equation.invars[place].aval, equation.outvars[0].aval
-    return operands[place] if (before.shape, before.dtype) == (after.shape, after.dtype) else None
+    x, after = operands[place], equation.outvars[0].aval
+    if (x.aval.shape, x.aval.dtype) == (after.shape, after.dtype):
+        return x
+    if name == "convert_element_type" and isinstance(x, Literal):
+        return Literal(np.asarray(x.val).astype(after.dtype), after)
+    return None
 
 
 def _is_done_again(equation):
@@ -218,7 +244,7 @@ def _identity(x):
         x = np.asarray(x)
         return x.dtype, x.shape, x.tobytes()
     if isinstance(x, Literal):
-        return x.aval.dtype, _identity(x.val)
+        return x.aval.dtype, np.asarray(x.val, x.aval.dtype).tobytes()
     return (np.dtype, x) if isinstance(x, np.dtype) else str((kind, x)) if kind is float else id(x)
 
 

@@ -81,8 +81,7 @@ def events(scheme, prepared, t, dt, before, after):
     find = functools.partial(_events, scheme, prepared, scheme.evaluated(prepared, t + dt, after.q, before.u), t, dt, before, after)
     pushed, sizes = after.P.P_N > 0, gathered.sizes(n, d)
     if n <= FEW:
-        everywhere = before.u.shape[0] <= SMALL and not sizes
-        return find()[0] if everywhere else lax.cond(jnp.any(pushed), lambda: find()[0], lambda: nothing)
+        return find()[0] if _is_small(before) else lax.cond(jnp.any(pushed), lambda: find()[0], lambda: nothing)
 
     def branch(choice):
         return lambda: find(choice) if choice.size else (nothing, jnp.asarray(False))
@@ -91,6 +90,12 @@ def events(scheme, prepared, t, dt, before, after):
     found, impact = gathered.switch(pushed, (0, few), branch)
     of_all = gathered.largest(impact | (jnp.sum(pushed) > few))
     return lax.cond(of_all, lambda: find()[0], lambda: found)
+
+
+def _is_small(state):
+    """Whether a branch around what an event of a step needs costs more than it spares."""
+    n, d = state.P.P_F.shape
+    return n <= FEW and state.u.shape[0] <= SMALL and not gathered.sizes(n, d)
 
 
 def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
@@ -151,7 +156,7 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
 
     # What a branch stores for the way back, every step would have to copy, the one without an event too: it is computed again.
     @storing_solutions
-    def where_contacts_push(d_args, own):
+    def of_contacts(d_args, own):
         event = _Event(scheme, prepared, t, dt, before, settled, settings)
 
         one = undefined(jnp.ones_like(t), here)
@@ -175,7 +180,10 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
         own = jax.tree.map(jnp.add, own, moved[:3])
         return jax.tree.map(jnp.add, moved, lax.cond(jnp.any(event.landing), at_rest, lambda *_: nothing, d_args, own))
 
-    dq, du, dP, none = lax.cond(jnp.any(settled.P.P_N > 0), where_contacts_push, lambda *_: nothing, d_args, own)
+    if _is_small(settled):
+        dq, du, dP, none = of_contacts(d_args, own)
+    else:
+        dq, du, dP, none = lax.cond(jnp.any(settled.P.P_N > 0), of_contacts, lambda *_: nothing, d_args, own)
     shifted = scheme.shifted(primals[0], primals[1] + primals[2], after, d_after, dq, du)
     # What else is stored of a step with an impact, of its stages say, belongs to no time of the exact motion.
     stored = {name: x + none for name in scheme.auxiliary if (x := getattr(shifted, name)) is getattr(d_after, name)}
@@ -292,13 +300,13 @@ class _Event:
 
     def corrections(self, args, d_args, own):
         """What is added to the tangents of q, u and percussions, ``own``, of a step in which contacts have impacts or turn, and whether."""
-        jumps, flows = solution(self.jumps())
+        jumps, flows, captured = solution(self.jumps())
         d_tau = jnp.where(self.impacting, pushed(self.time_to_impact, args, d_args)[1], 0)
         of_impacts = jax.tree.map(lambda jump: jnp.tensordot(d_tau, jump, 1), jumps)
         if self.scheme.position_level:
             # Its own tangent has forgotten the state before an impact.
-            captured = pushed(self.captured, args, d_args)[1]
-            of_impacts = jax.tree.map(lambda a, b, c: a + b - c, of_impacts, captured, own)
+            d_captured = pushed(functools.partial(self.captured, captured), args, d_args)[1]
+            of_impacts = jax.tree.map(lambda a, b, c: a + b - c, of_impacts, d_captured, own)
         happens = jnp.any(self.impacting)
         if not self.slides:
             return *of_impacts, happens
@@ -345,27 +353,29 @@ class _Event:
         return -system.gap(t + dt, q) / jnp.where(rate < 0, rate, -1.0)
 
     def jumps(self):
-        """``(DR f_minus - f_plus of every contact, flows of a reversal)``.
+        """``(DR f_minus - f_plus of every contact, flows of a reversal, what impacts are captured as)``.
 
         The first as parts of q, u and percussions, an axis of the contacts in front, zero where there was no impact; the second as
-        acceleration and forces, those before and those after in front, or None where no contact may turn. All accelerations and all impact
-        maps are in one loop, as one problem, which is compiled once: first the flows of a reversal, the first of which is that before an
-        impact as well, then every impact and the flow after it.
+        acceleration and forces, those before and those after in front, or None where no contact may turn; the third as velocity and
+        percussions, or None where that is not asked for. All accelerations and all impact maps are in one loop, as one problem, which is
+        compiled once: first the flows of a reversal, the first of which is that before an impact as well, then every impact and the flow
+        after it, then all impacts at once.
         """
         n, t, q = self.flow.n, self.t, self.q
         q_dot = self.system.q_dot(t, q, self.u)
-        first = 2 if self.slides else 1
-        ahead = np.array([True] * first + [False, True] * n)
+        expands = laws.of(self.system).expands
+        first, last = 2 if self.slides else 1, int(self.scheme.position_level and not expands)
+        ahead = np.array([True] * first + [False, True] * n + [False] * last)
         persistent, turns, impacts = self.persistent[None], jnp.any(self.turning), jnp.any(self.impacting)
+        each = jnp.repeat(persistent | jnp.eye(n, dtype=bool), 2, axis=0)
         rows = (
-            jnp.concatenate([persistent] * first + [jnp.repeat(persistent | jnp.eye(n, dtype=bool), 2, axis=0)]),
-            jnp.concatenate([jnp.stack([turns | impacts, turns][:first]), jnp.repeat(self.impacting, 2)]),
+            jnp.concatenate([persistent] * first + [each] + [self.pushed[None]] * last),
+            jnp.concatenate([jnp.stack([turns | impacts, turns][:first]), jnp.repeat(self.impacting, 2), impacts[None][:last]]),
             jnp.asarray(ahead),
             jnp.arange(len(ahead)),
         )
         nothing = jax.tree.map(jnp.zeros_like, (self.u, self.flow.P))
         at = jax.jvp(self.place, (t, q), (jnp.ones_like(t), q_dot))
-        expands = laws.of(self.system).expands
         # What turns has no slip, and friction opposes that in which it goes on, or that to come.
         speed = jnp.where(self.turning, self.speed, 0)[:, None]
         slow = self.slow[0], self.slow[1] + speed
@@ -377,7 +387,8 @@ class _Event:
             u, on = jnp.where(ahead & (k >= first), after, self.u), jnp.where(k == 0, far, 0)
 
             def either(u):
-                return self.flow.either(ahead, self.prepared, at, t, self.dt, q, u, (q_dot, f_minus[0]), mask, slow, on)
+                forced = k == first + 2 * n
+                return self.flow.either(ahead, forced, self.prepared, at, t, self.dt, q, u, (q_dot, f_minus[0]), mask, slow, on)
 
             def in_two_phases(u):
                 """What `either` is where the impact has a compression and an expansion."""
@@ -403,15 +414,15 @@ class _Event:
             return (f_minus, x[0]), (x, turned, q_dot - self.system.q_dot(t, q, u))
 
         _, (x, turned, dq) = lax.scan(row, (nothing, self.u), rows)
-        f_plus = jax.tree.map(lambda x: x[first + 1 :: 2], x)
-        turned = jax.tree.map(lambda x: x[first::2], turned)
-        jumps = dq[first + 1 :: 2], *jax.tree.map(jnp.subtract, turned, f_plus)
-        return jumps, jax.tree.map(lambda x: x[:2], x) if self.slides else None
+        before, after = slice(first, first + 2 * n, 2), slice(first + 1, first + 2 * n, 2)
+        jumps = dq[after], *jax.tree.map(lambda turned, x: turned[before] - x[after], turned, x)
+        flows = jax.tree.map(lambda x: x[:2], x) if self.slides else None
+        return jumps, flows, jax.tree.map(lambda x: x[-1], x) if last else None
 
-    def captured(self, prepared, t, dt, q, u):
-        """``(q, u, percussions)`` after a step that captures impacts on velocity level."""
+    def captured(self, solution, prepared, t, dt, q, u):
+        """``(q, u, percussions)`` after a step that captures impacts on velocity level; ``solution``: the last two where known."""
         q = q + dt * self.scheme.system(prepared).q_dot(t, q, u)
-        return q, *self.flow.captured(prepared, t + dt, dt, q, u, self.pushed)[:2]
+        return q, *self.flow.captured(prepared, t + dt, dt, q, u, self.pushed, solution)[:2]
 
     def reversal(self, args, d_args, own, flows):
         """``(f_minus - f_plus) d tau``, to be added to the tangents of q, u and percussions, and whether slip reverses without a rest.

@@ -132,6 +132,28 @@ def test_what_does_nothing_is_left_out():
     assert_array_equal(jaxpr_as_fun(later.once(wider))(1.5)[0], [3.0, 3.0])
 
 
+def test_what_only_arranges_an_array_as_it_is_is_left_out():
+    """With numbers that are converted, and reductions of one entry each, which only arrange it; arrays without entries are one."""
+
+    def function(x, none):
+        x = jax.lax.slice(x[None], (0, 0), (1, 3))[0]
+        x = jnp.split(jax.ad_checkpoint.checkpoint_name(x, "name"), 1)[0].reshape(3)
+        alone = jnp.sum(x[:1]) + jnp.max(x[1:2]) + jnp.prod(x[None], axis=0)
+        empty = jnp.concatenate([jnp.cos(none), jnp.sin(none)]), jnp.zeros(0) * jnp.sum(jnp.zeros((2, 0)), axis=0)
+        either = jnp.where(jnp.any(x[:1] > 0) & jnp.all(x[None] > -3, axis=0), 2, x)
+        return alone, jnp.concatenate([empty[0], either, empty[1]]), *empty
+
+    x, none = jnp.array([0.3, -0.2, 0.7]), jnp.zeros(0)
+    jaxpr = jax.make_jaxpr(function)(x, none)
+    found = later.once(jaxpr)
+    for a, b in zip(jax.jit(jaxpr_as_fun(found))(x, none), function(x, none), strict=True):
+        assert_array_equal(a, b)
+        assert a.dtype == b.dtype
+    left = list(operations(found))
+    assert not [name for name in left if name.startswith("reduce") or name in ("name", "split", "convert_element_type", "concatenate")]
+    assert left.count("cos") + left.count("sin") == 1
+
+
 def test_what_is_to_be_done_again_stays_apart():
     def loss(x):
         return jnp.sum(jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x))

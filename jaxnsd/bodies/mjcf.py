@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import warnings
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +185,8 @@ class _Importer:
 
     def without(self, model):
         """Note what of a URDF MuJoCo does not read."""
+        from xml.etree import ElementTree  # takes as long to load as all of jaxnsd.bodies
+
         text = str(model)
         text = text.encode() if text.lstrip().startswith("<") else Path(text).read_bytes()
         try:

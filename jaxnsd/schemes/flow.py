@@ -58,9 +58,9 @@ class Flow:
         """The impact map: velocity after the impact of the contacts in ``mask``, its percussions, and how it was solved."""
         return self.captured(prepared, t, None, q, u, mask)
 
-    def captured(self, prepared, t, dt, q, u, mask):
-        """Velocity after a step of the forces at (t, q) and the impact law there."""
-        return self.solve(prepared, t, dt, q, u, None, mask)
+    def captured(self, prepared, t, dt, q, u, mask, solution=None):
+        """Velocity after a step of the forces at (t, q) and the impact law there; ``solution``: it, and the percussions, where known."""
+        return self.solve(prepared, t, dt, q, u, None, mask, solution=solution)
 
     def acceleration(self, prepared, t, dt, q, u, mask, slow, placed=None, on=0):
         """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed, and the forces (N) of contacts and constraints in it.
@@ -93,17 +93,18 @@ class Flow:
         # Likewise for bilateral rows: u may be of the node before, and what it violates them by here is no acceleration either.
         return kept, linalg.matmul(kin.W_b.T, u) + kin.chi_b if kin.chi_b.shape[0] else None
 
-    def either(self, ahead, prepared, at, t, dt, q, u, along, mask, slow, on):
+    def either(self, ahead, forced, prepared, at, t, dt, q, u, along, mask, slow, on):
         """``((x, P), tangent)``: those of `acceleration` where ``ahead``, else of `impact`, with its tangent along the motion.
 
-        One contact problem for both, which is compiled once. at: `Place` at (t, q), and its tangent; along: those of q and u
+        Where ``forced``, and not ahead, it is `captured`. One contact problem for all, which is compiled once. at: `Place` at (t, q), and
+        its tangent; along: those of q and u
         """
         here, d_here = at
         system = self.scheme.system(prepared)
         later = Place.of(system, t + dt, q + dt * system.q_dot(t, q, u), u)._replace(M=here.M)
         place, d_place = jax.tree.map(lambda a, b: jnp.where(ahead, a, b), (later, jax.tree.map(jnp.zeros_like, here)), (here, d_here))
         kept, kept_b = jax.tree.map(lambda x: jnp.where(ahead, x, 0), self.kept(self.scheme.placed(prepared, here), t, q, u, slow, on))
-        h = jnp.where(ahead, system.h(t, q, u), 0)
+        h = jnp.where(ahead | forced, system.h(t, q, u), 0)
 
         def solved(place, t, q, u):
             placed = self.scheme.placed(prepared, place, h)
@@ -113,13 +114,15 @@ class Flow:
         change = (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
         return jax.tree.map(lambda a, b: jnp.where(ahead, a, b), change, (after, P)), tangent
 
-    def solve(self, prepared, t, dt, q, u, kept, mask, placed=None, kept_b=None, bounces=None):
+    def solve(self, prepared, t, dt, q, u, kept, mask, placed=None, kept_b=None, bounces=None, solution=None):
         """``(u, P, info)`` of ``M (u - u_minus) = dt h + W P`` from (t, q), with the contact law on those contacts that ``mask`` names.
 
         It is the impact law at (t, q), or, with ``prepared`` at (t, q) as ``placed``, the law without restitution at the configuration dt
-        ahead. ``bounces``: what the restitution of the impact law is multiplied by, or None.
+        ahead. ``bounces``: what the restitution of the impact law is multiplied by, or None; ``solution``: (u, P) where known, or None.
         """
         step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), placed, kept_b, bounces, self.scheme)
+        if solution:
+            return velocity.solve_phase(step, *solution, self.settings, solved=True)
         return velocity.solve(step, u, self.P, self.settings)
 
 

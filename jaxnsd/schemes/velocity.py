@@ -259,15 +259,18 @@ def solve(step, u, P, settings):
     return u, jax.tree.map(jnp.add, P_C, P_E), total(compression, expansion)
 
 
-def solve_phase(step, u, P, settings):
-    """`solve` for a step of one phase."""
+def solve_phase(step, u, P, settings, *, solved=False):
+    """`solve` for a step of one phase; ``solved``: whether ``u`` and ``P`` are the solution, of which only the derivative is wanted."""
     n, d = P.P_F.shape
     n_g = P.P_g.shape[0]
     guess = contact.join(P.P_N, P.P_F)
     if step.gathers:
         step = step.evaluated()
     frozen, u, guess = jax.tree.map(lax.stop_gradient, (step, u, guess))
-    x, info = _gathered(frozen, u, guess, d, n_g + P.P_gamma.shape[0], settings)
+    if solved:
+        x, info = (u, guess, jnp.concatenate([P.P_g, P.P_gamma])), None
+    else:
+        x, info = _gathered(frozen, u, guess, d, n_g + P.P_gamma.shape[0], settings)
     u, z, P_b = implicit(Response(d, settings), jax.tree.map(lax.stop_gradient, x), step)
     P_N, P_F = contact.split(z, n, d)
     return u, Percussions(P_N, P_F, P_b[:n_g], P_b[n_g:]), info
