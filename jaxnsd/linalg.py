@@ -344,7 +344,7 @@ def _inverse(a, guard):
     """
     n = a.shape[0]
     if n <= UNROLL:
-        return pack(_lu_unpacked(unpack(a), guard)(np.eye(n, dtype=int).astype(object)))
+        return pack(_lu_unpacked(unpack(a), guard)(unpack(jnp.eye(n, dtype=a.dtype))))
 
     def rule(primals, tangents):
         inverse = invert(*primals)
@@ -372,35 +372,20 @@ def _lu_unpacked(a, guard):
     for k in range(n):
         inverse_pivots.append(_invert_pivot(a[k, k], guard))
         for i in range(k + 1, n):
-            a[i, k] = _times(a[i, k], inverse_pivots[k])
+            a[i, k] = lax.mul(a[i, k], inverse_pivots[k])
             for j in range(k + 1, n):
-                a[i, j] = _less(a[i, j], a[i, k], a[k, j])
+                a[i, j] = lax.sub(a[i, j], lax.mul(a[i, k], a[k, j]))
 
     def solve(b):
         x = b.reshape(n, -1).copy()
         for column in x.T:
             for k in range(n):
                 for i in range(k + 1, n):
-                    column[i] = _less(column[i], a[i, k], column[k])
+                    column[i] = lax.sub(column[i], lax.mul(a[i, k], column[k]))
             for k in reversed(range(n)):
                 for j in range(k + 1, n):
-                    column[k] = _less(column[k], a[k, j], column[j])
-                column[k] = _times(inverse_pivots[k], column[k])
+                    column[k] = lax.sub(column[k], lax.mul(a[k, j], column[j]))
+                column[k] = lax.mul(column[k], inverse_pivots[k])
         return x.reshape(b.shape)
 
     return solve
-
-
-def _times(a, x):
-    """``a x``, where x may be one or zero by its type: a whole number, of a column of the identity."""
-    return lax.mul(a, x) if not isinstance(x, int) else a if x else 0
-
-
-def _less(y, a, x):
-    """``y - a x``, where x and y may be one or zero as in `_times`."""
-    product = _times(a, x)
-    if isinstance(product, int):
-        return y
-    if isinstance(y, int):
-        return y - product if y else lax.neg(product)
-    return lax.sub(y, product)

@@ -419,10 +419,10 @@ class _Event:
         flows = jax.tree.map(lambda x: x[:2], x) if self.slides else None
         return jumps, flows, jax.tree.map(lambda x: x[-1], x) if last else None
 
-    def captured(self, solution, prepared, t, dt, q, u):
-        """``(q, u, percussions)`` after a step that captures impacts on velocity level; ``solution``: the last two where known."""
+    def captured(self, known, prepared, t, dt, q, u):
+        """``(q, u, percussions)`` after a step that captures impacts on velocity level; ``known``: the last two, or None."""
         q = q + dt * self.scheme.system(prepared).q_dot(t, q, u)
-        return q, *self.flow.captured(prepared, t + dt, dt, q, u, self.pushed, solution)[:2]
+        return q, *self.flow.captured(prepared, t + dt, dt, q, u, self.pushed, known)[:2]
 
     def reversal(self, args, d_args, own, flows):
         """``(f_minus - f_plus) d tau``, to be added to the tangents of q, u and percussions, and whether slip reverses without a rest.

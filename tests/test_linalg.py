@@ -195,14 +195,6 @@ def test_taking_apart_and_putting_together_is_linear():
     assert linalg.unpack(jnp.zeros((0, 2))).shape == (0, 2)
 
 
-def test_a_small_inverse_has_no_operations_on_zeros():
-    """Columns of the identity start with 0, 1 and 2 zeros: 4, 1 and 0 operations on the way forward, 9, 9 and 8 on the way back."""
-    A, _ = matrix(3)
-    np.testing.assert_allclose(linalg._inverse(jnp.asarray(A), False), np.linalg.inv(A), rtol=1e-12)
-    names = [equation.primitive.name for equation in jax.make_jaxpr(lambda A: linalg._inverse(A, False))(A).eqns]
-    assert sum(name in ("add", "sub", "mul", "neg") for name in names) <= 13 + 32
-
-
 @pytest.mark.parametrize("n", [2, 6])
 def test_float32_stays_float32(n):
     A, b = (x.astype(np.float32) for x in matrix(n))
