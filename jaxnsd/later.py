@@ -127,8 +127,6 @@ _HANDING_ON = {"broadcast_in_dim", "concatenate", "convert_element_type", "name"
 #: Reductions, which over axes of one entry only arrange it in another way.
 _REDUCTIONS = {"reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum"}
 
-_SQUEEZE = jax.make_jaxpr(lambda x: jax.lax.squeeze(x, (0,)))(np.zeros(1)).jaxpr.eqns[0].primitive
-
 
 def _plainer(equation, operands):
     """An equation and its operands, or others which make the same of less."""
@@ -136,7 +134,7 @@ def _plainer(equation, operands):
     if name == "concatenate" and equation.outvars[0].aval.size:
         operands = [x for x in operands if x.aval.size]
     elif name in _REDUCTIONS and operands[0].aval.size == equation.outvars[0].aval.size > 0:
-        equation = equation.replace(primitive=_SQUEEZE, params={"dimensions": equation.params["axes"]})
+        equation = equation.replace(primitive=jax.lax.squeeze_p, params={"dimensions": equation.params["axes"]})
     return equation, operands
 
 

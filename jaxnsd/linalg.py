@@ -84,12 +84,6 @@ def _linear(name, function, shapes, back):
     primitive = Primitive(name)
     primitive.multiple_results = True
 
-    def jvp(primals, tangents, **params):
-        out = primitive.bind(*primals, **params)
-        if all(type(t) is ad.Zero for t in tangents):
-            return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
-        return out, primitive.bind(*map(ad.instantiate_zeros, tangents), **params)
-
     def transpose(cotangents, *args, **params):
         if all(type(c) is ad.Zero for c in cotangents):
             return [None] * len(args)
@@ -97,16 +91,13 @@ def _linear(name, function, shapes, back):
 
     def batched(args, axes, **params):
         size = next(x.shape[axis] for x, axis in zip(args, axes, strict=True) if axis is not None)
-        args = [
-            jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)
-        ]
-        out = primitive.bind(*args, **params)
+        out = primitive.bind(*[batching.bdim_at_front(x, axis, size) for x, axis in zip(args, axes, strict=True)], **params)
         return out, [0] * len(out)
 
     primitive.def_impl(function)
     primitive.def_abstract_eval(lambda *avals, shape: [avals[0].update(shape=s, weak_type=False) for s in shapes(*avals, shape=shape)])
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
-    ad.primitive_jvps[primitive], ad.primitive_transposes[primitive] = jvp, transpose
+    ad.deflinear2(primitive, transpose)
     batching.primitive_batchers[primitive] = batched
     return primitive
 

@@ -81,7 +81,7 @@ def events(scheme, prepared, t, dt, before, after):
     find = functools.partial(_events, scheme, prepared, scheme.evaluated(prepared, t + dt, after.q, before.u), t, dt, before, after)
     pushed, sizes = after.P.P_N > 0, gathered.sizes(n, d)
     if n <= FEW:
-        return find()[0] if _is_small(before) else lax.cond(jnp.any(pushed), lambda: find()[0], lambda: nothing)
+        return _where_contacts_push(after, lambda: find()[0], nothing)
 
     def branch(choice):
         return lambda: find(choice) if choice.size else (nothing, jnp.asarray(False))
@@ -92,10 +92,15 @@ def events(scheme, prepared, t, dt, before, after):
     return lax.cond(of_all, lambda: find()[0], lambda: found)
 
 
-def _is_small(state):
-    """Whether a branch around what an event of a step needs costs more than it spares."""
-    n, d = state.P.P_F.shape
-    return n <= FEW and state.u.shape[0] <= SMALL and not gathered.sizes(n, d)
+def _where_contacts_push(after, function, nothing, *args):
+    """``function(*args)`` after a step with a contact that pushes, else ``nothing``.
+
+    ``nothing`` is what the function makes of such a step: for a small system it is called always, as a branch costs more than it spares.
+    """
+    n, d = after.P.P_F.shape
+    if n <= FEW and after.u.shape[0] <= SMALL and not gathered.sizes(n, d):
+        return function(*args)
+    return lax.cond(jnp.any(after.P.P_N > 0), function, lambda *_: nothing, *args)
 
 
 def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
@@ -180,10 +185,7 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
         own = jax.tree.map(jnp.add, own, moved[:3])
         return jax.tree.map(jnp.add, moved, lax.cond(jnp.any(event.landing), at_rest, lambda *_: nothing, d_args, own))
 
-    if _is_small(settled):
-        dq, du, dP, none = of_contacts(d_args, own)
-    else:
-        dq, du, dP, none = lax.cond(jnp.any(settled.P.P_N > 0), of_contacts, lambda *_: nothing, d_args, own)
+    dq, du, dP, none = _where_contacts_push(settled, of_contacts, nothing, d_args, own)
     shifted = scheme.shifted(primals[0], primals[1] + primals[2], after, d_after, dq, du)
     # What else is stored of a step with an impact, of its stages say, belongs to no time of the exact motion.
     stored = {name: x + none for name in scheme.auxiliary if (x := getattr(shifted, name)) is getattr(d_after, name)}
