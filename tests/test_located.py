@@ -196,6 +196,19 @@ def test_moreau_type_schemes_meet_impacts_at_their_time(scheme):
         np.testing.assert_allclose(times[np.isfinite(times)][0], first, rtol=0, atol=SHORT * dt)
 
 
+@over([jaxnsd.SymmetricMoreau(), jaxnsd.VariationalMoreau()], fast=[jaxnsd.VariationalMoreau()], slow=[jaxnsd.SymmetricMoreau()])
+def test_what_hits_at_the_start_has_its_impact_located_there(scheme):
+    """Velocities at mid-interval are made of that after the impact: a ball thrown at the floor it touches, u = e v - g t."""
+    v, e, t = 1.0, jnp.array([1.0, 0.7]), 0.1
+    run = jax.vmap(lambda h, e: simulate(BouncingBall(gravity=G, e_N=e), LocatedImpacts(scheme), h[None], jnp.array([-v]), t, 1e-2))
+    sol = run(jnp.array([0.0, 0.0]), e).raise_if_failed()
+    after = jax.vmap(lambda e, sol: jaxnsd.node_velocities(BouncingBall(gravity=G, e_N=e), LocatedImpacts(scheme), sol))(e, sol)[:, -1, 0]
+    np.testing.assert_allclose(sol.q[:, -1, 0], e * v * t - G * t**2 / 2, atol=1e-12)
+    np.testing.assert_allclose(after, e * v - G * t, atol=1e-12)
+    np.testing.assert_allclose(sol.auxiliary["impact_times"][:, 1, 0], 0, atol=1e-12)
+    np.testing.assert_allclose(sol.P_N[:, :, 0].sum(axis=1), 0.1 * (1 + e) * v, rtol=1e-12)
+
+
 @pytest.mark.slow
 def test_impact_on_a_node():
     """The impact falls on the end of a step, or misses it by round-off and a little more, on both sides."""

@@ -66,7 +66,7 @@ def iteration(segments, system, t, dt, c):
         length=length,
         extra=jnp.where(length <= SHORT * dt, REGULAR * dt, 0),
         shift=veil(dt, c),
-        whole=~c.locating & (c.record.s == 0),
+        whole=~c.locating & (c.count == 0),
     )
     after, info = segments.of_length(record, length, system, t + record.s, record.place)
     contacts = segments.contacts(system, t + record.s + length, dt, after.state)

@@ -132,7 +132,7 @@ class Segments:
         gap, rate = system.gap(t, state.q), system.gap_velocity(t, state.q, state.u)
         directions = jnp.abs(system.W_N(t, state.q, state.u))
         size = dt * velocity.resolution(state.q, dt, state.u.shape[0])
-        eps = 16 * float(jnp.finfo(dt.dtype).eps)
+        eps = 16 * float(jnp.finfo(gap.dtype).eps)
         return Contacts(gap, rate, directions, eps * linalg.matmul(directions.T, size) + SHORT * dt * jnp.abs(rate))
 
 
