@@ -16,7 +16,7 @@ from . import anisotropy, checks, kernels, lanes, laws, linalg
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .contact import AbstractContactSolver, SemismoothNewton
-from .derivatives import moving, undefined
+from .derivatives import is_float, moving, undefined
 from .results import EXPLANATION, Event, Outcome
 from .schemes.base import Scheme, nothing_to_solve
 from .system import System
@@ -302,6 +302,8 @@ def checked(
 @functools.partial(jax.jit, static_argnames=("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress"))
 def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress, start):
     dtype = q0.dtype
+    # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
+    system = jax.tree.map(lambda x: x.astype(dtype) if is_float(x) and x.dtype != dtype else x, system)
     times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
     args = (anisotropy.isotropic(system), times, q0, u0, start)

@@ -203,7 +203,7 @@ def test_an_interrupted_fit_keeps_its_best_iterate(posed, monkeypatch):
 def test_words_for_what_the_data_do_not_say(posed):
     """From matrices that are known: no effect, one combination, hardly determined."""
     S = np.diag([1e4, 4.0, 0.0, 1e4])
-    found = identify.uncertainty.of(posed, posed.unknowns.first(), S, 50.0, 103)
+    found = identify.uncertainty.of(posed, posed.unknowns.first(), S, 100.0, 103)
     assert abs(found.scale - 1) < 1e-12  # 103 residuals, 3 unknowns that they determine
     # In logits: e_N moves by 1/4 of its z.
     assert_allclose(found.standard_errors[:2], [12.0 / 100, 0.25 / 2], rtol=1e-6)
@@ -211,10 +211,10 @@ def test_words_for_what_the_data_do_not_say(posed):
     assert np.isinf(found.standard_errors[2]) and np.isfinite(found.standard_errors[[0, 1, 3]]).all()
     blind = copy.copy(posed)
     blind.settings = dataclasses.replace(posed.settings, scheme=jaxnsd.Moreau(), sensitivity="discrete")
-    said = identify.uncertainty.of(blind, posed.unknowns.first(), S, 50.0, 104).warnings[0]
+    said = identify.uncertainty.of(blind, posed.unknowns.first(), S, 100.0, 104).warnings[0]
     assert "does not see times of impacts" in said and "has no effect" not in said
     tied = 1e4 * np.array([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
-    found = identify.uncertainty.of(posed, posed.unknowns.first(), tied, 50.0, 104)
+    found = identify.uncertainty.of(posed, posed.unknowns.first(), tied, 100.0, 104)
     assert "do not determine one combination" in found.warnings[0]
     assert np.isinf(found.standard_errors[:2]).all() and np.isfinite(found.standard_errors[2:]).all()
 

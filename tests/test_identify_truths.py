@@ -55,21 +55,30 @@ def problem(data, measure=line, first=None, fit=None, **options):
     return identify.Problem(Rest(), data, fit=fit, measurement=first, measure=measure, dt=0.05, **{"noise": NOISE} | options)
 
 
-def regression(X, y, covariance):
-    """``(estimate, covariance, scale, 95 % intervals)`` of generalized least squares with a covariance known up to a factor."""
+def regression(X, y, covariance, random=None):
+    """``(estimate, covariance, scale, 95 % intervals)`` of generalized least squares with a covariance known up to a factor.
+
+    ``random``: what of it is that of random effects, which are predicted (Henderson); residuals are those without them, and their
+    degrees of freedom what the trace of the projection leaves.
+    """
     stats = pytest.importorskip("scipy.stats")
     W = np.linalg.inv(np.linalg.cholesky(covariance))
     b = np.linalg.lstsq(W @ X, W @ y, rcond=None)[0]
-    freedom = len(y) - X.shape[1]
-    square = np.sum((W @ (y - X @ b)) ** 2) / freedom
-    C = square * np.linalg.inv(X.T @ np.linalg.solve(covariance, X))
+    weight, one = W.T @ W, np.eye(len(y))
+    C = np.linalg.inv(X.T @ weight @ X)
+    fixed = X @ C @ X.T @ weight
+    random = 0 * one if random is None else random
+    projected = fixed + random @ weight @ (one - fixed)
+    freedom, r = len(y) - np.trace(projected), y - projected @ y
+    square = r @ np.linalg.solve(covariance - random, r) / freedom
+    C = square * C
     reach = stats.t.ppf(0.975, freedom) * np.sqrt(np.diag(C))
     return b, C, np.sqrt(square), np.stack([b - reach, b + reach], axis=1)
 
 
-def assert_is_regression(result, X, y, covariance):
+def assert_is_regression(result, X, y, covariance, random=None):
     """Compared in standard errors."""
-    b, C, scale, intervals = regression(X, y, covariance)
+    b, C, scale, intervals = regression(X, y, covariance, random)
     errors = np.sqrt(np.diag(C))
     assert_allclose(result.values / errors, b / errors, atol=1e-6)
     assert_allclose(result.covariance, C, rtol=1e-9)
@@ -213,11 +222,39 @@ def test_free_initial_states_are_mixed_effects_and_their_prior_has_the_unit_of_t
     of = problem(data, lambda t, q, u, m: q + m["a"] + m["b"] * t, free_state=identify.FreeState(0.2, 0.0))
     result = identify.fit(of)
     X, y = np.tile(np.stack([np.ones(12), T], 1), (6, 1)), np.concatenate([one.y[:, 0] for one in data])
-    assert_is_regression(result, X, y, np.kron(np.eye(6), NOISE**2 * np.eye(12) + 0.2**2))
+    of_starts = np.kron(np.eye(6), np.full((12, 12), 0.2**2))
+    assert_is_regression(result, X, y, NOISE**2 * np.eye(72) + of_starts, of_starts)
     assert not result.warnings
     # With noise that is a thousand times too large the start seems known to 0.2 mm.
-    said = identify.uncertainty.of(of, result.z, np.eye(2), 0.5 * 70e-6, 72).warnings
+    said = identify.uncertainty.of(of, result.z, np.eye(2), 70e-6, 72).warnings
     assert "residuals are 0.001 times the noise that was given, and standard deviations of initial states" in said[0]
+
+
+def test_states_that_the_data_alone_tell_take_a_degree_of_freedom_each():
+    """Of four frames each: every start a number of its own, as priors, and joints of windows, that tell nothing scatter by nothing."""
+    random, short, data = np.random.default_rng(5), T[:4], []
+    for k in range(6):
+        y = (random.normal() + 0.3 * short + NOISE * random.normal(size=4))[:, None]
+        data.append(identify.Trajectory(short, y, [0.0], [0.0], q=y, u=0 * y, name=f"{k}"))
+    X, y = (
+        np.concatenate([np.tile(short, 6)[:, None], np.kron(np.eye(6), np.ones((4, 1)))], axis=1),
+        np.concatenate([x.y[:, 0] for x in data]),
+    )
+    _, C, scale, _ = regression(X, y, NOISE**2 * np.eye(24))
+    loose = identify.FreeState(1e3 * NOISE, 0.0)
+    for how in ({"free_state": loose}, {"windows": identify.Windows(1, free=loose, continuity=(1e-4 * NOISE, 1.0))}):
+        result = identify.fit(problem(data, lambda t, q, u, m: q + m["b"] * t, {"b": 0.0}, **how))
+        assert_allclose([result.standard_errors[0], result.noise_scale], [C[0, 0] ** 0.5, scale], rtol=1e-3)
+        assert_allclose(result.uncertainty.freedom, 24 - 7, rtol=1e-3)
+
+
+def test_frames_at_rest_are_not_what_derivatives_are_compared_with():
+    """What fades, as heights of a ball that bounces to its rest, leaves round-off in more than half of the frames, and tells as before."""
+    t, fades = np.linspace(0, 1, 30), lambda t: np.exp(-np.minimum(120 * t, 36))
+    y = 0.7 * fades(t) + NOISE * np.random.default_rng(3).normal(size=30)
+    result = identify.fit(problem(trajectory(0, t=t, y=y), lambda t, q, u, m: q + m["a"] * jnp.exp(-jnp.minimum(120 * t, 36)), {"a": 0.1}))
+    assert not result.lost
+    assert_is_regression(result, fades(t)[:, None], y, NOISE**2 * np.eye(30))
 
 
 def one_column(seed, **changed):

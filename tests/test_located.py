@@ -210,6 +210,19 @@ def test_what_hits_at_the_start_has_its_impact_located_there(scheme):
 
 
 @pytest.mark.slow
+def test_a_state_in_single_precision_beside_double():
+    """A particle thrown along the floor slides for v^2 / (2 mu g); numbers of its class are Python's, of no precision of their own."""
+
+    def way(v):
+        particle, scheme = Thrown(e_N=0.5, mu=0.5, amplitude=0.0), LocatedImpacts(jaxnsd.MoreauJean())
+        return simulate(particle, scheme, jnp.zeros(2, v.dtype), jnp.stack([v, 0 * v]), 0.4, 1e-2).q[-1, 0]
+
+    value, derivative = jax.jit(jax.value_and_grad(way))(jnp.float32(1.0))
+    assert value.dtype == derivative.dtype == jnp.float32
+    np.testing.assert_allclose([value, derivative], [1 / G, 2 / G], rtol=0.03)
+
+
+@pytest.mark.slow
 def test_impact_on_a_node():
     """The impact falls on the end of a step, or misses it by round-off and a little more, on both sides."""
     for offset in (-1e-9, -1e-15, 0.0, 1e-15, 1e-9):

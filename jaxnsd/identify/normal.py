@@ -16,6 +16,11 @@ def single():
     return jnp.zeros(()).dtype == jnp.float32
 
 
+def nothing():
+    """Part of a size up to which another one is nothing beside it."""
+    return NOTHING_SINGLE if single() else NOTHING
+
+
 def effective(sizes, units):
     """(p,) booleans: which unknowns have an effect, by the lengths of their columns and by the units that they typically change in.
 
@@ -25,7 +30,7 @@ def effective(sizes, units):
     known = np.isfinite(units)
     units = np.where(known, units, 1.0) if known.any() else np.ones_like(sizes)
     reference = np.max((sizes * units)[known] if np.any(sizes[known] > 0) else sizes, initial=0.0)
-    return sizes * units > (NOTHING_SINGLE if single() else NOTHING) * reference
+    return sizes * units > nothing() * reference
 
 
 class NormalEquations:
@@ -83,6 +88,20 @@ class NormalEquations:
                 s -= B @ X[:, -1]
             back.append((members, X[:, :-1], X[:, -1]))
         return S, s, back
+
+    def taken(self, of_data, inverse):
+        """Degrees of freedom that the unknowns take from the data, tr(H^-1 H_data) (MacKay, Bayesian interpolation, 1992, sec. 4.5).
+
+        ``of_data``: the equations without priors and joints; ``inverse`` (p, p) of the Schur complement. A state that nothing else tells
+        takes one for each number, one that its prior tells takes none.
+        """
+        total = np.sum(inverse * of_data.A)
+        for (_, shared, B, C, *_), (_, _, B_data, C_data, *_) in zip(self.groups, of_data.groups, strict=True):
+            if shared:
+                own = np.linalg.inv(C + 1e-12 * (1 + np.max(np.abs(np.diag(C)))) * np.eye(len(C)))
+                X = B @ own
+                total += np.sum((own + X.T @ inverse @ X) * C_data) - 2 * np.sum(inverse @ X * B_data)
+        return total
 
     def step(self, damping, fixed=None, largest=np.inf, units=None):
         """``(dz (p,), dlocal (items, n))`` of the damped equations, by Marquardt's scaling; z that are ``fixed`` stay.

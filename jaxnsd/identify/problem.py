@@ -18,7 +18,7 @@ from .. import checks
 from ..contact import AbstractContactSolver, SemismoothNewton
 from ..schemes.base import Scheme
 from ..schemes.moreau import Moreau
-from . import motion
+from . import motion, normal
 from .data import FreeState, Trajectory, Windows
 from .robust import Robust, cost_and_weights
 from .unknowns import Unknowns
@@ -332,7 +332,8 @@ class Problem:
 
         Frames from the first on whose derivative exceeds ``limit``, in any of its columns, take no part; there are ``lost`` of them.
         ``typical`` (2, columns): the size of the derivative of the median frame, and of the median of what it would have grown to over the
-        longest time with its cube; zero where there is none. ``limit`` consists of two such rows, of which the larger holds.
+        longest time with its cube; zero where there is none. ``limit`` consists of two such rows, of which the larger holds. What has
+        come to rest is not typical: frames whose derivatives have faded, against earlier ones, by as much as others may grow.
         """
         p, n = z.size, local.size
 
@@ -348,7 +349,10 @@ class Problem:
         size = jnp.max(jnp.where(root > 0, jnp.abs(J[: r.size]).reshape(frames, k, -1) / jnp.where(root > 0, root, 1), 0), axis=1)
         grown = (jnp.abs(item["t"] - item["t0"]) / (self.n_steps * self.settings.dt))[:, None] ** 3
         sizes = jnp.stack([size, size / grown])
-        typical = jnp.nan_to_num(jnp.nanmedian(jnp.where((sizes > 0) & jnp.isfinite(sizes), sizes, jnp.nan), axis=1))
+        before = lax.cummax(jnp.where(jnp.isfinite(size), size, 0))
+        # A window may be at rest from its start: in units of the noise, for a change of z by one, its derivatives are nothing.
+        faded = size <= jnp.maximum(before / self.horizon, normal.nothing())
+        typical = jnp.nan_to_num(jnp.nanmedian(jnp.where(~faded[None] & jnp.isfinite(sizes), sizes, jnp.nan), axis=1))
         # At the start there is nothing to grow from: zero times infinity.
         limit = jnp.fmax(limit[:1], limit[1:] * grown)
         kept = jnp.cumsum(jnp.any(~(size <= limit), axis=1)) == 0

@@ -1,6 +1,7 @@
 """What a fit has found, how sure it is, and what it could not explain."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ class Result:
             frames = ", ".join(f"{name} ({n} frames)" for name, n in self.lost.items())
             yield (
                 f"left out of the last step and of the standard errors, since derivatives are {self.problem.horizon:g} times the typical "
-                f"ones, as past a grazing impact: {frames}"
+                f"ones (`horizon` of Problem), as past a grazing impact: {frames}"
             )
 
     def _of_the_scatter(self):
@@ -193,13 +194,17 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
     equations = NormalEquations(problem, final, items, train)
     S, _, _ = equations.reduced()
     used = train & final["ok"]
-    count = problem.count[items[used]].sum()
-    if problem.joined:
-        # Joined windows have fewer free states, by as many as there are conditions that join them.
-        count += np.count_nonzero(problem.items["joined"][items[used]]) * (len(problem.data[0].q0) + len(problem.data[0].u0))
     shown = evaluator.shown(point, items)
-    squares = _squares(problem, shown, final["cost"][used].sum(), items[used])
-    found = uncertainty.of(problem, point.z, S, 0.5 * squares, int(count))
+    of_data = NormalEquations(problem, _of_data(problem, final), items, train)
+    found = uncertainty.of(
+        problem,
+        point.z,
+        S,
+        _squares(problem, shown, items[used]),
+        int(problem.count[items[used]].sum()),
+        functools.partial(equations.taken, of_data),
+        final["lost"][used].any(),
+    )
     owner, names = problem.items["owner"], problem.names
     system, measurement = problem.parts(point.z)
     numbers = range(len(problem.data))
@@ -244,14 +249,25 @@ def _not_there(problem, z, equations, found):
         )
 
 
-def _squares(problem, shown, cost, items):
-    """Sum of squares that, by the degrees of freedom, is the square of the noise scale: twice the cost, or its robust kin."""
+def _of_data(problem, linearized):
+    """What is linearized, without priors and joints."""
+    H, p, n = np.array(linearized["H"]), problem.size, problem.n_local
+    if n:
+        # An item that failed has none of it.
+        H[linearized["ok"], p : p + n, p : p + n] -= np.diag(np.asarray(problem.sigma) > 0)
+    if not problem.joined:
+        return linearized | {"H": H}
+    nothing = {name: np.zeros_like(linearized[name]) for name in ("H_joined", "g_joined")}
+    return linearized | {"H": H - linearized["H_joined"]} | nothing
+
+
+def _squares(problem, shown, items):
+    """Sum of squares of the data's residuals that, by the degrees of freedom, is the square of the noise scale; or its robust kin."""
+    r, known = (x[items].reshape(-1, x.shape[-1]) for x in (shown["residual"], problem.items["root"] > 0))
     if problem.robust is None:
-        return 2 * cost
-    r = np.concatenate(shown["residual"][items])
-    squares, factor = problem.robust.scatter(r, np.concatenate(problem.items["root"][items] > 0))
-    others = 2 * cost - 2 * problem.robust.cost_and_weights(r)[0]
-    return float((squares + others) * factor)
+        return float(np.sum(r**2))
+    squares, factor = problem.robust.scatter(r, known)
+    return float(squares * factor)
 
 
 def _sandwich(problem, z, S, final, owner, used):

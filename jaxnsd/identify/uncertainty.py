@@ -32,8 +32,8 @@ class Uncertainty:
     covariance (n, n), standard_errors (n,), intervals (n, 2), correlation (n, n): infinite, and NaN, where the data determine nothing.
     scale: by what factor residuals are larger than the noise that was given; scale^2 (J^T J)^-1 is the covariance. With a robust loss that
     of its derivative, see `Robust.scatter`.
-    freedom: degrees of freedom of that scale, residuals less unknowns that the data determine; factor: how many standard errors an
-    interval reaches, the quantile of Student's distribution.
+    freedom: degrees of freedom of that scale, residuals less unknowns, local ones too, that the data determine (`NormalEquations.taken`);
+    factor: how many standard errors an interval reaches, the quantile of Student's distribution.
     covariance_z (p, p), undetermined (p,): of the coordinates z.
     """
 
@@ -43,21 +43,26 @@ class Uncertainty:
     correlation: np.ndarray
     scale: float
     warnings: tuple
-    freedom: int = 0
+    freedom: float = 0.0
     factor: float = np.nan
     covariance_z: np.ndarray | None = None
     undetermined: np.ndarray | None = None
 
 
-def of(problem, z, S, cost, count, level=0.95):
-    """`Uncertainty` at z of the reduced normal matrix S (p, p), the cost and the number of residuals beyond that of local unknowns."""
+def of(problem, z, S, squares, count, taken=None, lost=False, level=0.95):
+    """`Uncertainty` at z of the reduced normal matrix S (p, p), the sum of squares of the data's residuals and their number.
+
+    taken: function of the inverse of S that tells how many of the degrees of freedom the unknowns take; None: the rank of S, without local
+    unknowns. lost: whether frames took no part
+    """
     unknowns = problem.unknowns
     labels, values = unknowns.labels, np.asarray(unknowns.flat(z))
     if not len(labels):
         return Uncertainty(np.zeros((0, 0)), np.zeros(0), np.zeros((0, 2)), np.zeros((0, 0)), np.nan, ())
-    covariance_z, undetermined, rank, warnings = _inverse(problem, z, S)
-    freedom = count - rank
-    scale = np.sqrt(2 * cost / freedom) if freedom > 0 else np.nan
+    covariance_z, undetermined, rank, warnings = _inverse(problem, z, S, lost)
+    taken = taken(covariance_z) if taken else rank
+    freedom = count - taken
+    scale = np.sqrt(squares / freedom) if freedom > 0 else np.nan
     covariance_z = covariance_z * scale**2
     J = np.asarray(jax.jacfwd(unknowns.flat)(jnp.asarray(z)))
     covariance = J @ covariance_z @ J.T
@@ -72,9 +77,10 @@ def of(problem, z, S, cost, count, level=0.95):
             f"be off by that factor as well: where they are not, fit again with {scale:.2g} times the noise"
         )
     if freedom <= 0:
-        warnings.append(f"there are no more residuals ({count}) than unknowns ({rank}): nothing can be said about errors")
+        warnings.append(f"there are no more residuals ({count}) than unknowns ({taken:.3g}): nothing can be said about errors")
     factor = student(0.5 + 0.5 * level, freedom) if freedom > 0 else np.nan
     intervals = np.stack([values - factor * errors, values + factor * errors], axis=1)
+    intervals[free] = [-np.inf, np.inf]
     for unknown in unknowns.list:
         if isinstance(unknown.transform, BOUNDED):
             first, (lower, upper) = labels.index(unknown.labels[0]), bounds(unknown.transform)
@@ -83,8 +89,7 @@ def of(problem, z, S, cost, count, level=0.95):
                 reach = factor * np.sqrt(max(covariance_z[entry, entry], 0))
                 within = np.asarray(unknown.transform(jnp.asarray([z[entry] - reach, z[entry] + reach]), (2,)))
                 at_bound = _bound(unknown.transform, values[k], errors[k]) is not None
-                intervals[k] = np.clip(intervals[k], lower, upper) if at_bound else within
-    intervals[free] = [-np.inf, np.inf]
+                intervals[k] = (lower, upper) if free[k] else np.clip(intervals[k], lower, upper) if at_bound else within
     kinds = [unknown.transform for unknown in unknowns.list for _ in unknown.labels]
     for label, value, error, kind in zip(labels, values, errors, kinds, strict=True):
         said = f"{value:.3g} with a standard error of {error:.2g}"
@@ -94,7 +99,7 @@ def of(problem, z, S, cost, count, level=0.95):
             # Of what may have either sign, as an offset or a delay, zero is a value like others.
             warnings.append(f"{label} is {'not told from zero' if isinstance(kind, Free) else 'hardly determined'}: {said}")
     return Uncertainty(
-        covariance, errors, intervals, correlation, float(scale), tuple(warnings), int(freedom), factor, covariance_z, undetermined
+        covariance, errors, intervals, correlation, float(scale), tuple(warnings), float(freedom), factor, covariance_z, undetermined
     )
 
 
@@ -126,7 +131,7 @@ def at_bounds(unknowns, z, errors):
     return out
 
 
-def _inverse(problem, z, S):
+def _inverse(problem, z, S, lost):
     """``(covariance of z, which z are undetermined, rank, warnings)``."""
     p, warnings = problem.size, []
     names = coordinates(problem.unknowns)
@@ -136,6 +141,8 @@ def _inverse(problem, z, S):
         said = "has no effect on what was measured: the data say nothing about it, and it stays near its first guess"
         if problem.settings.sensitivity == "discrete" and not isinstance(problem.settings.scheme, LocatedImpacts):
             said = "stays near its first guess: sensitivity='discrete' sees no effect, but does not see times of impacts; try 'saltation'"
+        elif lost:
+            said = "has no effect on those frames that took part, and stays near its first guess: see `horizon` of Problem"
         warnings.append(f"{name} {said}")
     covariance, undetermined, some = np.zeros((p, p)), none.copy(), ~none
     zero = RANK_SINGLE if single() else RANK
