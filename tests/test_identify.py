@@ -227,6 +227,14 @@ def test_what_has_no_effect_holds_nothing_up(posed):
         assert_allclose(equations.step(0.0, fixed, 1.0)[0], expected, rtol=1e-12, atol=1e-15)
 
 
+def test_local_unknowns_of_very_different_sizes_are_told_apart():
+    """One that is seen to 1e-9 beside one that is seen to 0.1, and one without an effect: by Cramer's rule."""
+    C, B = np.array([[1e18, 4e9, 0], [4e9, 101.0, 0], [0, 0, 0]]), np.array([2e8, 5.0, 0])
+    determinant = 1e18 * 101 - 4e9**2
+    expected = [(2e8 * 101 - 4e9 * 5) / determinant, (1e18 * 5 - 4e9 * 2e8) / determinant, 0]
+    assert_allclose(identify.normal.solved(C, B[:, None])[:, 0], expected, rtol=1e-12)
+
+
 @pytest.mark.slow
 def test_what_has_no_effect_is_said():
     of = problem(camera(0), fit=["mass", "stiffness", "e_N", "colour", "measurement.scale", "measurement.delay"])

@@ -376,9 +376,29 @@ def test_derivatives_that_grow_as_a_fall_does_are_kept(which):
 
 def test_frames_that_are_lost_are_warned_of():
     """Chaos, in which derivatives grow faster than with any power of time."""
-    one = identify.Trajectory(T, 1e-6 * np.cosh(20 * T), [1e-6], [0.0], name="one")
+    noise = np.random.default_rng(2).normal(size=12)
+    one = identify.Trajectory(T, 1e-6 * (np.cosh(20 * T) + noise), [1e-6], [0.0], name="one")
     result = identify.fit(falling(one, "k", Fall(g=0.0, k=400.0), dt=1e-3, noise=1e-6))
     assert result.lost["one"] >= 1 and "left out of the last step and of the standard errors" in " ".join(result.warnings)
+    # Nor do they tell how large the noise is.
+    kept = 12 - result.lost["one"]
+    assert_allclose(result.noise_scale, np.sqrt(np.sum(result.residuals[0][:kept] ** 2) / (kept - 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-9])
+def test_windows_at_rest_are_not_what_the_others_are_compared_with(unit):
+    """Most of a record is at rest, in windows of its own; in metres, and where nobody has said how small the noise is."""
+    late = T + 0.5
+    data = [
+        trajectory(k, t=t, y=unit * (0.7 * np.exp(-60 * t) + NOISE * np.random.default_rng(k).normal(size=12)), name=f"{k}")
+        for k, t in enumerate([T / 6, late, late, late, late])
+    ]
+    of = problem(data, lambda t, q, u, m: q + unit * m["a"] * jnp.exp(-60 * t), {"a": 0.1})
+    result = identify.fit(of)
+    assert not result.lost
+    x, y = (np.concatenate([getattr(one, name).reshape(-1) for one in data]) for name in ("t", "y"))
+    X = np.exp(-60 * x)
+    assert_allclose(result.values[0], X @ y / (X @ X) / unit, rtol=1e-6)
 
 
 @pytest.mark.parametrize("scheme", [jaxnsd.SymmetricMoreau(), jaxnsd.LocatedImpacts(jaxnsd.SymmetricMoreau())], ids=str)

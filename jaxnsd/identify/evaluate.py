@@ -10,9 +10,13 @@ import numpy as np
 from jax import lax
 
 from ..spread import cores
+from .normal import nothing
 
 #: A chunk has about so many steps, so that it takes long against a call, and holds little in memory.
 STEPS = 4000
+
+#: Part of the items whose derivatives are compared with those of the next larger one, to tell which are at rest.
+LARGE = 0.9
 
 #: On an accelerator a chunk is a batch in lockstep of so many items.
 WIDTH = 256
@@ -69,7 +73,9 @@ class Evaluator:
         sizes = np.where(of["ok"][:, None, None] & (of["typical"] > 0), of["typical"], np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a column without an effect has no typical size
-            return self.problem.horizon * np.nanmedian(sizes, axis=0)
+            # Items at rest have derivatives of round-off; a few in which they grow without bound are no measure either.
+            large = np.nanquantile(sizes, LARGE, axis=0, method="higher")
+            return self.problem.horizon * np.nanmedian(np.where(sizes > nothing() * large, sizes, np.nan), axis=0)
 
     def descended(self, points, items=None):
         """What `Problem.descended` gives."""

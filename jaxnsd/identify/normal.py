@@ -11,6 +11,13 @@ import numpy as np
 NOTHING, NOTHING_SINGLE = 1e-9, 1e-5
 
 
+#: What is added to a matrix of local unknowns, of unit diagonal, against rounding: a few units in the last place.
+RIDGE = 1e-15
+
+#: Part of what the data tell that it may be: errors by rounding are then a few per cent.
+TOLD = 1e-3
+
+
 def single():
     """Whether it is computed in single precision."""
     return jnp.zeros(()).dtype == jnp.float32
@@ -31,6 +38,19 @@ def effective(sizes, units):
     units = np.where(known, units, 1.0) if known.any() else np.ones_like(sizes)
     reference = np.max((sizes * units)[known] if np.any(sizes[known] > 0) else sizes, initial=0.0)
     return sizes * units > nothing() * reference
+
+
+def solved(C, B):
+    """``C^-1 B`` of a matrix (n, n) of local unknowns; an unknown without an effect, whose row is zero, stays where it is.
+
+    Rows and columns are scaled to a unit diagonal: of a state that one column of data sees to 1e-9, or a tight joint, nothing that is
+    added against rounding may look like knowledge of the others.
+    """
+    diagonal = np.diag(C)
+    none = diagonal <= 0
+    s = 1 / np.sqrt(np.where(none, 1, diagonal))
+    scaled = s[:, None] * C * s[None, :] + np.diag(np.where(none, 1, RIDGE))
+    return s[:, None] * np.linalg.solve(scaled, s[:, None] * B)
 
 
 class NormalEquations:
@@ -81,8 +101,7 @@ class NormalEquations:
         """``(S, s, back)``: Schur complement (p, p) and gradient (p,) of z, and what local parts follow from a step of z."""
         S, s, back = self.A.copy(), self.b.copy(), []
         for members, shared, B, C, c, d in self.groups:
-            D = C + np.diag(damping * d + 1e-12 * (1 + np.max(np.abs(np.diag(C)))))
-            X = np.linalg.solve(D, np.concatenate([B.T, c[:, None]], axis=1))
+            X = solved(C + np.diag(damping * d), np.concatenate([B.T, c[:, None]], axis=1))
             if shared:
                 S -= B @ X[:, :-1]
                 s -= B @ X[:, -1]
@@ -98,10 +117,15 @@ class NormalEquations:
         total = np.sum(inverse * of_data.A)
         for (_, shared, B, C, *_), (_, _, B_data, C_data, *_) in zip(self.groups, of_data.groups, strict=True):
             if shared:
-                own = np.linalg.inv(C + 1e-12 * (1 + np.max(np.abs(np.diag(C)))) * np.eye(len(C)))
+                own = solved(C, np.eye(len(C)))
                 X = B @ own
                 total += np.sum((own + X.T @ inverse @ X) * C_data) - 2 * np.sum(inverse @ X * B_data)
         return total
+
+    def rounded(self, of_data):
+        """Whether what is added against rounding is not small beside what the data tell of local unknowns: joints are too tight."""
+        groups = zip(self.groups, of_data.groups, strict=True)
+        return any(shared and RIDGE * np.max(np.diag(C)) > TOLD * np.max(np.diag(D)) for (_, shared, _, C, *_), (_, _, _, D, *_) in groups)
 
     def step(self, damping, fixed=None, largest=np.inf, units=None):
         """``(dz (p,), dlocal (items, n))`` of the damped equations, by Marquardt's scaling; z that are ``fixed`` stay.

@@ -18,7 +18,7 @@ from .. import checks
 from ..contact import AbstractContactSolver, SemismoothNewton
 from ..schemes.base import Scheme
 from ..schemes.moreau import Moreau
-from . import motion, normal
+from . import motion
 from .data import FreeState, Trajectory, Windows
 from .robust import Robust, cost_and_weights
 from .unknowns import Unknowns
@@ -330,7 +330,8 @@ class Problem:
     ) -> dict[str, jax.Array]:
         """Cost, gradient and Gauss-Newton matrix of an item in (z, local, following), as a dict; and what joined windows have part in them.
 
-        Frames from the first on whose derivative exceeds ``limit``, in any of its columns, take no part; there are ``lost`` of them.
+        Frames from the first on whose derivative exceeds ``limit``, in any of its columns, take no part; there are ``lost`` of them, and
+        the others are ``kept`` (F,).
         ``typical`` (2, columns): the size of the derivative of the median frame, and of the median of what it would have grown to over the
         longest time with its cube; zero where there is none. ``limit`` consists of two such rows, of which the larger holds. What has
         come to rest is not typical: frames whose derivatives have faded, against earlier ones, by as much as others may grow.
@@ -350,9 +351,8 @@ class Problem:
         grown = (jnp.abs(item["t"] - item["t0"]) / (self.n_steps * self.settings.dt))[:, None] ** 3
         sizes = jnp.stack([size, size / grown])
         before = lax.cummax(jnp.where(jnp.isfinite(size), size, 0))
-        # A window may be at rest from its start: in units of the noise, for a change of z by one, its derivatives are nothing.
-        faded = size <= jnp.maximum(before / self.horizon, normal.nothing())
-        typical = jnp.nan_to_num(jnp.nanmedian(jnp.where(~faded[None] & jnp.isfinite(sizes), sizes, jnp.nan), axis=1))
+        told = (size > before / self.horizon)[None] & jnp.isfinite(sizes)
+        typical = jnp.nan_to_num(jnp.nanmedian(jnp.where(told, sizes, jnp.nan), axis=1))
         # At the start there is nothing to grow from: zero times infinity.
         limit = jnp.fmax(limit[:1], limit[1:] * grown)
         kept = jnp.cumsum(jnp.any(~(size <= limit), axis=1)) == 0
@@ -366,7 +366,7 @@ class Problem:
         H, g = J.T @ (weights[:, None] * J), J.T @ (weights * flat)
         cost = cost + 0.5 * jnp.sum(further**2)
         ok = ok & jnp.isfinite(cost) & jnp.all(jnp.isfinite(g))
-        out = {"cost": cost, "ok": ok, "H": H, "g": g, "lost": lost, "typical": typical}
+        out = {"cost": cost, "ok": ok, "H": H, "g": g, "lost": lost, "kept": kept, "typical": typical}
         if self.joined:
             at = r.size + n
             J, weights = J[at:], weights[at:]

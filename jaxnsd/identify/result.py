@@ -196,15 +196,19 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
     used = train & final["ok"]
     shown = evaluator.shown(point, items)
     of_data = NormalEquations(problem, _of_data(problem, final), items, train)
+    known = (problem.items["root"][items] > 0) & (used[:, None] & final["kept"])[:, :, None]
     found = uncertainty.of(
         problem,
         point.z,
         S,
-        _squares(problem, shown, items[used]),
-        int(problem.count[items[used]].sum()),
+        _squares(problem, shown["residual"][items], known),
+        int(known.sum()),
         functools.partial(equations.taken, of_data),
         final["lost"][used].any(),
     )
+    if equations.rounded(of_data):
+        text = "windows are joined so tightly that rounding decides on their states, and standard errors are too small: loosen continuity"
+        found = dataclasses.replace(found, warnings=(*found.warnings, text))
     owner, names = problem.items["owner"], problem.names
     system, measurement = problem.parts(point.z)
     numbers = range(len(problem.data))
@@ -261,9 +265,11 @@ def _of_data(problem, linearized):
     return linearized | {"H": H - linearized["H_joined"]} | nothing
 
 
-def _squares(problem, shown, items):
-    """Sum of squares of the data's residuals that, by the degrees of freedom, is the square of the noise scale; or its robust kin."""
-    r, known = (x[items].reshape(-1, x.shape[-1]) for x in (shown["residual"], problem.items["root"] > 0))
+def _squares(problem, residual, known):
+    """Sum of squares of residuals (items, F, k), those that are known and take part, that, by the degrees of freedom, is the square of the
+    noise scale; or its robust kin.
+    """
+    r, known = (x.reshape(-1, x.shape[-1]) for x in (np.where(known, residual, 0), known))
     if problem.robust is None:
         return float(np.sum(r**2))
     squares, factor = problem.robust.scatter(r, known)
