@@ -10,7 +10,6 @@ import numpy as np
 #: Unknowns whose columns are shorter than this part of the longest have no effect; in single precision.
 NOTHING, NOTHING_SINGLE = 1e-9, 1e-5
 
-
 #: What is added to a matrix of local unknowns, of unit diagonal, against rounding: a few units in the last place.
 RIDGE = 1e-15
 

@@ -206,7 +206,7 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
         functools.partial(equations.taken, of_data),
         final["lost"][used].any(),
     )
-    if equations.rounded(of_data):
+    if problem.joined and equations.rounded(of_data):
         text = "windows are joined so tightly that rounding decides on their states, and standard errors are too small: loosen continuity"
         found = dataclasses.replace(found, warnings=(*found.warnings, text))
     owner, names = problem.items["owner"], problem.names
