@@ -303,7 +303,7 @@ def checked(
 def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress, start):
     dtype = q0.dtype
     # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
-    system = jax.tree.map(lambda x: x.astype(dtype) if is_float(x) and x.dtype != dtype else x, system)
+    system = jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_float(x) and jnp.result_type(x) != dtype else x, system)
     times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
     args = (anisotropy.isotropic(system), times, q0, u0, start)
