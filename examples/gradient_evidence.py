@@ -46,7 +46,7 @@ class Particle(System):
 
     def mass_matrix(self, t, q):
         """The identity."""
-        return jnp.eye(2)
+        return jnp.eye(2, dtype=q.dtype)
 
     def potential_energy(self, t, q):
         """V of weight and spring."""
@@ -70,7 +70,7 @@ class Corner(System):
 
     def mass_matrix(self, t, q):
         """The identity."""
-        return jnp.eye(2)
+        return jnp.eye(2, dtype=q.dtype)
 
     def potential_energy(self, t, q):
         """V = g (x + y)."""

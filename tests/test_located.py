@@ -214,25 +214,9 @@ def test_what_hits_at_the_start_has_its_impact_located_there(scheme):
 def test_a_state_in_single_precision_beside_double():
     """A particle thrown along the floor slides for v^2 / (2 mu g); numbers of its class are Python's, of no precision of their own."""
 
-    @jaxnsd.system
-    class Sliding(System):
-        mu: float = 0.5
-
-        def kinetic_energy(self, t, q, u):
-            return 0.5 * u @ u
-
-        def potential_energy(self, t, q):
-            return G * q[1]
-
-        def gap(self, t, q):
-            return q[1:]
-
-        def tangential_velocity(self, t, q, u):
-            return u[:1, None]
-
     def way(v):
         scheme = LocatedImpacts(jaxnsd.MoreauJean())
-        return simulate(Sliding(), scheme, jnp.zeros(2, v.dtype), jnp.stack([v, 0 * v]), 0.4, 1e-2).q[-1, 0]
+        return simulate(Thrown(mu=0.5), scheme, jnp.zeros(2, v.dtype), jnp.stack([v, 0 * v]), 0.4, 1e-2).q[-1, 0]
 
     value, derivative = jax.jit(jax.value_and_grad(way))(jnp.float32(1.0))
     assert value.dtype == derivative.dtype == jnp.float32

@@ -15,7 +15,7 @@ from .normal import nothing
 #: A chunk has about so many steps, so that it takes long against a call, and holds little in memory.
 STEPS = 4000
 
-#: Part of the items whose derivatives are compared with those of the next larger one, to tell which are at rest.
+#: Quantile of the items' derivatives beside which those of an item at rest are nothing.
 LARGE = 0.9
 
 #: On an accelerator a chunk is a batch in lockstep of so many items.

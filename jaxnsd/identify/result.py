@@ -206,15 +206,16 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
         functools.partial(equations.taken, of_data),
         final["lost"][used].any(),
     )
-    if problem.joined and equations.rounded(of_data):
-        text = "windows are joined so tightly that rounding decides on their states, and standard errors are too small: loosen continuity"
-        found = dataclasses.replace(found, warnings=(*found.warnings, text))
     owner, names = problem.items["owner"], problem.names
     system, measurement = problem.parts(point.z)
     numbers = range(len(problem.data))
     message = "interrupted; resume=result goes on" if interrupted else chosen.done or "all iterations are done"
+    more = []
+    if problem.joined and equations.rounded(of_data):
+        more.append("windows are joined so tightly that rounding decides on their states, and errors are too small: loosen continuity")
     if not (chosen.done.startswith("converged") and chosen.best[1] is chosen.step):
-        found = dataclasses.replace(found, warnings=(*found.warnings, *_not_there(problem, point.z, equations, found)))
+        more += _not_there(problem, point.z, equations, found)
+    found = dataclasses.replace(found, warnings=(*found.warnings, *more))
     return Result(
         problem=problem,
         z=point.z,
@@ -259,16 +260,13 @@ def _of_data(problem, linearized):
     if n:
         # An item that failed has none of it.
         H[linearized["ok"], p : p + n, p : p + n] -= np.diag(np.asarray(problem.sigma) > 0)
-    if not problem.joined:
-        return linearized | {"H": H}
-    nothing = {name: np.zeros_like(linearized[name]) for name in ("H_joined", "g_joined")}
-    return linearized | {"H": H - linearized["H_joined"]} | nothing
+    if problem.joined:
+        H -= linearized["H_joined"]
+    return linearized | {"H": H}
 
 
 def _squares(problem, residual, known):
-    """Sum of squares of residuals (items, F, k), those that are known and take part, that, by the degrees of freedom, is the square of the
-    noise scale; or its robust kin.
-    """
+    """Sum of squares of residuals (items, F, k), of those that are ``known`` and take part; or its robust kin."""
     r, known = (x.reshape(-1, x.shape[-1]) for x in (np.where(known, residual, 0), known))
     if problem.robust is None:
         return float(np.sum(r**2))

@@ -88,8 +88,8 @@ def of(problem, z, S, squares, count, taken=None, lost=False, level=0.95):
                 # The interval is that of z, so that it keeps the bounds; at a bound, where z is at infinity, that would hold everything.
                 reach = factor * np.sqrt(max(covariance_z[entry, entry], 0))
                 within = np.asarray(unknown.transform(jnp.asarray([z[entry] - reach, z[entry] + reach]), (2,)))
-                at_bound = _bound(unknown.transform, values[k], errors[k]) is not None
-                intervals[k] = (lower, upper) if free[k] else np.clip(intervals[k], lower, upper) if at_bound else within
+                at_bound = free[k] or _bound(unknown.transform, values[k], errors[k]) is not None
+                intervals[k] = np.clip(intervals[k], lower, upper) if at_bound else within
     kinds = [unknown.transform for unknown in unknowns.list for _ in unknown.labels]
     for label, value, error, kind in zip(labels, values, errors, kinds, strict=True):
         said = f"{value:.3g} with a standard error of {error:.2g}"

@@ -76,10 +76,9 @@ __all__ = ["MODELS", "SCENES", *_FILES, *_CLASSES]
 
 
 def __getattr__(name: str) -> Any:
-    for files in (_FILES, _CLASSES):
-        if name in files:
-            return _imported(name, files[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in (files := _FILES | _CLASSES):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _imported(name, files[name])
 
 
 def __dir__() -> list[str]:

@@ -23,12 +23,12 @@ from ...derivatives import ZERO, pushed, with_rule
 from ...system import System
 from .. import base
 from ..alpha import KrenkHogsberg
-from ..base import Info, Scheme, State
+from ..base import Info, Scheme
 from ..flow import Flow
 from ..theta import MoreauJean
 from . import replay
 from .search import search
-from .segments import Segments, Veiled
+from .segments import Segments, Veiled, contacts_at
 
 
 class LocatedState(NamedTuple):
@@ -119,16 +119,13 @@ class LocatedImpacts(Scheme):
         self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
     ) -> tuple[LocatedState, Info]:
         """The wrapped scheme's first node. What hits there has its impact located in the first step."""
-        prepared = self.scheme.prepare(system, dt)
-        P = base.no_percussions(system, t, q, u)
-        if self.scheme.lead and P.P_N.shape[0]:
+        if self.scheme.lead:
             # Such a scheme would take what half a step of force adds to the velocity through the impact.
-            segments = Segments(self.scheme, self.max_impacts, settings, None)
-            start = segments.contacts(system, t, dt, State(q, u, P))
-            slow, _ = Flow(self.scheme, settings, P).gained(prepared, t, dt, q, u)
+            start, flow = contacts_at(system, t, dt, q, u), Flow(self.scheme, settings, base.no_percussions(system, t, q, u))
+            slow, _ = flow.gained(self.scheme.prepare(system, dt), t, dt, q, u)
             hits = (jnp.abs(start.gap) <= start.floor) & (start.rate < -slow)
-            prepared = self.scheme.prepare(Veiled(system, jnp.where(hits, 10 * start.floor, 0)), dt)
-        state, info = self.scheme.init(prepared, t, dt, q, u, settings)
+            system = Veiled(system, jnp.where(hits, 10 * start.floor, 0))
+        state, info = self.scheme.init(self.scheme.prepare(system, dt), t, dt, q, u, settings)
         return self.without_impact(state), info
 
     def without_impact(self, state: Any) -> LocatedState:

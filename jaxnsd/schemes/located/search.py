@@ -10,7 +10,7 @@ from ... import linalg
 from .. import base
 from ..flow import THRESHOLD
 from .roots import correction, crossings, refine
-from .segments import REGULAR, SHORT, Contacts, Place, Record, added
+from .segments import REGULAR, SHORT, Contacts, Place, Record, added, contacts_at
 
 #: Steps of the bounded Newton iteration on the time of one impact.
 ITERATIONS = 8
@@ -44,7 +44,7 @@ def search(segments, system, t, dt, state):
     """``(state, info, records)``: the step, and the segments it is made of."""
     system, t, dt, state = jax.tree.map(lax.stop_gradient, (system, t, dt, state))
     place = segments.start(system, t, dt, state)
-    contacts = segments.contacts(system, t, dt, place.state)
+    contacts = contacts_at(system, t, dt, place.state.q, place.state.u)
     # A contact at gap zero that has not pushed may be about to separate, or to hit: the trial step tells.
     closed, pushed = contacts.gap <= contacts.floor, state.P.P_N > 0
     seen, held = (contacts.gap < -contacts.floor) | (closed & pushed), closed | pushed
@@ -69,7 +69,7 @@ def iteration(segments, system, t, dt, c):
         whole=~c.locating & (c.count == 0),
     )
     after, info = segments.of_length(record, length, system, t + record.s, record.place)
-    contacts = segments.contacts(system, t + record.s + length, dt, after.state)
+    contacts = contacts_at(system, t + record.s + length, dt, after.state.q, after.state.u)
     # Only the iterations count of a step that is not kept.
     kept = base.total(c.info, info)
     tried = base.total(c.info, base.nothing_to_solve(dt.dtype)._replace(iterations=info.iterations))
@@ -142,7 +142,7 @@ def locate(segments, system, t, dt, c, after, info, contacts):
         record = c.record._replace(hit=c.hit, mask=mask, valid=jnp.ones((), bool))
         s = record.s + length
         place, P, of_impact = segments.restarted(system, t + s, dt - s, after.state, mask)
-        start = segments.contacts(system, t + s, dt, place.state)
+        start = contacts_at(system, t + s, dt, place.state.q, place.state.u)
         no, nothing = jnp.zeros((), bool), jnp.zeros_like(c.hit)
         return c._replace(
             locating=no,

@@ -127,13 +127,12 @@ class Segments:
         state = state._replace(u=u) if scheme.lead else scheme.init(prepared, t, length, state.q, u, self.settings)[0]
         return Place(state, state.u), P, info
 
-    def contacts(self, system, t, dt, state):
-        """`Contacts` at a state."""
-        gap, rate = system.gap(t, state.q), system.gap_velocity(t, state.q, state.u)
-        directions = jnp.abs(system.W_N(t, state.q, state.u))
-        size = dt * velocity.resolution(state.q, dt, state.u.shape[0])
-        eps = 16 * float(jnp.finfo(gap.dtype).eps)
-        return Contacts(gap, rate, directions, eps * linalg.matmul(directions.T, size) + SHORT * dt * jnp.abs(rate))
+
+def contacts_at(system, t, dt, q, u):
+    """`Contacts` at a state."""
+    gap, rate, directions = system.gap(t, q), system.gap_velocity(t, q, u), jnp.abs(system.W_N(t, q, u))
+    eps, size = 16 * float(jnp.finfo(gap.dtype).eps), dt * velocity.resolution(q, dt, u.shape[0])
+    return Contacts(gap, rate, directions, eps * linalg.matmul(directions.T, size) + SHORT * dt * jnp.abs(rate))
 
 
 def added(P, more):
