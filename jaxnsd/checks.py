@@ -334,11 +334,9 @@ def _law(system, name):
     law = laws.said(system)
     if not isinstance(law, laws.ImpactLaw):
         raise TypeError(f"{name}.law must be a law such as jaxnsd.NewtonImpact(), got {law!r}")
-    for field, by_law in (("e_N", law.e_N), ("e_F", law.e_F), ("mu", law.friction)):
-        own = getattr(system, field)
-        value = own() if by_law is not None and callable(own) and not laws.of_speed(own) else own
-        if by_law is not None and (callable(value) or (known(value) and np.any(np.asarray(value) != 0))):
-            what = "friction" if field == "mu" else field
+    for field, (by_law, value) in laws.twice(system).items():
+        if callable(value) or (known(value) and np.any(np.asarray(value) != 0)):
+            what, own = "friction" if field == "mu" else field, getattr(system, field)
             raise ValueError(
                 f"{name}.{field} must be left out, or zero, where {name}.law says {what}: {type(law).__name__} has {by_law!r}, and the "
                 f"system {'a method' if callable(own) else own}; say it once"

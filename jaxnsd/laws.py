@@ -132,6 +132,18 @@ def restitutions(system):
     return found
 
 
+def twice(system):
+    """What the law says and the system has a field or a method for, too: ``{name: (by the law, value of the system)}``. The latter must be
+    zero, since nobody asks for it.
+    """
+    law, found = said(system), {}
+    for name, by_law in (("e_N", law.e_N), ("e_F", law.e_F), ("mu", law.friction)):
+        if by_law is not None:
+            own = getattr(system, name)
+            found[name] = by_law, own() if callable(own) and not of_speed(own) else own
+    return found
+
+
 def of_speed(function):
     """Whether a function for a restitution has an argument, the speed of approach; others have none."""
     return bool(inspect.signature(function).parameters)

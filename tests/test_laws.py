@@ -332,6 +332,15 @@ def test_traced_parameters_outside_of_their_range_have_an_outcome():
     codes = jax.jit(jax.vmap(outcome))(np.array([[0.5, 0.3, 0.1], [1.2, 0.3, 0.1], [0.5, 0.3, -0.1], [0.5, np.nan, 0.1]]))
     np.testing.assert_array_equal(codes, [Outcome.SUCCESS, Outcome.INVALID_PARAMETER, Outcome.INVALID_PARAMETER, Outcome.NON_FINITE])
 
+    @jaxnsd.system
+    class Both(Bare):
+        e_F: Any = 0.0
+        law = PoissonImpact(0.5)
+
+    # Poisson's law has no tangential restitution: that of the system would be ignored.
+    codes = jax.jit(jax.vmap(lambda e_F: simulate(Both(0.3, e_F), Moreau(), *THROWN, 0.1, 0.05).outcome[-1]))(np.array([0.0, 0.4]))
+    np.testing.assert_array_equal(codes, [Outcome.SUCCESS, Outcome.INVALID_PARAMETER])
+
 
 # ------------------------------------------------------------------------------------------------------------ Poisson's law
 @jaxnsd.system
