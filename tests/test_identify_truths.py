@@ -1,5 +1,6 @@
 """Identification against closed forms: linear regression with weights, gaps, correlated noise, units far apart, bounds, failures."""
 
+import contextlib
 import warnings
 
 import jax
@@ -194,10 +195,19 @@ def test_freedom_is_that_of_what_is_determined():
     assert np.isinf(result.standard_errors[[0, 2]]).all() and "one combination" in result.warnings[0]
 
 
+@contextlib.contextmanager
+def precision(bits):
+    with (
+        jax.experimental.enable_x64(bits == 64) if not hasattr(jax, "enable_x64") else jax.enable_x64(bits == 64),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", message="simulating in float32")
+        yield
+
+
 def test_single_precision_knows_its_rank():
     """Two columns that are multiples of each other, but for rounding."""
-    with jax.experimental.enable_x64(False) if not hasattr(jax, "enable_x64") else jax.enable_x64(False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="simulating in float32")
+    with precision(32):
         of = problem(
             trajectory(0),
             lambda t, q, u, m: line(jnp.sin(t), q, u, {"a": m["a"], "b": 1.3 * m["b"] + m["c"]}),
@@ -230,8 +240,15 @@ def test_free_initial_states_are_mixed_effects_and_their_prior_has_the_unit_of_t
     assert "residuals are 0.001 times the noise that was given, and standard deviations of initial states" in said[0]
 
 
-def test_states_that_the_data_alone_tell_take_a_degree_of_freedom_each():
-    """Of four frames each: every start a number of its own, as priors, and joints of windows, that tell nothing scatter by nothing."""
+LOOSE = identify.FreeState(1e3 * NOISE, 0.0)
+
+
+@pytest.mark.parametrize("how, bits", [("starts", 64), ("windows", 64), ("windows", 32)])
+def test_states_that_the_data_alone_tell_take_a_degree_of_freedom_each(how, bits):
+    """Of four frames each: every start a number of its own, as priors, and joints of windows, that tell nothing scatter by nothing.
+
+    Joints weigh 1e8 times as much as the data, of which nothing would be left in a sum in single precision.
+    """
     random, short, data = np.random.default_rng(5), T[:4], []
     for k in range(6):
         y = (random.normal() + 0.3 * short + NOISE * random.normal(size=4))[:, None]
@@ -241,11 +258,69 @@ def test_states_that_the_data_alone_tell_take_a_degree_of_freedom_each():
         np.concatenate([x.y[:, 0] for x in data]),
     )
     _, C, scale, _ = regression(X, y, NOISE**2 * np.eye(24))
-    loose = identify.FreeState(1e3 * NOISE, 0.0)
-    for how in ({"free_state": loose}, {"windows": identify.Windows(1, free=loose, continuity=(1e-4 * NOISE, 1.0))}):
-        result = identify.fit(problem(data, lambda t, q, u, m: q + m["b"] * t, {"b": 0.0}, **how))
-        assert_allclose([result.standard_errors[0], result.noise_scale], [C[0, 0] ** 0.5, scale], rtol=1e-3)
-        assert_allclose(result.uncertainty.freedom, 24 - 7, rtol=1e-3)
+    options = {"free_state": LOOSE} if how == "starts" else {"windows": identify.Windows(1, free=LOOSE, continuity=(1e-4 * NOISE, 1.0))}
+    with precision(bits):
+        result = identify.fit(problem(data, lambda t, q, u, m: q + m["b"] * t, {"b": 0.0}, **options))
+    assert_allclose([result.standard_errors[0], result.noise_scale], [C[0, 0] ** 0.5, scale], rtol=1e-3)
+    assert_allclose(result.uncertainty.freedom, 24 - 7, rtol=1e-3)
+
+
+def assert_says_nothing_about_errors(result):
+    assert np.isnan(result.standard_errors).all() and np.isnan(result.intervals).all() and np.isnan(result.noise_scale)
+    assert len(result.warnings) == 1 and "there are no more residuals (2) than unknowns (2)" in result.warnings[0]
+
+
+@pytest.mark.parametrize("bits", [64, 32])
+def test_two_residuals_of_two_unknowns_say_nothing_about_errors(bits):
+    """A line through two frames, and a slope and a start of which the prior tells 1e-8 as much: what is left is rounding."""
+    two = trajectory(0, y=1 + 0.5 * T, mask=np.arange(12) % 11 == 0)
+    with precision(bits):
+        for measure, first, options in (
+            (lambda t, q, u, m: m["a"] + m["b"] * t + 0 * q, {"a": 0.0, "b": 0.0}, {}),
+            (lambda t, q, u, m: q + m["b"] * t, {"b": 0.0}, {"free_state": LOOSE}),
+        ):
+            assert_says_nothing_about_errors(identify.fit(problem(two, measure, first, **options)))
+
+
+@pytest.mark.parametrize("bits", [64, 32])
+def test_students_quantile(bits):
+    """From a tenth of a degree of freedom to ten million, in single precision too."""
+    stats = pytest.importorskip("scipy.stats")
+    freedom = [0.15, 1.0, 8.0, 99.0, 101.0, 1e4, 2e6, 1e7]
+    with precision(bits):
+        found = [identify.uncertainty.student(0.975, f) for f in freedom]
+    assert_allclose(found, stats.t.ppf(0.975, freedom), rtol=1e-9 if bits == 64 else 1e-5)
+
+
+# ----------------------------------------------------------------------------------------------------------- what has converged
+@pytest.mark.parametrize("size", [1e9, 1e-12])
+def test_a_long_way_and_a_short_one_are_gone_to_their_ends(size):
+    """From zero, in units of which nobody has thought: bounded steps lower the cost by little, and a small cost may be a large one."""
+    y = size * (1 + 0.01 * np.random.default_rng(0).normal(size=12))
+    result = identify.fit(problem(trajectory(0, y=y), lambda t, q, u, m: m["a"] + 0 * q, {"a": 0.0}, noise=max(1.0, 0.01 * size)))
+    assert result.message.startswith("converged") and not result.warnings
+    assert_is_regression(result, np.ones((12, 1)), y, max(1.0, 0.01 * size) ** 2 * np.eye(12))
+
+
+def test_where_no_step_lowers_the_cost_though_one_should_it_is_said():
+    """A loss that is flat, whose derivatives promise a way down: as of one that is rough."""
+    result = identify.fit(problem(one_column(0), lambda t, q, u, m: m["a"] - jax.lax.stop_gradient(m["a"]) + 0 * q, {"a": 0.0}))
+    assert result.message.startswith("stopped: no step lowers the cost")
+    assert "the fit has not converged: measurement.a would go on by about" in " ".join(result.warnings)
+
+
+def test_at_a_bound_in_single_precision_an_unknown_has_its_effect():
+    """An offset that would be negative: the column of its logarithm vanishes there, and errors are those of both unknowns."""
+    y = -0.05 + 2 * T + NOISE * np.random.default_rng(0).normal(size=12)
+    line, fit = (lambda t, q, u, m: m["a"] + m["b"] * t + 0 * q), {"measurement.a": identify.Positive(), "measurement.b": None}
+    with precision(32):
+        result = identify.fit(problem(trajectory(0, y=y), line, {"a": 0.5, "b": 0.0}, fit))
+    b, X = T @ y / (T @ T), np.stack([np.ones(12), T], 1)
+    C = np.sum((y - b * T) ** 2) / 10 * np.linalg.inv(X.T @ X)
+    assert np.linalg.lstsq(X, y, rcond=None)[0][0] < 0
+    assert_allclose(result.values, [0, b], atol=1e-3 * C[1, 1] ** 0.5)
+    assert_allclose(result.standard_errors, np.sqrt(np.diag(C)), rtol=1e-3)
+    assert "measurement.a is at its bound, 0" in result.warnings[0]
 
 
 def test_frames_at_rest_are_not_what_derivatives_are_compared_with():
@@ -399,6 +474,24 @@ def test_windows_at_rest_are_not_what_the_others_are_compared_with(unit):
     x, y = (np.concatenate([getattr(one, name).reshape(-1) for one in data]) for name in ("t", "y"))
     X = np.exp(-60 * x)
     assert_allclose(result.values[0], X @ y / (X @ X) / unit, rtol=1e-6)
+
+
+def test_few_items_may_tell_of_an_unknown_and_what_has_grown_is_left_out():
+    """Friction, as it were, moves two trajectories of eight, the others next to nothing; in a ninth all derivatives are past a graze."""
+
+    def measure(t, q, u, m):
+        return jnp.where(q > 10, 2e4, 1) * (m["a"] + m["b"] * jnp.where(q > 10, 1, q) * (1 + t))
+
+    slides = np.array([1e-4, 5e-5, 1.0, 2e-4, 1e-4, 0.3, 5e-5, 1e-4])
+    random = np.random.default_rng(7)
+    data = [
+        trajectory(k, y=1 + 2 * size * (1 + T) + NOISE * random.normal(size=12), q0=[size], name=f"{k}") for k, size in enumerate(slides)
+    ]
+    grown = trajectory(9, y=2e4 * (3 + 2 * T), q0=[20.0], name="grown")
+    result = identify.fit(problem([*data, grown], measure, {"a": 1.5, "b": 1.5}))
+    assert result.lost == {"grown": 12}
+    X = np.concatenate([np.stack([np.ones(12), size * (1 + T)], 1) for size in slides])
+    assert_is_regression(result, X, np.concatenate([one.y[:, 0] for one in data]), NOISE**2 * np.eye(96))
 
 
 @pytest.mark.parametrize("scheme", [jaxnsd.SymmetricMoreau(), jaxnsd.LocatedImpacts(jaxnsd.SymmetricMoreau())], ids=str)
@@ -565,12 +658,19 @@ def test_by_default_as_many_entries_of_the_state_are_compared_as_there_are_colum
         ({"free_state": identify.FreeState([0.1, 0.2], 0.0)}, ValueError, r"sigma_q must be a scalar or \(1,\)"),
         ({"fit": {"measurement.a": identify.Positive}}, TypeError, r"must be a value, write Positive\(...\)"),
         ({"first": {"a": np.nan, "b": 0.0}}, ValueError, "first guess of measurement.a must be finite"),
+        ({"first": {"a": "x", "b": 0.0}}, TypeError, "first guess of measurement.a must be a number, or an array of numbers, got 'x'"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_what_makes_no_sense_is_said_in_a_sentence(options, error, message):
     with pytest.raises(error, match=message):
         problem(trajectory(0), **options)
+
+
+@pytest.mark.parametrize("changed", [{"y": np.nan * T}, {"weights": 0 * T}, {"mask": T < 0}], ids=["NaN", "weights", "mask"])
+def test_nothing_to_compare_with_is_said(changed):
+    with pytest.raises(ValueError, match="there is nothing to compare with"):
+        problem(one_column(0, **changed), lambda t, q, u, m: m["a"] + m["b"] * t + 0 * q)
 
 
 @pytest.mark.parametrize(

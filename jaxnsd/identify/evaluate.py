@@ -51,7 +51,7 @@ class Evaluator:
         return self._all("cost", points, items)
 
     def linearized(self, points, items=None):
-        """What `Problem.linearized` gives.
+        """What `Problem.linearized` gives, ``H`` with joints, which alone are ``H_joined``, in double precision.
 
         What is typical is looked for once, so that costs and steps of all iterations are about the same frames; it may only grow. It does
         where an unknown leaves its bound: derivatives by its logit are next to zero there, and those of all frames a thousand times larger
@@ -59,23 +59,38 @@ class Evaluator:
         """
         if self.limit is None:
             nothing = np.full((2, self.problem.size + 2 * self.problem.n_local), np.inf)
-            limit = self._limit(self._all("linearized", points[:1], items, nothing)[0])
+            limit = self._limit(points[0], self._all("linearized", points[:1], items, nothing)[0])
             self.limit = np.where(np.isfinite(limit), limit, np.inf)
         out = self._all("linearized", points, items, self.limit)
         for k, of in enumerate(out):
-            limit = np.fmax(self.limit, self._limit(of))
+            limit = np.fmax(self.limit, self._limit(points[k], of))
             if of["lost"].any() and np.any(limit > self.limit):
                 out[k] = self._all("linearized", points[k : k + 1], items, limit)[0]
-        return out
+        return [self._whole(of) for of in out]
 
-    def _limit(self, of):
+    def _whole(self, of):
+        """In double precision, with the joints in H: tight ones are so large that in single precision nothing else would be left of it."""
+        of = {name: x.astype(float) if x.dtype.kind == "f" else x for name, x in of.items()}
+        if not self.problem.joined:
+            return of
+        H_joined = np.einsum("iej,iek->ijk", of["J_joined"], of["J_joined"])
+        return of | {"H": of["H"] + H_joined, "H_joined": H_joined}
+
+    def _limit(self, point, of):
         """Beyond which a derivative is not typical, (2, columns) as in `Problem.linearized`; NaN for a column without an effect."""
         sizes = np.where(of["ok"][:, None, None] & (of["typical"] > 0), of["typical"], np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # a column without an effect has no typical size
             # Items at rest have derivatives of round-off; a few in which they grow without bound are no measure either.
             large = np.nanquantile(sizes, LARGE, axis=0, method="higher")
-            return self.problem.horizon * np.nanmedian(np.where(sizes > nothing() * large, sizes, np.nan), axis=0)
+            sizes = np.where(sizes > nothing() * large, sizes, np.nan)
+            # Nor are items in which an unknown does next to nothing, beside others: friction tells by the few tosses that slide.
+            effects = sizes[..., : self.problem.size] * np.nan_to_num(self.problem.unknowns.spans(point.z), nan=1.0)
+            idle = effects * self.problem.horizon < np.nanmax(effects, axis=2, keepdims=True, initial=0.0)
+            # Of one that is weak wherever it acts all are left.
+            idle &= np.any(~idle & np.isfinite(effects), axis=0)
+            sizes[..., : self.problem.size][idle] = np.nan
+            return self.problem.horizon * np.nanmedian(sizes, axis=0)
 
     def descended(self, points, items=None):
         """What `Problem.descended` gives."""

@@ -13,6 +13,9 @@ NOTHING, NOTHING_SINGLE = 1e-9, 1e-5
 #: What is added to a matrix of local unknowns, of unit diagonal, against rounding: a few units in the last place.
 RIDGE = 1e-15
 
+#: A fit that ended this many standard errors from where it would go has not converged.
+AWAY = 0.3
+
 #: Part of what the data tell that it may be: errors by rounding are then a few per cent.
 TOLD = 1e-3
 
@@ -125,6 +128,10 @@ class NormalEquations:
         """Whether what is added against rounding is not small beside what the data tell of local unknowns: joints are too tight."""
         groups = zip(self.groups, of_data.groups, strict=True)
         return any(shared and RIDGE * np.max(np.diag(C)) > TOLD * np.max(np.diag(D)) for (_, shared, _, C, *_), (_, _, _, D, *_) in groups)
+
+    def length(self, dz):
+        """Length of a step of z against what the data tell: in standard errors, were the noise as given."""
+        return np.sqrt(max(0.0, dz @ self.reduced()[0] @ dz))
 
     def step(self, damping, fixed=None, largest=np.inf, units=None):
         """``(dz (p,), dlocal (items, n))`` of the damped equations, by Marquardt's scaling; z that are ``fixed`` stay.

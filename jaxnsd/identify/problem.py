@@ -69,7 +69,8 @@ class Problem:
     horizon:      from the first frame on whose derivative is this many times the typical one, a trajectory takes no part in a step of
                   `LevenbergMarquardt`, though it does in the loss: past a nearly grazing impact, or once chaos has grown, a linear model
                   holds for tiny changes only, and would outweigh all others. Typical is what the derivatives of all frames are, before
-                  weights, or what they would have grown to with the cube of time: of a fall they grow with its square
+                  weights, or what they would have grown to with the cube of time: of a fall they grow with its square. Trajectories
+                  in which an unknown does less than others by as much are not typical of it
     solver, sensitivity:  those of `simulate`
     """
 
@@ -211,6 +212,10 @@ class Problem:
             compared, weights = np.all(compared, axis=2, keepdims=True), np.mean(weights, axis=2, keepdims=True)
         compared, weights = (np.broadcast_to(x, (*x.shape[:2], self.k)) for x in (compared, weights))
         items["root"] = np.where(compared, np.sqrt(weights), 0.0)
+        if not compared.any():
+            raise ValueError(
+                "identify: there is nothing to compare with: every entry of every trajectory is masked, not finite, or weighs nothing"
+            )
         if np.any(self.covariance[~np.eye(self.k, dtype=bool)]):
             patterns, which = np.unique(compared.reshape(-1, self.k), axis=0, return_inverse=True)
             table = np.stack([_whitening(self.covariance, pattern) for pattern in patterns])
@@ -330,6 +335,8 @@ class Problem:
     ) -> dict[str, jax.Array]:
         """Cost, gradient and Gauss-Newton matrix of an item in (z, local, following), as a dict; and what joined windows have part in them.
 
+        ``H`` is that without joints, whose rows are ``J_joined``: in single precision tight ones would leave nothing of it in a sum.
+
         Frames from the first on whose derivative exceeds ``limit``, in any of its columns, take no part; there are ``lost`` of them, and
         the others are ``kept`` (F,).
         ``typical`` (2, columns): the size of the derivative of the median frame, and of the median of what it would have grown to over the
@@ -363,18 +370,14 @@ class Problem:
             weights = weights.at[r.size : r.size + n].set(1.0)  # a prior is always known
         flat = jnp.concatenate([r.ravel(), further])
         J = jnp.where(jnp.isfinite(J) & (weights > 0)[:, None], J, 0)
-        H, g = J.T @ (weights[:, None] * J), J.T @ (weights * flat)
+        at = r.size + n
+        H, g = J[:at].T @ (weights[:at, None] * J[:at]), J.T @ (weights * flat)
         cost = cost + 0.5 * jnp.sum(further**2)
         ok = ok & jnp.isfinite(cost) & jnp.all(jnp.isfinite(g))
         out = {"cost": cost, "ok": ok, "H": H, "g": g, "lost": lost, "kept": kept, "typical": typical}
         if self.joined:
-            at = r.size + n
-            J, weights = J[at:], weights[at:]
-            joined = {
-                "cost_joined": 0.5 * jnp.sum(flat[at:] ** 2),
-                "H_joined": J.T @ (weights[:, None] * J),
-                "g_joined": J.T @ (weights * flat[at:]),
-            }
+            # They count or not: weights are one or zero, and of rows that do not J is zero.
+            joined = {"cost_joined": 0.5 * jnp.sum(flat[at:] ** 2), "J_joined": J[at:], "g_joined": J[at:].T @ flat[at:]}
             return out | joined
         return out
 
@@ -428,8 +431,6 @@ def _check_data(data):
         sizes = sorted({of(one) for one in data}, key=str)
         if len(sizes) > 1:
             raise ValueError(f"identify: all trajectories must have the same {name}, got {sizes}; mask what one of them did not measure")
-    if not any(one.mask.any() for one in data):
-        raise ValueError("identify: there is nothing to compare with: every entry of every trajectory is masked or not finite")
 
 
 def _names(data):

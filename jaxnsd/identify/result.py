@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import uncertainty
-from .normal import NormalEquations
-
-#: A fit that ended this many standard errors from where it would go has not converged.
-AWAY = 0.3
+from .normal import AWAY, NormalEquations
 
 #: Errors by the scatter of trajectories that are so many times those by the residuals are said in a warning.
 SCATTER = 2.0
@@ -39,7 +36,8 @@ class Result:
     ``lost``              number of frames, by name, that took no part in the last step (see ``horizon`` of `Problem`)
     ``residuals``         a list for each trajectory of its whitened residuals (frames, k), masked entries zero
     ``initial_states``    ``(q0, u0)`` of each trajectory, or of each of its windows
-    ``training``          (trajectories,) booleans; ``interrupted``, ``message``: why it ended
+    ``training``          (trajectories,) booleans; ``interrupted``, ``message``: why it ended; it begins with "converged" where
+                          a step without damping would go on by less than 0.3 standard errors
     ====================  ======================================================================================================
     """
 
@@ -112,8 +110,8 @@ class Result:
         if self.lost:
             frames = ", ".join(f"{name} ({n} frames)" for name, n in self.lost.items())
             yield (
-                f"left out of the last step and of the standard errors, since derivatives are {self.problem.horizon:g} times the typical "
-                f"ones (`horizon` of Problem), as past a grazing impact: {frames}"
+                f"left out of the last step and of the standard errors, since derivatives are not finite, or {self.problem.horizon:g} "
+                f"times the typical ones (`horizon` of Problem), as past a grazing impact: {frames}"
             )
 
     def _of_the_scatter(self):
@@ -244,13 +242,14 @@ def _not_there(problem, z, equations, found):
         return
     stays = found.undetermined | uncertainty.at_bounds(problem.unknowns, z, found.standard_errors)
     errors = np.sqrt(np.diag(found.covariance_z))
-    dz = np.abs(equations.step(0.0, stays, units=problem.unknowns.units(z))[0])
-    far = np.where(errors > 0, dz / np.where(errors > 0, errors, 1), 0)
-    if np.max(far) > AWAY:
+    dz = equations.step(0.0, stays, units=problem.unknowns.spans(z))[0]
+    length = equations.length(dz) / found.scale if found.scale > 0 else 0.0
+    if length > AWAY:
+        far = np.where(errors > 0, np.abs(dz) / np.where(errors > 0, errors, 1), 0)
         name = uncertainty.coordinates(problem.unknowns)[int(np.argmax(far))]
         yield (
-            f"the fit has not converged: {name} would go on by about {np.max(far):.2g} standard errors, and intervals are about a point "
-            "that is not the best; go on with resume=result, or take more iterations"
+            f"the fit has not converged: {name} would go on by about {np.max(far):.2g} standard errors, all together by {length:.2g}, and "
+            "intervals are about a point that is not the best; go on with resume=result, or take more iterations, unless the loss is rough"
         )
 
 

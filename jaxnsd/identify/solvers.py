@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from .evaluate import Point
-from .normal import NormalEquations
+from .normal import AWAY, NormalEquations, nothing
 from .problem import Problem
 
 #: From so many unknowns on first-order optimizers take gradients in reverse mode.
@@ -55,7 +55,7 @@ class LevenbergMarquardt:
 
     max_iterations: of accepted or refused steps
     damping:        that of the first step, relative to the diagonal of J^T J
-    tolerance:      done when a step promises, or gave, a relative decrease of the cost below this
+    tolerance:      done when two steps gave a relative decrease of the cost below this, and one without damping promises no more
     largest_step:   bound on each entry of a step in z (logarithms, logits), beyond which a linear model of an impact says nothing; of what
                     has no bounds it is one in z or, where that is more, in its present size
     """
@@ -94,8 +94,8 @@ class LevenbergMarquardt:
         simulated = now["ok"] & shared
         for _ in range(self.max_iterations):
             equations = NormalEquations(problem, now, every, shared, loose)
-            units = problem.unknowns.units(point.z)
-            dz, dlocal = equations.step(damping, fixed, self.largest_step * np.fmax(1.0, units), units)
+            units, spans = problem.unknowns.units(point.z), problem.unknowns.spans(point.z)
+            dz, dlocal = equations.step(damping, fixed, self.largest_step * np.fmax(1.0, units), spans)
             tiny = np.all(np.abs(dz) < 1e-9 * np.fmin(1 + np.abs(point.z), units))
             new_local = point.local.copy()
             new_local[every] += dlocal
@@ -113,16 +113,31 @@ class LevenbergMarquardt:
                 small = small + 1 if decrease < self.tolerance else 0
             else:
                 damping *= 5
-            done = ""
-            if small >= 2 or (better and after <= 1e-25 * shared.sum()):
-                done = "converged: steps no longer lower the cost"
-            elif not better and (tiny or damping > 1e9):
-                done = "converged: no step lowers the cost"
-            if loose > 1 and (done or (better and decrease < TIGHTEN)):
-                done, small, loose, damping = "", 0, max(1.0, 0.1 * loose), min(damping, self.damping)
+            done, stuck = "", not better and (tiny or damping > 1e9)
+            if loose > 1 and (small >= 2 or stuck or (better and decrease < TIGHTEN)):
+                small, loose, damping = 0, max(1.0, 0.1 * loose), min(damping, self.damping)
+            elif small >= 2 or stuck:
+                done = self._done(problem, point.z, now, every, shared, fixed, stuck)
             yield Iterate(point, _full(now, every, items), (damping, loose, small), done)
             if done:
                 return
+
+    def _done(self, problem, z, now, every, shared, fixed, stuck):
+        """Why it ends where steps lower the cost no more; empty where it goes on: while they are damped, or bounded, they say nothing."""
+        equations, unknowns, counted = NormalEquations(problem, now, every, shared), problem.unknowns, now["ok"] & shared
+        # What has bounds comes no further in a step of z.
+        reach = np.where(unknowns.free, np.inf, self.largest_step)
+        length = equations.length(equations.step(0.0, fixed, reach, unknowns.spans(z))[0])
+        size = np.nanmax(np.sqrt(np.maximum(equations.diagonal(), 0)) * unknowns.units(z), initial=0.0)
+        square = 2 * now["cost"][counted].sum()
+        of_noise = AWAY**2 / max(1, problem.count[every][counted].sum() - problem.size)
+        # Of data that are exact rounding is left, or nothing at all.
+        there = square == 0 or length <= nothing() * size or length**2 <= square * (of_noise if stuck else min(of_noise, self.tolerance))
+        if stuck and not there:
+            return "stopped: no step lowers the cost, though one without damping promises to"
+        if stuck:
+            return "converged: no step lowers the cost"
+        return "converged: steps no longer lower the cost" if there else ""
 
 
 def _cost(evaluation, loose):

@@ -1,6 +1,7 @@
 """How well the data determine the unknowns: covariance, intervals, correlations, and warnings in words."""
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,12 @@ FLAT = 1e-4
 
 #: Transforms of a number on its own that have bounds.
 BOUNDED = (Bounded, Positive)
+
+#: Of no more degrees of freedom than this nothing is said: rounding leaves some, and Student's intervals reach over 1e12 standard errors.
+SOME = 0.1
+
+#: From so many degrees of freedom on Student's quantile is taken from its expansion, to ten digits: a beta function in float32 is not.
+MANY = 100.0
 
 #: Where noise is off by more than this factor, priors that were scaled along with it are said to be.
 MISFIT = 2.0
@@ -62,7 +69,7 @@ def of(problem, z, S, squares, count, taken=None, lost=False, level=0.95):
     covariance_z, undetermined, rank, warnings = _inverse(problem, z, S, lost)
     taken = taken(covariance_z) if taken else rank
     freedom = count - taken
-    scale = np.sqrt(squares / freedom) if freedom > 0 else np.nan
+    scale = np.sqrt(squares / freedom) if freedom > SOME else np.nan
     covariance_z = covariance_z * scale**2
     J = np.asarray(jax.jacfwd(unknowns.flat)(jnp.asarray(z)))
     covariance = J @ covariance_z @ J.T
@@ -71,14 +78,14 @@ def of(problem, z, S, squares, count, taken=None, lost=False, level=0.95):
     covariance = np.where(free[:, None] | free[None, :], np.where(np.eye(len(free), dtype=bool), np.inf, np.nan), covariance)
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.where(np.isfinite(covariance), covariance / np.outer(errors, errors), np.nan)
-    if np.any(problem.n_local and problem.sigma > 0) and not 1 / MISFIT < scale < MISFIT:
+    if np.any(problem.n_local and problem.sigma > 0) and np.isfinite(scale) and not 1 / MISFIT < scale < MISFIT:
         warnings.append(
             f"residuals are {scale:.2g} times the noise that was given, and standard deviations of initial states and joints were taken to "
             f"be off by that factor as well: where they are not, fit again with {scale:.2g} times the noise"
         )
-    if freedom <= 0:
+    if freedom <= SOME:
         warnings.append(f"there are no more residuals ({count}) than unknowns ({taken:.3g}): nothing can be said about errors")
-    factor = student(0.5 + 0.5 * level, freedom) if freedom > 0 else np.nan
+    factor = student(0.5 + 0.5 * level, freedom) if freedom > SOME else np.nan
     intervals = np.stack([values - factor * errors, values + factor * errors], axis=1)
     intervals[free] = [-np.inf, np.inf]
     for unknown in unknowns.list:
@@ -136,7 +143,7 @@ def _inverse(problem, z, S, lost):
     p, warnings = problem.size, []
     names = coordinates(problem.unknowns)
     size = np.sqrt(np.maximum(np.diag(S), 0))
-    none = ~effective(size, problem.unknowns.units(z))
+    none = ~effective(size, problem.unknowns.spans(z))
     for name in dict.fromkeys(name for name, nothing in zip(names, none, strict=True) if nothing):
         said = "has no effect on what was measured: the data say nothing about it, and it stays near its first guess"
         if problem.settings.sensitivity == "discrete" and not isinstance(problem.settings.scheme, LocatedImpacts):
@@ -174,9 +181,18 @@ def coordinates(unknowns):
 
 
 def student(level, freedom):
-    """Quantile of Student's distribution, by bisection."""
-    low, high = 0.0, 1e4
-    for _ in range(80):
+    """Quantile of Student's distribution: its expansion about the normal one (Abramowitz, Stegun, 26.7.5), or by bisection."""
+    if freedom > MANY:
+        x = NormalDist().inv_cdf(level)
+        polynomials = (
+            (x**3 + x) / 4,
+            (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+            (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+            (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
+        )
+        return x + sum(y / freedom**k for k, y in enumerate(polynomials, 1))
+    low, high = 0.0, 1e13
+    for _ in range(120):
         t = 0.5 * (low + high)
         below = 1 - 0.5 * float(betainc(freedom / 2, 0.5, freedom / (freedom + t * t)))
         low, high = (t, high) if below < level else (low, t)

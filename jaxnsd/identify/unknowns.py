@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,12 @@ class Unknowns:
         self.leaves = [leaf for _, leaf in paths]
         self.list, size = [], 0
         for place, transform in sorted(self._chosen(tree, fit).items()):
-            value = np.asarray(self.leaves[place], float)
+            try:
+                value = np.asarray(self.leaves[place], float)
+            except (TypeError, ValueError):
+                raise TypeError(
+                    f"identify: first guess of {self.names[place]} must be a number, or an array of numbers, got {self.leaves[place]!r}"
+                ) from None
             if not np.all(np.isfinite(value)):
                 raise ValueError(f"identify: first guess of {self.names[place]} must be finite, got {value}")
             try:
@@ -120,11 +126,27 @@ class Unknowns:
 
     def units(self, z):
         """What each z (p,) typically changes by: one for logarithms and logits, of what is free its own size, NaN where that is zero."""
-        out = np.ones(self.size)
-        for x in self.list:
-            if isinstance(x.transform, Free):
-                out[x.piece] = np.abs(z[x.piece])
+        out = np.where(self.free, np.abs(z), 1.0)
         return np.where(out > 0, out, np.nan)
+
+    @functools.cached_property
+    def free(self):
+        """(p,) booleans: which z belong to parameters without bounds."""
+        out = np.zeros(self.size, bool)
+        for x in self.list:
+            out[x.piece] = isinstance(x.transform, Free)
+        return out
+
+    def spans(self, z):
+        """`units`, by which effects are compared: of a bounded or positive parameter what changes it by a quarter of its range, or by its
+        first guess, however near it has come to a bound, where z tells less and less."""
+        out = self.units(z)
+        for x in self.list:
+            if isinstance(x.transform, Bounded):
+                out[x.piece] = np.cosh(0.5 * np.clip(z[x.piece], -700, 700)) ** 2
+            elif isinstance(x.transform, Positive):
+                out[x.piece] = np.exp(np.clip(np.log(np.ravel(self.leaves[x.place]).astype(float)) - z[x.piece], 0, 700))
+        return out
 
     @property
     def labels(self):
