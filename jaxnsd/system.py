@@ -139,6 +139,7 @@ DERIVED_OF = {
     "W_F": ("tangential_velocity",),
     "W_g": ("constraint", "constraint_velocity", "q_dot"),
     "W_gamma": ("velocity_constraint",),
+    "about_center_rate": ("about_center", "q_dot"),
 }
 
 #: All of them, and what they are derived of.
@@ -299,6 +300,15 @@ class System:
         """Coordinates (n_q,) that mean what q means, with that made exact which a scheme keeps to its order: quaternions; default q."""
         return q
 
+    def about_center(self, t: ArrayLike, q: jax.Array, p: jax.Array) -> jax.Array:
+        """Momenta or impulses p (n_u,), or columns (n_u, m), of the velocities w of ``u = T(t, q) w``: T^T p; default p, with T = 1.
+
+        `Lobatto` holds its balance in them: where bodies float w is to have the velocities of centres of mass, whose momenta do not turn
+        with the bodies. ``(T - 1)^2 = 0``, so that ``T^-T p = 2 p - T^T p``.
+        """
+        del t, q
+        return p
+
     def seen_at(self, t: ArrayLike, q: jax.Array) -> "System":
         """This system, for functions that are asked for at (t, q) alone: one that keeps what they share, if it has such; default itself."""
         del t, q
@@ -375,6 +385,11 @@ class System:
     def constraint_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Time derivative of the position-level constraints, (n_g,)."""
         return self._rate(self.constraint, t, q, u)
+
+    @derived
+    def about_center_rate(self, t: ArrayLike, q: jax.Array, u: jax.Array, p: jax.Array) -> jax.Array:
+        """What `about_center` makes of constant p, by time, along the motion: (dT/dt)^T p, (n_u,)."""
+        return self._rate(lambda t, q: self.about_center(t, q, p), t, q, u)
 
     @derived
     def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:

@@ -372,6 +372,162 @@ def test_double_pendulum_of_parts_hits_the_wall_as_the_model(scheme):
     assert_allclose(own.u @ A.T, written.u, atol=1e-8)
 
 
+# ------------------------------------------------------------------------------------------ frames away from centres of mass
+#: Centre of mass of a box in its frame, m: away by several radii of gyration.
+AWAY = np.array([0.0, 0.1, 0.3])
+
+
+def box_in_frame(center, **more):
+    """A box whose frame is away from its centre of mass by ``-center``."""
+    box = Body("box", 8.0, center=tuple(center), shapes=Box((0.2, 0.4, 0.1), position=tuple(center)), position=(0.1, 0, 1.0))
+    return bodies.assemble([box], **more)
+
+
+def thrown(center, q, velocity, omega, dtype=float):
+    """State of the box with its centre at rest in the frame of ``q`` (7,), and moved by the velocity there."""
+    R = Rotation.from_quat(q[3:], scalar_first=True).as_matrix()
+    q0 = np.concatenate([q[:3] - R @ center, q[3:]])
+    u0 = np.concatenate([velocity - R @ np.cross(omega, center), omega])
+    return jnp.asarray(q0, dtype), jnp.asarray(u0, dtype)
+
+
+def centers(sol, center):
+    """Centre of the box at the nodes, (N + 1, 3)."""
+    q = np.asarray(sol.q, float)
+    return q[:, :3] + Rotation.from_quat(q[:, 3:], scalar_first=True).as_matrix() @ center
+
+
+UPRIGHT = np.array([0.1, 0, 1.0, 1.0, 0, 0, 0])
+VELOCITY, OMEGA = np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, -6.0])
+
+
+def test_a_thrown_box_turns_as_with_its_frame_at_the_centre():
+    """`Lobatto` holds momenta about the centre: the balance is the same to the solver's tolerance, the frame's path to the order.
+
+    In momenta about the frame the run diverged with these steps.
+    """
+    system = box_in_frame(AWAY)
+    run_of = jax.jit(lambda center, q0, u0: simulate(dataclasses.replace(system, center=center), Lobatto(2), q0, u0, n_steps=50, dt=1e-2))
+    here, away = (run_of(jnp.asarray(c)[None], *thrown(c, UPRIGHT, VELOCITY, OMEGA)) for c in (np.zeros(3), AWAY))
+    assert here.success and away.success
+    assert_allclose(away.u[:, 3:], here.u[:, 3:], atol=1e-8)
+    assert_allclose(away.q[:, 3:], here.q[:, 3:], atol=1e-9)
+    assert 1e-5 < np.abs(centers(away, AWAY) - here.q[:, :3]).max() < 5e-3
+
+
+def test_a_plate_in_its_plane_turns_as_with_its_frame_at_the_centre():
+    """On sliders, too: it turns at its constant speed."""
+    plate = Body("plate", 8.0, (0.1, 0.1, 0.1), (0.3, 0, 0), bodies.planar())
+    system = bodies.assemble([plate], plane="xy", gravity=(0, -G, 0))
+    sol = run(system, Lobatto(2), np.zeros(3), np.array([3.0, -2.7, 9.0]), 50, 2e-2)
+    assert_allclose(sol.u[:, 2], 9.0, rtol=1e-9)
+
+
+def floating_tree():
+    """Three floating trees, one with joints of every kind, beside an arm that is fixed to the world, and one joint that is prescribed."""
+    inertia, hinge = (0.01, 0.02, 0.015), Revolute((1.0, 1.0, 0))
+    parts = [
+        Body("arm", 1.0, inertia, (0, 0, -0.3), Revolute((1.0, 0, 0), (0, 0, 2.0))),
+        Body("base", 2.0, inertia, (0.1, 0.2, 0.3)),
+        Body("ball", 1.0, inertia, (0.1, -0.2, 0.3), bodies.Spherical((0.1, 0, 0)), "base", (0.1, 0.1, 0.1)),
+        Body("slider", 0.5, inertia, (0.2, -0.2, 0.3), bodies.Prismatic((1.0, 1.0, 0)), "ball", (0.1, 0.1, 0.3)),
+        Body("driven", 0.5, inertia, (0.2, 0.1, 0.3), dataclasses.replace(hinge, motion=jnp.sin), "base", (0, 0.1, 0.3)),
+        Body("link", 0.5, inertia, (0.2, -0.2, 0.3), hinge, "driven", (0.1, 0.1, 0.3)),
+        Body("other", 1.5, inertia, (0.1, -0.2, 0.1)),
+        Body("plate", 1.5, inertia, (0.1, -0.2, 0.1), bodies.planar(normal=(0, 1.0, 0))),
+    ]
+    return bodies.assemble(parts)
+
+
+def test_momenta_about_centres_of_mass():
+    """They are those of no uniform velocity, of one tree alone; they change as the derivative of what `about_center` makes of p does."""
+    system, rng = floating_tree(), np.random.default_rng(0)
+    q0, u0 = system.initial_state()
+    q, u = system.normalized(q0 + 0.3 * rng.standard_normal(q0.shape)), jnp.asarray(rng.standard_normal(u0.shape))
+
+    @jax.jit
+    def parts(system, p):
+        general = jaxnsd.System.about_center_rate(system, 0.2, q, u, p)
+        once = system.about_center(0.2, q, p)
+        closed = system.seen_at(0.2, q).about_center_rate(0.2, q, u, p)
+        return once, system.about_center(0.2, q, once), closed, general, system.about_center(0.2, q, system.M(0.2, q))
+
+    p = jnp.asarray(rng.standard_normal(u0.shape))
+    once, twice, closed, general, M = parts(system, p)
+    assert_allclose(2 * once - twice, p, atol=1e-14)
+    assert_allclose(closed, general, atol=1e-13)
+    first = np.array([1, 2, 3, 12, 13, 14, 18, 19])
+    behind = np.setdiff1d(np.arange(21), first)
+    assert_allclose(np.asarray(M)[np.ix_(behind, first)], 0, atol=1e-14)
+    assert_allclose(once[np.r_[0, first]], p[np.r_[0, first]], atol=0)
+    assert system.defines("about_center") and not bodies.assemble([Body("arm", 1.0, (1.0, 1, 1), joints=Revolute())]).defines(
+        "about_center"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("s", [2, 3])
+def test_a_floating_chain_does_not_feel_how_fast_it_is_thrown(s):
+    """Errors fall with the order, and are those at rest: the scheme is invariant to Galilei's transformations."""
+    base = Body("base", 2.0, (0.01, 0.02, 0.015), (0.1, 0.05, 0.3))
+    hinge = Revolute((1.0, 0.2, 0))
+    system = bodies.assemble([base, Body("link", 1.0, (0.01, 0.012, 0.004), (0, 0, -0.2), hinge, "base", (0.1, 0, -0.2))])
+    q0, u0 = system.initial_state()
+    q0, u0 = q0.at[-1].set(0.5), u0.at[3:].set(jnp.array([4.0, 5, -6, 3]))
+    end = jax.jit(
+        lambda velocity, scheme, n: simulate(system, scheme, q0, u0.at[:3].add(velocity), n_steps=n, t1=0.2), static_argnums=(1, 2)
+    )
+    reference = end(jnp.zeros(3), Lobatto(3), 200).raise_if_failed().u[-1, 3:]
+    errors = []
+    for n in (10, 20):
+        rest, fast = (end(jnp.array(v), Lobatto(s), n).raise_if_failed().u[-1, 3:] for v in ([0.0, 0, 0], [3.0, 0, 0]))
+        assert_allclose(fast, rest, atol=1e-8)
+        errors.append(np.abs(rest - reference).max())
+    assert 0.6 * 2 ** (2 * s - 2) < errors[0] / errors[1] < 1.6 * 2 ** (2 * s - 2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_box_falls_bounces_and_rests_wherever_its_frame_is(dtype):
+    """With its frame away from its centre, as with it there."""
+    q = np.array([0, 0, 0.3, *Rotation.from_euler("xyz", (0.3, 0.2, 0.1)).as_quat(scalar_first=True)])
+    sols = []
+    for center in (np.zeros(3), AWAY):
+        system = box_in_frame(center, world=Plane(name="floor"), mu=0.4, e_N=0.2)
+        system = jax.tree.map(lambda x: jnp.asarray(x, dtype), system)
+        sol = run(system, Lobatto(2), *thrown(center, q, np.array([0.5, 0, 0]), np.array([0.5, 1.0, -2.0]), dtype), 1500, 1e-3)
+        sols.append(sol)
+        assert jnp.abs(sol.u[-1]).max() < (1e-6 if dtype == "float64" else 1e-2)
+        assert_allclose(centers(sol, center)[-1, 2], 0.05, atol=1e-6 if dtype == "float64" else 1e-4)
+    before = slice(0, 100)
+    assert_allclose(centers(sols[1], AWAY)[before], np.asarray(sols[0].q)[before, :3], atol=1e-4)
+    assert_allclose(centers(sols[1], AWAY)[-1], np.asarray(sols[0].q)[-1, :3], atol=2e-2)
+    balance = jaxnsd.energy.balance(system, Lobatto(2), sol)
+    assert abs(float(jnp.sum(balance.numerical))) < 0.05 * float(balance.scale)
+
+
+@pytest.mark.slow
+def test_derivatives_about_the_centre():
+    """Of a flight, with respect to where the centre is and to the start, in both modes."""
+    system = box_in_frame(AWAY)
+    q0, u0 = thrown(AWAY, UPRIGHT, VELOCITY, OMEGA)
+
+    @jax.jit
+    def loss(center, u0):
+        sol = simulate(dataclasses.replace(system, center=center), Lobatto(3), q0, u0, n_steps=10, dt=1e-2)
+        return jnp.sum(jnp.sin(sol.q[-1])) + jnp.sum(sol.u[-1])
+
+    at = system.center, u0
+    forward, backward = (jax.jit(d(loss, (0, 1)))(*at) for d in (jax.jacfwd, jax.grad))
+    for x, forth, back, k in zip(at, forward, backward, (0, 1), strict=True):
+        moved = lambda e, k=k: loss(*(y + e if i == k else y for i, y in enumerate(at)))  # noqa: E731
+        for i in np.ndindex(x.shape):
+            e = jnp.zeros_like(x).at[i].set(1e-5)
+            assert_allclose(forth[i], (moved(e) - moved(-e)) / 2e-5, rtol=1e-6, atol=1e-6)
+        assert_allclose(back, forth, rtol=1e-9, atol=1e-9)
+
+
 # --------------------------------------------------------------------------------------------------------------- derivatives
 @pytest.mark.long
 def test_derivatives_through_a_frictional_impact():

@@ -110,6 +110,36 @@ def momentum_rate(system, layout, places, u):
     return dot(dv, total[0]) + dot(dw, total[1]) + generalized(layout, places, force, moment)
 
 
+def center_columns(system, layout, places, u=None):
+    """Velocities (n_u, 3) of the centre of mass of a tree that floats, along its translations, per unit of each other velocity.
+
+    u: all velocities (n_s,), for what these columns change by, along the motion; None: the columns
+    """
+    mass = with_world(system.mass, 0.0)
+    total = sums(layout.together, mass[:, None])[:, 0]
+    share = (mass / jnp.where(total > 0, total, 1))[:, None]
+    c = with_world(centers(system, places), jnp.zeros(3)) - places.about
+    part, arm = (sums(layout.moves.T, x)[: layout.n_u] for x in (share, share * c))
+    w, v = places.w[: layout.n_u], places.v[: layout.n_u]
+    if u is None:
+        columns = part * v + cross(w, arm)
+    else:
+        (w_b, v_b), (w_c, v_c) = twists(layout, places, u), (x[: layout.n_u] for x in carriers(layout, places, u))
+        drift = sums(layout.moves.T, share * (v_b + cross(w_b, c)))[: layout.n_u]
+        dw, dv = cross(w_c, w), cross(w_c, v) + cross(v_c, w)
+        columns = part * dv + cross(dw, arm) + cross(w, drift)
+    if not layout.all_free:
+        axes = pick(places.v, layout.translations.reshape(-1)).reshape(-1, 3, 3)
+        columns = jnp.sum(columns[:, None] * axes, axis=-1)
+    return jnp.where(layout.behind[:, None] & layout.there, columns, jnp.zeros((), columns.dtype))
+
+
+def along_centers(layout, columns, p):
+    """``J^T p`` of `center_columns` J and momenta p (n_u,), or columns (n_u, m)."""
+    terms = [columns[:, k].reshape(-1, *(1,) * (p.ndim - 1)) * pick(p, layout.translations[:, k]) for k in range(3)]
+    return sum(terms[1:], terms[0])
+
+
 def of_armatures(system, layout, u):
     """Gyroscopic moments -omega x A omega of armatures A that turn with a body, as generalized forces (n_u,): zero where A is a number."""
     omega, A = (jnp.stack([x[a : a + 3] for a in layout.spins]) for x in (u, system.armature))

@@ -176,6 +176,8 @@ class Multibody(System):
         """As of any system; without a quaternion ``q_dot = u``, and every scheme takes it."""
         if name == "q_dot":
             return bool(len(self._layout.quaternions))
+        if name == "about_center":
+            return bool(self._layout.behind.any()) or self._overridden(name)
         return self._overridden(name) if name == "mass_matrix" else super().defines(name)
 
     @property
@@ -307,6 +309,22 @@ class Multibody(System):
         places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
         bias = dynamics.bias(self, self._layout, places, all_u, acceleration)[: self._layout.n_u]
         return self._forces(t, q, u, places) - bias
+
+    def about_center(self, t: ArrayLike, q: jax.Array, p: jax.Array) -> jax.Array:
+        """Momenta or impulses p of velocities of which the translations of a tree that floats are those of its centre of mass, not of a
+        frame's origin: of a free joint, or of the first two or three sliders at the root.
+
+        ``v_center = v + J u`` of the other velocities u of the tree: their momenta are ``p_u - J^T p_v``, about the centre of mass.
+        """
+        columns = dynamics.center_columns(self, self._layout, self.places(t, q))
+        return p - dynamics.along_centers(self._layout, columns, p)
+
+    def about_center_rate(self, t: ArrayLike, q: jax.Array, u: jax.Array, p: jax.Array) -> jax.Array:
+        """``-(dJ/dt)^T p_v``, see `about_center`."""
+        if self._overridden("about_center") and not self._overridden("about_center_rate"):
+            return super().about_center_rate(t, q, u, p)
+        places, (all_u, _) = self.places(t, q), kinematics.velocities(self, t, u)
+        return -dynamics.along_centers(self._layout, dynamics.center_columns(self, self._layout, places, all_u), p)
 
     def _forces(self, t, q, u, places):
         """Generalized forces (n_u,), and the gyroscopic moments of armatures."""

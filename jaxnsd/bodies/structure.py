@@ -5,6 +5,7 @@ All is hashable, so that it may be a static field of a pytree: two systems with 
 
 import dataclasses
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -193,6 +194,25 @@ class Layout:
         for b in range(1, n_b + 1):
             above = self.root[structure.parents[b - 1]]
             self.root[b] = above or (b if of_body[b] else 0)
+        self._floating(joints, of_body, dofs)
+
+    def _floating(self, joints, of_body, dofs):
+        """Trees that float: on a free joint, or on two or three sliders as of `planar`, which translate all of it along fixed axes."""
+        roots, first = self.root[self.body_of_dof[: self.n_u]], {0: []}
+        for b in set(roots.tolist()) - {0}:
+            sliders = itertools.takewhile(lambda j: joints[j].kind == "slide" and not joints[j].prescribed, of_body[b])
+            free = joints[of_body[b][0]].kind == "free"
+            along = list(dofs[of_body[b][0]][:3]) if free else [dofs[j][0] for j in sliders][:3]
+            first[b] = along if len(along) > 1 else []
+        #: (n_u, 3) the translations of the tree that a velocity belongs to, and which of them there are
+        self.translations = np.array([(first[b] + [0, 0, 0])[:3] for b in roots], int).reshape(-1, 3)
+        self.there = np.array([np.arange(3) < len(first[b]) for b in roots], bool).reshape(-1, 3)
+        #: (n_u,) velocities of such trees that are none of these
+        self.behind = np.array([bool(first[b]) and k not in first[b] for k, b in enumerate(roots)], bool)
+        #: whether all translations are those of free joints, along the axes of the world
+        self.all_free = all(joints[self.joint_of_dof[k]].kind == "free" for along in first.values() for k in along)
+        #: (n_b + 1, n_b + 1) bodies of one tree
+        self.together = self.root[:, None] == self.root[None]
 
     def _columns(self, joints):
         """Columns of the velocities, by kind of joint: (kind, rows) -> order of velocities."""

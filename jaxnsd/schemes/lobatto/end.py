@@ -18,12 +18,14 @@ def finish(stages, args, x, F, slack, settings):
     b, V = stages.tableau(q.dtype).b, x.V[-1]
     t_end, q_end = t + dt, stages.positions(args, x)[-1]
     seen = system.seen_at(t_end, q_end)
-    gained = system.momentum(t_end, q_end, V) - system.momentum(t, q, u)
-    lacking = combine(b[None, :-1], F)[0] + b[-1] * dt * seen.b(t_end, q_end, V) - gained
+    gained = stages.momentum(system, t_end, q_end, V) - stages.momentum(system, t, q, u)
+    lacking = combine(b[None, :-1], F)[0] + b[-1] * stages.impulse(seen, dt, t_end, q_end, V, dt * seen.b(t_end, q_end, V)) - gained
     total = combine(b[None, :-1], x.R)[0]
     if total.shape[0]:
         # The unknown Delta P acts at the end as a whole: what the stages have of it is taken back there.
         lacking = lacking - linalg.matmul(stages.directions(seen, t_end, q_end, V), total)
+    if stages.centered:
+        lacking = 2 * lacking - seen.about_center(t_end, q_end, lacking)  # by the velocities themselves
     guess = stages.percussions(total[None, :], (0,))
     end = EndStep(seen, t_end, dt, q_end, u, V, lacking, slack, *velocities(system.seen_at(t, q), t, q, u))
     u, P, info = velocity.solve(end, V, guess, settings)

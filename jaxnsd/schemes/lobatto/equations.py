@@ -33,7 +33,7 @@ class Unknowns(NamedTuple):
 class Values(NamedTuple):
     """What the equations of the stages are made of, at given unknowns."""
 
-    balance: Any  # (s, n_u) residual of (47)
+    balance: Any  # (s, n_u) residual of (47), about centres of mass where bodies float
     drift: Any  # (s - 1, n_q) Q^i - q_n - dt sum_j a_ij q_dot^j
     rows: Any  # (s - 1, n (d + 1) + n_g + n_gamma) at the stages 2..s: gamma_F, g_N / dt, g / dt, gamma
     mu: Any  # (s - 1, n) friction coefficients, or (s - 1, n, number of discs)
@@ -63,6 +63,7 @@ class Stages:
     n_gamma: int
     quasi: bool  # whether the system defines q_dot
     discs: tuple | None = None  # directions of every disc of a contact (see `laws.discs`)
+    centered: bool = False  # whether the balance is one of `System.about_center`
 
     @property
     def m(self):
@@ -135,7 +136,26 @@ class Stages:
             system.constraint(t, Q) / dt,
             system.velocity_constraint(t, Q, V),
         )
-        return system.momentum(t, Q, V), jnp.concatenate(rows), system.q_dot(t, Q, V)
+        return self.momentum(system, t, Q, V), jnp.concatenate(rows), system.q_dot(t, Q, V)
+
+    def momentum(self, system, t, Q, V):
+        """Momenta of the balance."""
+        return self.about_center(system, t, Q, system.momentum(t, Q, V))
+
+    def mass(self, system, t, Q, V):
+        """What these are multiplied by: their derivative with respect to the velocities."""
+        system = system.seen_at(t, Q) if self.centered else system
+        return self.about_center(system, t, Q, system.M(t, Q, V))
+
+    def about_center(self, system, t, Q, p):
+        """Momenta, or columns of them, as in the balance."""
+        return system.about_center(t, Q, p) if self.centered else p
+
+    def impulse(self, system, dt, t, Q, V, F):
+        """Impulse F of a stage as in the balance, with what the change of `System.about_center` makes of the momentum."""
+        if not self.centered:
+            return F
+        return system.about_center(t, Q, F) + dt * system.about_center_rate(t, Q, V, system.momentum(t, Q, V))
 
     @traced_once
     def force(self, system, dt, t, Q, V, R):
@@ -143,10 +163,10 @@ class Stages:
         system = system.seen_at(t, Q)
         F = dt * system.b(t, Q, V)
         if not R.shape[0]:
-            return F
+            return self.impulse(system, dt, t, Q, V, F)
 
         if any(map(system.defines, ("W_N", "W_F", "W_g", "W_gamma"))):
-            return F + linalg.matmul(self.directions(system, t, Q, V), R)
+            return self.impulse(system, dt, t, Q, V, F) + linalg.matmul(self.directions(system, t, Q, V), R)
 
         # W R as a cotangent of the velocities: cheaper to differentiate than W.
         def velocities(u):
@@ -158,13 +178,14 @@ class Stages:
             )
             return jnp.concatenate(parts)
 
-        return F + jax.vjp(velocities, jnp.zeros_like(V))[1](R)[0]
+        return self.impulse(system, dt, t, Q, V, F + jax.vjp(velocities, jnp.zeros_like(V))[1](R)[0])
 
     @traced_once
     def directions(self, system, t, Q, V):
-        """Force directions of one stage, (n_u, n (d + 1) + n_g + n_gamma)."""
-        kin = kinematics(system.seen_at(t, Q), t, Q, V)
-        return jnp.concatenate([kin.W, kin.W_b], axis=1)
+        """Force directions of one stage, (n_u, n (d + 1) + n_g + n_gamma), as in the balance."""
+        system = system.seen_at(t, Q)
+        kin = kinematics(system, t, Q, V)
+        return self.about_center(system, t, Q, jnp.concatenate([kin.W, kin.W_b], axis=1))
 
     @traced_once
     def rates(self, system, t, Q, V):
@@ -178,7 +199,7 @@ class Stages:
         """The equations at the unknowns ``x``."""
         t, Q = self.times(args), self.positions(args, x)
         p, rows, q_dot = jax.vmap(lambda t, Q, V: self.law(args.system, args.dt, t, Q, V))(t, Q, x.V)
-        return self.assembled(args, x, p, rows[1:], q_dot, self.impulses(args, x), args.system.momentum(args.t, args.q, args.u))
+        return self.assembled(args, x, p, rows[1:], q_dot, self.impulses(args, x), self.momentum(args.system, args.t, args.q, args.u))
 
     def assembled(self, args, x, p, rows, q_dot, F, start):
         """`Values` from what the stages contribute: momenta (s, n_u), rows, q_dot (s, n_q), impulses and the momentum at the start."""

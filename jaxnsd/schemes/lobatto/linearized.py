@@ -49,7 +49,7 @@ class Linearized:
         t, Q, V = stages.times(self.args), stages.positions(self.args, x), x.V
 
         # Momenta and velocities are affine in V: what they are multiplied by is the mass matrix and the force directions.
-        self.p_V = jax.vmap(system.M)(t, Q, V)
+        self.p_V = jax.vmap(lambda *stage: stages.mass(system, *stage))(t, Q, V)
         self.W = jax.vmap(lambda *stage: stages.directions(system, *stage))(t[:-1], Q[:-1], V[:-1])
         self.rows_V = jax.vmap(lambda *stage: stages.rates(system, *stage))(t[1:], Q[1:], V[1:])
         # The coordinates of the first stage are known.
@@ -62,8 +62,8 @@ class Linearized:
         if stages.quasi:
             self.coordinates(v_Q, jax.vmap(jax.jacfwd(system.q_dot, 2))(t, Q, V))
             q_dot = jnp.concatenate([system.q_dot(t[0], q, V[0])[None], q_dot])
-        p = jnp.concatenate([system.momentum(t[0], q, V[0])[None], p])
-        self.values = stages.assembled(self.args, x, p, rows, q_dot, F, system.momentum(self.args.t, q, self.args.u))
+        p = jnp.concatenate([stages.momentum(system, t[0], q, V[0])[None], p])
+        self.values = stages.assembled(self.args, x, p, rows, q_dot, F, stages.momentum(system, self.args.t, q, self.args.u))
 
     def coordinates(self, v_Q, v_V):
         """``T = dQ/dV`` (s - 1, s, n_q, n_u) from the implicit equations of the coordinates."""
