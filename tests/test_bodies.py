@@ -495,6 +495,19 @@ def test_limits_are_contacts():
     ]
 
 
+def test_assembled_while_a_number_is_traced():
+    """What is known is checked there as well."""
+    hinge = Revolute((0, 0, 1.0), limits=(-0.5, 0.8))
+
+    def gap(restitution, mass=1.0):
+        system = bodies.assemble([Body("a", mass, (1.0, 1, 1), joints=hinge)], limit_restitution=restitution)
+        return system.gap(0.0, system.initial_state()[0])
+
+    assert jax.eval_shape(gap, 0.5).shape == (2,)
+    with pytest.raises(ValueError, match=r"mass of 'a' must not be negative, got -1 kg"):
+        jax.eval_shape(lambda restitution: gap(restitution, -1.0), 0.5)
+
+
 def test_material_of_pairs():
     """A pair decides; else the geometric mean of both shapes, or what one says; else the default."""
     ball = lambda name, **material: Body(name, 1.0, shapes=Sphere(0.1, name=f"{name}'s", **material))  # noqa: E731

@@ -415,6 +415,7 @@ def test_a_thrown_box_turns_as_with_its_frame_at_the_centre():
     assert 1e-5 < np.abs(centers(away, AWAY) - here.q[:, :3]).max() < 5e-3
 
 
+@pytest.mark.slow
 def test_a_plate_in_its_plane_turns_as_with_its_frame_at_the_centre():
     """On sliders, too: it turns at its constant speed."""
     plate = Body("plate", 8.0, (0.1, 0.1, 0.1), (0.3, 0, 0), bodies.planar())

@@ -209,6 +209,49 @@ def test_what_hits_at_the_start_has_its_impact_located_there(scheme):
     np.testing.assert_allclose(sol.P_N[:, :, 0].sum(axis=1), 0.1 * (1 + e) * v, rtol=1e-12)
 
 
+@jaxnsd.system
+class Balls(jaxnsd.System):
+    """Balls above a floor that know nothing of each other."""
+
+    e_N: float = 0.6
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return G * jnp.sum(q)
+
+    def gap(self, t, q):
+        return q
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_impacts_at_the_same_time_have_derivatives_of_their_own(dtype):
+    """Also at the first instant, and in single precision; beyond ``max_impacts`` of them there is no derivative."""
+
+    def run(p):
+        sol = simulate(Balls(p[6]), LocatedImpacts(jaxnsd.MoreauJean()), p[:3], p[3:6], 0.48, 1e-2)
+        return sol.q[-1], (sol.q[-1], sol.success)
+
+    def exact(p):
+        h, u, e = p[:3], p[3:6], p[6]
+        speed = jnp.sqrt(u**2 + 2 * G * h)
+        hit = (u + speed) / G
+        s = 0.48 - hit
+        return jnp.where(s > 0, e * speed * s - 0.5 * G * s**2, h + 0.48 * u - 0.5 * G * 0.48**2)
+
+    apart = np.array([[1, 1, 1.5, 0, 0, 0, 0.6], [1, 0.999, 1.5, 0, 0, 0, 0.6], [0, 0, 1.5, -4, -4, 0, 0.6], [0, 1.5, 1, -4, 0, 0, 0.6]])
+    p = np.concatenate([apart, [[1, 1, 1, 0, 0, 0, 0.6]]])
+    derivative, (value, success) = jax.jit(jax.vmap(jax.jacfwd(run, has_aux=True)))(jnp.asarray(p, dtype))
+    assert value.dtype == dtype and np.all(success)
+    single = dtype == jnp.float32
+    np.testing.assert_allclose(value, jax.vmap(exact)(p), rtol=0, atol=1e-6 if single else 1e-13)
+    np.testing.assert_allclose(derivative[:4], jax.vmap(jax.jacfwd(exact))(apart), rtol=0, atol=1e-5 if single else 1e-8)
+    assert np.all(np.isnan(derivative[4]))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:simulating in float32")
 def test_a_state_in_single_precision_beside_double():

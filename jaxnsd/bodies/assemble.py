@@ -602,11 +602,11 @@ def _check(system):
             raise ValueError(f"assemble: {name} must be finite, got {np.asarray(leaf)}")
     if known(system.mass) and np.any(np.asarray(system.mass) < 0):
         k = int(np.argmin(np.asarray(system.mass)))
-        raise ValueError(f"assemble: the mass of {structure.bodies[k]!r} must not be negative, got {float(system.mass[k]):g} kg")
+        raise ValueError(f"assemble: the mass of {structure.bodies[k]!r} must not be negative, got {np.asarray(system.mass)[k]:g} kg")
     if known(system.armature) and np.any(np.asarray(system.armature) < 0):
         k = int(np.argmin(np.asarray(system.armature)))
         name = structure.joints[structure.layout.joint_of_dof[k]].name
-        raise ValueError(f"assemble: the armature of the joint {name!r} must not be negative, got {float(system.armature[k]):g}")
+        raise ValueError(f"assemble: the armature of the joint {name!r} must not be negative, got {np.asarray(system.armature)[k]:g}")
     if known(system.inertia):
         for name, tensor in zip(structure.bodies, np.asarray(system.inertia, float), strict=True):
             _check_inertia(name, tensor)
@@ -628,7 +628,7 @@ def _check(system):
                 raise ValueError(f"assemble: the sizes of the {shape.kind} {shape.name!r} must be positive, got {size}")
     if known(system.limits):
         for k, j in enumerate(structure.limits):
-            lower, upper = np.asarray(system.limits[k])
+            lower, upper = np.asarray(system.limits)[k]
             if not lower <= upper:
                 raise ValueError(f"assemble: limits of {structure.joints[j].name!r} must be (lower, upper), got ({lower:g}, {upper:g})")
 

@@ -54,9 +54,8 @@ def segment(segments, system, t, rest, place, record):
     def rule(primals, tangents):
         (system, t, rest, place, record), (d_system, d_t, d_rest, d_place, _) = primals, tangents
         length = jnp.where(record.last, rest, duration(segments, system, t, place, record))
-        of_length = lambda length, *args: segments.of_length(record, length, *args)[0]  # noqa: E731
         d_length = jnp.where(record.last, instantiated(rest, d_rest), 0)
-        after, push = jax.linearize(of_length, length, system, t, place)
+        after, push = segments.linearized(record, length, system, t, place)
         d_after = push(d_length, *instantiated((system, t, place), (d_system, d_t, d_place)))
         d_tau = jnp.where(record.last, 0, delay(record, system, t, length, after.state, (d_system, d_t, d_after.state.q)))
         d_after = jax.tree.map(jnp.add, d_after, push(d_tau, *jax.tree.map(jnp.zeros_like, (system, t, place))))
@@ -72,8 +71,9 @@ def duration(segments, system, t, place, record):
         # First derivatives need this in no place; second derivatives do.
         (system, t, place, record), tangents = primals, tangents[:3]
         length = duration(segments, *primals)
-        of_length = lambda *args: segments.of_length(record, length, *args)[0]  # noqa: E731
-        after, d_after = pushed(of_length, (system, t, place), tangents)
+        after, push = segments.linearized(record, length, system, t, place)
+        tangents = instantiated((system, t, place), tangents)
+        d_after = push(jnp.zeros_like(length), *tangents)
         return length, delay(record, system, t, length, after.state, (*tangents[:2], d_after.state.q))
 
     return with_rule(lambda system, t, place, record: record.length, rule)(system, t, place, record)
@@ -85,4 +85,4 @@ def delay(record, system, t, length, after, tangents):
     gap = lambda system, t, q: jnp.sum(jnp.where(record.hit, system.gap(t, q), 0))  # noqa: E731
     rate = jnp.sum(jnp.where(record.hit, system.gap_velocity(end, after.q, after.u), 0))
     d_gap = pushed(gap, (system, end, after.q), tangents)[1]
-    return -d_gap / jnp.where(rate < 0, rate, -1.0)
+    return -d_gap / jnp.where(record.tangled, jnp.nan, jnp.where(rate < 0, rate, -1.0))

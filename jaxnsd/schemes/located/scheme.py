@@ -57,6 +57,10 @@ class LocatedImpacts(Scheme):
     change from sliding to sticking, to first order. A step without an impact needs one look at the gaps more; a step with one is repeated
     about four times.
 
+    Contacts that close at the same time and feel each other have their impact together, as one. Those that do not, of bodies dropped side
+    by side, have impacts of their own, each with its shift in time; the last of ``max_impacts`` takes all that are left, for the motion,
+    which has no derivative (NaN) then: take a larger number.
+
     scheme:       any but `KrenkHogsberg`. `Lobatto` keeps its order of 2 to 8; `MoreauJean` with theta = 1/2 and the alpha-schemes are
                   of second order where the mass matrix is constant, `SymmetricMoreau` and `VariationalMoreau` in their coordinates;
                   `Moreau` of first. Linear systems are stepped as nonlinear ones, without the factors of their matrices.

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ... import linalg
+from ... import contact, linalg
+from ...contact import apart
 from .. import base
+from ..condensed import kinematics
 from ..flow import THRESHOLD
 from .roots import correction, crossings, refine
 from .segments import REGULAR, SHORT, Contacts, Place, Record, added, contacts_at
@@ -50,7 +52,7 @@ def search(segments, system, t, dt, state):
     seen, held = (contacts.gap < -contacts.floor) | (closed & pushed), closed | pushed
     no, zero, count = jnp.zeros((), bool), jnp.zeros_like(dt), jnp.zeros((), jnp.int32)
     none = jnp.zeros(seen.shape, bool)
-    record = Record(place, zero, dt, zero, contacts.gap, no, no, no, none, none)
+    record = Record(place, zero, dt, zero, contacts.gap, no, no, no, none, none, no)
     records = jax.tree.map(lambda x: jnp.broadcast_to(x, (segments.max_impacts + 1, *x.shape)), record)
     nothing = jax.tree.map(jnp.zeros_like, state.P), base.nothing_to_solve(dt.dtype)
     carry = Carry(no, no, count, record, dt, zero, dt, contacts, seen, held, none, count, *nothing, records, place)
@@ -123,8 +125,8 @@ def locate(segments, system, t, dt, c, after, info, contacts):
     """After a step to where an impact may be: accept its time and go on behind the impact, or improve it."""
     length, gap, closing = c.record.length, only(c.hit, contacts.gap), only(c.hit, contacts.rate)
     late = c.tries >= ITERATIONS // 2
-    # As good as it gets; where round-off is in the way, good enough.
-    accurate = jnp.abs(correction(gap, closing)) <= jnp.where(late, 1, 1e-3) * SHORT * dt
+    # As good as it gets, which in single precision is round-off of dt; where round-off is in the way, good enough.
+    accurate = jnp.abs(correction(gap, closing)) <= jnp.maximum(jnp.where(late, 1, 1e-3) * SHORT, 4 * jnp.finfo(dt.dtype).eps) * dt
     accepted = (closing < 0) & ((length == 0) | accurate | (late & (jnp.abs(gap) <= only(c.hit, c.contacts.floor))))
     exhausted = c.tries >= ITERATIONS
 
@@ -138,15 +140,21 @@ def locate(segments, system, t, dt, c, after, info, contacts):
         # A contact that touches and does not separate has no way out of the impact, whether it has pushed before or not.
         closed, stays = contacts.gap <= c.contacts.floor, STAYS * jnp.abs(closing)
         hit = c.hit | (~c.seen & closed & (contacts.rate <= stays))
+        s = c.record.s + length
+        # What hits at the same time elsewhere has its own shift in time, so it is an impact of its own, after no time; the last impact that
+        # can be located takes all of them, and has no derivative then.
+        part = together(segments, system, t + s, dt, after.state, c.hit, hit | (c.seen & closed))
+        last = c.count + 1 >= c.records.valid.shape[0] - 1
+        tangled = last & jnp.any(hit & ~part)
+        hit = hit & (part | last)
         mask = hit | (c.seen & closed)
-        record = c.record._replace(hit=c.hit, mask=mask, valid=jnp.ones((), bool))
-        s = record.s + length
+        record = c.record._replace(hit=c.hit, mask=mask, valid=jnp.ones((), bool), tangled=tangled)
         place, P, of_impact = segments.restarted(system, t + s, dt - s, after.state, mask)
         start = contacts_at(system, t + s, dt, place.state.q, place.state.u)
         no, nothing = jnp.zeros((), bool), jnp.zeros_like(c.hit)
         return c._replace(
             locating=no,
-            record=Record(place, s, dt, jnp.zeros_like(dt), record.shift, no, no, no, nothing, nothing),
+            record=Record(place, s, dt, jnp.zeros_like(dt), record.shift, no, no, no, nothing, nothing, no),
             contacts=start,
             seen=jnp.where(hit, start.rate <= stays, c.seen),
             count=c.count + 1,
@@ -156,6 +164,17 @@ def locate(segments, system, t, dt, c, after, info, contacts):
         )
 
     return lax.cond(accepted, impact, improve, c)
+
+
+def together(segments, system, t, dt, state, hit, closed):
+    """Of the contacts that are closed (n_N,) those at which an impact of ``hit`` is felt, by way of others."""
+    if hit.shape[0] == 1:
+        return hit
+    prepared, q, u = segments.scheme.prepare(system, dt), state.q, state.u
+    G = linalg.pack(segments.scheme.inertia(prepared, t, q, u, kinematics(system, t, q, u)).G)
+    nothing = jnp.zeros(hit.shape, G.dtype)
+    label = apart.labels(contact.Problem(G, G[0], nothing, closed, state.P.P_F.shape[1]))
+    return label == label[jnp.argmax(hit)]
 
 
 def only(hit, x):

@@ -13,7 +13,7 @@ from ..base import Percussions
 from ..flow import Flow, acceleration_of_persistent
 
 #: Segments shorter than this part of a step are not stepped but extrapolated from one of the second length.
-SHORT, REGULAR = 1e-10, 1e-6
+SHORT, REGULAR = 1e-10, 1e-8
 
 
 class Veiled:
@@ -62,6 +62,7 @@ class Record(NamedTuple):
     whole: Any  # whether it is the whole step
     hit: Any  # (n_N,) the contact that closes at its end
     mask: Any  # (n_N,) the contacts of the impact law there
+    tangled: Any  # whether some of these hit that the impact is not felt at: they would close at another time, were anything else
 
 
 class Contacts(NamedTuple):
@@ -103,10 +104,27 @@ class Segments:
 
     def of_length(self, record, length, system, t, place):
         """The place after a segment of this length, and how it was solved; a short one is part of a longer."""
-        regular = length + record.extra
-        after, info = self.stepped(system, t, regular, place, record.shift, record.whole)
+        after, info = self.stepped(system, t, length + record.extra, place, record.shift, record.whole)
+        return part(record, length, place, after), info
+
+    def linearized(self, record, length, system, t, place):
+        """The place after a segment of this length, and its tangent, a function of those of (length, system, t, place).
+
+        A short one moves with its start, and with its length at the rate of the motion: its extrapolation is a difference of what is
+        nearly equal.
+        """
         short = record.extra > 0
-        return jax.tree.map(lambda a, b: jnp.where(short, b + (a - b) * (length / regular), a), after, place), info
+
+        def stepped(length, system, t, place):
+            return self.stepped(system, t, length + record.extra, place, record.shift, record.whole)[0]
+
+        after, push = jax.linearize(stepped, length, system, t, place)
+
+        def tangent(d_length, *d_args):
+            d_after = push(d_length, *jax.tree.map(lambda x: jnp.where(short, 0, x), d_args))
+            return jax.tree.map(lambda d, d_start: jnp.where(short, d + d_start, d), d_after, d_args[-1])
+
+        return part(record, length, place, after), tangent
 
     def ahead(self, prepared, t, length, state, part):
         """The state with the velocity of a time ``part length`` later, of motion whose contacts stay as they are."""
@@ -128,10 +146,17 @@ class Segments:
         return Place(state, state.u), P, info
 
 
+def part(record, length, place, after):
+    """The place after this length of a segment that leads from ``place`` to ``after`` with what is added to its length."""
+    ratio = length / (length + record.extra)
+    return jax.tree.map(lambda a, b: jnp.where(record.extra > 0, b + (a - b) * ratio, a), after, place)
+
+
 def contacts_at(system, t, dt, q, u):
     """`Contacts` at a state."""
     gap, rate, directions = system.gap(t, q), system.gap_velocity(t, q, u), jnp.abs(system.W_N(t, q, u))
-    eps, size = 16 * float(jnp.finfo(gap.dtype).eps), dt * velocity.resolution(q, dt, u.shape[0])
+    # A step's coordinates are rounded in the sum of what they were and what they are moved by.
+    eps, size = 16 * float(jnp.finfo(gap.dtype).eps), dt * (velocity.resolution(q, dt, u.shape[0]) + jnp.abs(u))
     return Contacts(gap, rate, directions, eps * linalg.matmul(directions.T, size) + SHORT * dt * jnp.abs(rate))
 
 
