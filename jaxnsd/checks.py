@@ -473,7 +473,7 @@ def _mass_matrix(look, name, at_start):
         raise ValueError(f"{name}: the mass matrix must be symmetric {at_start}, got\n{M}\ncorrect it or write kinetic_energy(t, q, u)")
     # Scaled to a unit diagonal, so that coordinates of different units do not look singular beside each other.
     diagonal = np.diag(M)
-    smallest = np.linalg.eigvalsh(M / np.sqrt(np.outer(diagonal, diagonal)))[0] if np.all(diagonal > 0) else -1.0
+    smallest = np.linalg.eigvalsh(M / np.sqrt(np.outer(diagonal, diagonal)))[0] if np.all(diagonal > 0) else diagonal.min() / (size or 1.0)
     if smallest <= 10 * eps * len(M):
         raise ValueError(
             f"{name}: the mass matrix must be positive definite {at_start}, got a singular or indefinite one (smallest eigenvalue, scaled "

@@ -28,10 +28,14 @@ from .ensemble.samples import DISTRIBUTIONS
 from .models import MODELS, SCENES
 from .nodes import node_velocities
 from .parts import PartedRun
+from .projection import project_position
 from .simulate import SimulationError
 
 SCHEMES = {name: getattr(schemes, name) for name in schemes.__all__ if name != "Scheme"}
 PICTURES = (".png", ".pdf", ".svg")
+
+#: Loops of a file that are open by more than this at its start, in m or rad, are closed before the run.
+OPEN = 1e-9
 
 
 def main(argv=None):
@@ -94,7 +98,8 @@ def _parser():
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="parameter of the model or of its start; commas make an array; repeatable",
+        help="parameter of the model or of its start, or of what reads a file, such as e_N or key of a keyframe; commas make an array; "
+        "repeatable",
     )
     run.add_argument("--save-every", type=count, default=1, metavar="N", help="store every N-th step (default: %(default)s)")
     run.add_argument("--out", type=Path, metavar="FILE.npz", help="write the arrays here")
@@ -279,23 +284,45 @@ def _file(name):
 
 
 def _from_file(path, settings):
-    """``(system, q0, u0)`` of a model file, as it is in the file, at rest."""
+    """``(system, q0, u0)`` of a model file, as it is in the file, at rest or in the state of a keyframe."""
     from . import bodies
 
-    if settings:
-        raise _ArgumentError(f"--set takes parameters of the models of jaxnsd, got {settings[0]!r} for the file {path.name}; edit the file")
     if not path.is_file():
         raise _ArgumentError(f"there is no file {str(path)!r}")
     read = bodies.from_urdf if path.suffix.lower() == ".urdf" else bodies.from_mjcf
+    parameters = inspect.signature(read).parameters.values()
+    options = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in ("control", "plane")} | {"key": ""}
+    values = _settings(path.name, settings, options)
+    key = values.pop("key", None)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            system = read(path)
+            system = read(path, **values)
+        q0, u0 = system.initial_state(int(key) if key and key.isdecimal() else key)
     except ImportError as error:
         raise _ArgumentError(error) from error
+    except KeyError as error:
+        raise _ArgumentError(error.args[0]) from error
     for warning in caught:
         print(f"jaxnsd run: {warning.message}", file=sys.stderr)
-    return system, *system.initial_state()
+    away = np.abs(np.asarray(system.constraint(0.0, q0)))
+    if away.size and away.max() > OPEN:
+        q0 = project_position(system, q0, 0.0)
+        print(f"jaxnsd run: loops of {path.name} are open by {away.max():.3g} at its start, which was moved to close them", file=sys.stderr)
+    return system, q0, u0
+
+
+def _settings(name, settings, options):
+    """``NAME=VALUE`` settings as a dict, of the types of the defaults ``options``."""
+    values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise _ArgumentError(f"--set takes NAME=VALUE, got {setting!r}")
+        if key not in options:
+            raise _ArgumentError(f"{name} has no parameter {key!r}; it has {', '.join(options)}")
+        values[key] = _value(key, text, options[key])
+    return values
 
 
 def _model(name, settings):
@@ -305,14 +332,7 @@ def _model(name, settings):
         return _from_file(path, settings)
     cls = _choose("model", name, MODELS)
     fields, start = _parameters(cls)
-    values = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise _ArgumentError(f"--set takes NAME=VALUE, got {setting!r}")
-        if key not in fields and key not in start:
-            raise _ArgumentError(f"{name} has no parameter {key!r}; it has {', '.join([*fields, *start])}")
-        values[key] = _value(key, text, (fields | start)[key])
+    values = _settings(name, settings, fields | start)
     system = cls(**{key: value for key, value in values.items() if key in fields})
     return system, *system.initial_state(**{key: value for key, value in values.items() if key in start})
 
@@ -335,6 +355,10 @@ def _called(node, text):
     except (ValueError, AttributeError):
         raise _ArgumentError(f"--scheme takes a name or a call with numbers, such as MoreauJean(theta=0.6), got {text!r}") from None
     make = _choose("scheme", name, SCHEMES)
+    parameters = inspect.signature(make).parameters
+    for keyword in keywords:
+        if keyword not in parameters:
+            raise _ArgumentError(f"{text}: {name} has no parameter {keyword!r}; it has {', '.join(parameters) or 'none'}")
     try:
         return make(*values, **keywords)
     except (TypeError, ValueError) as error:
@@ -347,6 +371,8 @@ def _argument(node):
 
 def _value(key, text, default):
     """Value of a parameter, of the type of its default; several numbers with commas between them make an array."""
+    if isinstance(default, str):
+        return text
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise _ArgumentError(f"{key} is true or false, got {text!r}")

@@ -202,6 +202,31 @@ def test_what_is_no_word_of_urdf_is_named():
     with pytest.warns(UserWarning, match="<transmission>: 'gears'; <gazebo>: 'foot'"):
         system = bodies.from_urdf(URDF.replace("</robot>", more))
     assert system.left_out == ("<transmission>: 'gears'", "<gazebo>: 'foot'")
+    # Nor friction inside of a link; and a link without an inertia is given one, where it moves.
+    friction, shape = '<contact><lateral_friction value="0.3"/></contact>', '<geometry><sphere radius="0.1"/></geometry>'
+    grown = URDF.replace(
+        "</robot>",
+        f"""<link name="ball">{friction}<collision><surface/>{shape}</collision></link>
+        <joint name="more" type="fixed"><parent link="foot"/><child link="ball"/></joint></robot>""",
+    )
+    left_out = quiet(bodies.from_urdf, grown).left_out
+    assert left_out[:2] == ("<contact>: 'ball'", "<surface>: 'ball'")
+    assert "without <inertial>" in left_out[2] and left_out[2].endswith(": 'ball'")
+    on_the_wall = grown.replace('<parent link="foot"/><child link="ball"/>', '<parent link="hip"/><child link="ball"/>')
+    assert len(quiet(bodies.from_urdf, on_the_wall).left_out) == 2
+
+
+def test_keyframes_are_states_to_start_from():
+    text = """<mujoco><worldbody><body><freejoint/><geom size="0.1"/><body pos="0 0 1"><joint/><geom size="0.1"/></body></body></worldbody>
+      <keyframe><key name="home" qpos="0 0 2 2 0 0 0 0.5" qvel="1 2 3 4 5 6 7"/><key qpos="0 0 3 1 0 0 0 0"/></keyframe></mujoco>"""
+    system = bodies.from_mjcf(text)
+    for key in ("home", 0):
+        q, u = system.initial_state(key)
+        assert_allclose(q, [0, 0, 2, 1, 0, 0, 0, 0.5])
+        assert_allclose(u, np.arange(1.0, 8.0))
+    assert system.initial_state(1)[0][2] == 3 and system.initial_state()[0][2] == 0
+    with pytest.raises(KeyError, match=r"no keyframe 'rest'; the model has 0: 'home', 1"):
+        system.initial_state("rest")
 
 
 @pytest.mark.parametrize("floating", [False, True])

@@ -17,6 +17,13 @@ from .rotations import IDENTITY, of_numbers, quaternion
 
 #: What MuJoCo calls its kinds of geoms.
 GEOMS = ("plane", "hfield", "sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh", "sdf")
+#: Words of URDF, by the word that they stand in.
+URDF = {
+    "robot": ("link", "joint", "material", "mujoco"),
+    "link": ("inertial", "visual", "collision"),
+    "joint": ("parent", "child", "origin", "axis", "limit", "dynamics", "mimic", "calibration", "safety_controller"),
+    "collision": ("origin", "geometry"),
+}
 #: What counts as no motion out of a plane.
 FLAT = 1e-9
 
@@ -53,7 +60,8 @@ def from_mjcf(
     actuators without state on joints and fixed tendons with a fixed gain and an affine bias (motors, position and velocity servos), limits
     of their forces on a joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that
     disable some of these, and the friction that overrides that of all contacts. What softens contact in MuJoCo (solref, solimp, margin,
-    impratio, also as overrides) has no meaning here. What cannot be taken is named in one warning, and in `Multibody.left_out`.
+    impratio, also as overrides) has no meaning here. What cannot be taken is named in one warning, and in `Multibody.left_out`. Keyframes
+    are states to start from, by ``initial_state(key)``.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
@@ -86,7 +94,8 @@ def from_urdf(
     mu:        friction coefficient of all contacts, about which URDF says nothing
     The rest is as in `from_mjcf`. Meshes are looked for beside the file, those of a ``package://`` in the folders above it. Visual geometry
     is not taken, nor are the bounds of efforts and velocities, which are a controller's. Links behind fixed joints become parts of the
-    links before them. Transmissions, and whatever else URDF's own words do not describe (Gazebo's, say), are named as left out.
+    links before them. Transmissions, and whatever else URDF's own words do not describe (Gazebo's, say, or Bullet's), are named as left
+    out, as are links that move without an inertia of their own: MuJoCo gives them that of their collision shapes at the density of water.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
@@ -102,7 +111,7 @@ def from_urdf(
         compiled = spec.compile()
     compiled.geom_friction[:, 0] = mu
     importer = _Importer(mujoco, compiled, "from_urdf")
-    importer.without(model)
+    importer.without(model, floating)
     return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
 
 
@@ -183,7 +192,7 @@ class _Importer:
         """Note what is not taken."""
         self.left_out.append(what)
 
-    def without(self, model):
+    def without(self, model, floating):
         """Note what of a URDF MuJoCo does not read."""
         from xml.etree import ElementTree  # takes as long to load as all of jaxnsd.bodies
 
@@ -196,11 +205,30 @@ class _Importer:
             self.leave_out(f"what MuJoCo does not read of a file that is no proper XML ({error})")
             return
         found = {}
-        for element in root:
-            if element.tag not in ("link", "joint", "material", "mujoco"):
-                found.setdefault(element.tag, []).append(repr(element.get("name") or element.get("reference") or "nameless"))
+
+        def look(element, owner=None):
+            for part in element:
+                name = owner or part.get("name") or part.get("reference") or "nameless"
+                if part.tag not in URDF[element.tag]:
+                    found.setdefault(part.tag, []).append(repr(name))
+                elif part.tag in URDF:
+                    look(part, name)
+
+        look(root)
         for tag, names in found.items():
             self.leave_out(f"<{tag}>: {_listed(names)}")
+        joints = {joint.find("child").get("link"): joint for joint in root.findall("joint")}
+
+        def moves(link):
+            joint = joints.get(link)
+            return floating if joint is None else joint.get("type") != "fixed" or moves(joint.find("parent").get("link"))
+
+        shapes_alone = [
+            link.get("name") for link in root.findall("link") if link.find("inertial") is None and link.find("collision") is not None
+        ]
+        guessed = [repr(name) for name in shapes_alone if moves(name)]
+        if guessed:
+            self.leave_out(f"the word of links without <inertial> that they have no mass, in place of 1000 kg/m^3: {_listed(guessed)}")
         mimics = [repr(joint.get("name")) for joint in root.iter("joint") if joint.find("mimic") is not None]
         # Older versions do not know the word.
         if len(mimics) > np.sum(self.m.eq_type == int(self.mujoco.mjtEq.mjEQ_JOINT)):
@@ -258,9 +286,14 @@ class _Importer:
             if strict:
                 raise ValueError(f"{text}. Take them out of the model, or leave out strict=True")
             warnings.warn(text, UserWarning, stacklevel=3)
-            structure = dataclasses.replace(system.structure, left_out=tuple(self.left_out))
-            system = dataclasses.replace(system, structure=structure)
-        return system
+        structure = dataclasses.replace(system.structure, left_out=tuple(self.left_out), keyframes=self.keyframes())
+        return dataclasses.replace(system, structure=structure)
+
+    def keyframes(self):
+        """Names, coordinates and velocities of the states that the model has."""
+        m, kind = self.m, self.mujoco.mjtObj.mjOBJ_KEY
+        names = [self.mujoco.mj_id2name(m, kind, k) or "" for k in range(m.nkey)]
+        return tuple(zip(names, map(tuple, m.key_qpos.tolist()), map(tuple, m.key_qvel.tolist()), strict=True))
 
     def plane(self, chosen):
         """Axis of the world across which nothing moves and no contact points; None: there is none.

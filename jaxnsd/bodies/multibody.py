@@ -211,8 +211,12 @@ class Multibody(System):
         places = self.places(t, q)
         return Pose(places.x[1:], places.R[1:])
 
-    def initial_state(self) -> tuple[jax.Array, jax.Array]:
-        """``(q0, u0)``: joints at their reference, free bodies where their frame says, all at rest."""
+    def initial_state(self, key: str | int | None = None) -> tuple[jax.Array, jax.Array]:
+        """``(q0, u0)``: joints at their reference, free bodies where their frame says, all at rest; or those of a keyframe of the model's
+        file, ``key`` its name or number. KeyError for one that it does not have.
+        """
+        if key is not None:
+            return self._keyframe(key)
         n_b, n_j, places = len(self.body_names), len(self.joint_names), []
         one = n_j + 7 * n_b
         for j, joint in enumerate(self.structure.joints):
@@ -226,6 +230,17 @@ class Multibody(System):
         constants = jnp.asarray([1.0, 0.0], self.mass.dtype)
         numbers = jnp.concatenate([self.reference, self.position.reshape(-1), self.orientation.reshape(-1), constants])
         return self.normalized(numbers[np.array(places)]), jnp.zeros((self._layout.n_u,), self.mass.dtype)
+
+    def _keyframe(self, key):
+        """Initial state of the keyframe of this name or number."""
+        names = [name for name, *_ in self.structure.keyframes]
+        if isinstance(key, str) and key in names:
+            key = names.index(key)
+        if isinstance(key, str) or not 0 <= key < len(names):
+            there = ", ".join(f"{k}: {name!r}" if name else str(k) for k, name in enumerate(names))
+            raise KeyError(f"initial_state: there is no keyframe {key!r}; the model has {there or 'none'}")
+        _, q, u = self.structure.keyframes[key]
+        return self.normalized(jnp.asarray(q, self.mass.dtype)), jnp.asarray(u, self.mass.dtype)
 
     def q_dot(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Of quaternions 1/2 p (0, omega); else u."""

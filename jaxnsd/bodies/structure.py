@@ -72,6 +72,8 @@ class Structure:
     has: frozenset = frozenset()
     #: What a model file has that is not here.
     left_out: tuple[str, ...] = ()
+    #: Initial states of a model file: (name, coordinates, velocities).
+    keyframes: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()
     #: Of the connects, then of the welds: the loop's plane, as (velocity of a hinge across it, body that carries the loop, the axis of this
     #: body that is most along the plane); None: there is none, or all motion is parallel to ``plane``.
     across: tuple[tuple[int, int, int] | None, ...] = ()

@@ -145,7 +145,7 @@ def locate(segments, system, t, dt, c, after, info, contacts):
         # can be located takes all of them, and has no derivative then.
         part = together(segments, system, t + s, dt, after.state, c.hit, hit | (c.seen & closed))
         last = c.count + 1 >= c.records.valid.shape[0] - 1
-        tangled = last & jnp.any(hit & ~part)
+        tangled = last & jnp.any(hit & ~part & (contacts.rate < -stays))
         hit = hit & (part | last)
         mask = hit | (c.seen & closed)
         record = c.record._replace(hit=c.hit, mask=mask, valid=jnp.ones((), bool), tangled=tangled)

@@ -105,7 +105,7 @@ class Segments:
     def of_length(self, record, length, system, t, place):
         """The place after a segment of this length, and how it was solved; a short one is part of a longer."""
         after, info = self.stepped(system, t, length + record.extra, place, record.shift, record.whole)
-        return part(record, length, place, after), info
+        return cut(record, length, place, after), info
 
     def linearized(self, record, length, system, t, place):
         """The place after a segment of this length, and its tangent, a function of those of (length, system, t, place).
@@ -124,7 +124,7 @@ class Segments:
             d_after = push(d_length, *jax.tree.map(lambda x: jnp.where(short, 0, x), d_args))
             return jax.tree.map(lambda d, d_start: jnp.where(short, d + d_start, d), d_after, d_args[-1])
 
-        return part(record, length, place, after), tangent
+        return cut(record, length, place, after), tangent
 
     def ahead(self, prepared, t, length, state, part):
         """The state with the velocity of a time ``part length`` later, of motion whose contacts stay as they are."""
@@ -146,7 +146,7 @@ class Segments:
         return Place(state, state.u), P, info
 
 
-def part(record, length, place, after):
+def cut(record, length, place, after):
     """The place after this length of a segment that leads from ``place`` to ``after`` with what is added to its length."""
     ratio = length / (length + record.extra)
     return jax.tree.map(lambda a, b: jnp.where(record.extra > 0, b + (a - b) * ratio, a), after, place)
