@@ -105,6 +105,10 @@ class LinearSystem(System):
         """Mass matrix as an array (n, n)."""
         return super().M(t, q, u) if self._overridden(*INERTIA) else dense(self.mass)
 
+    def _inertias(self, t, q, u):
+        """Diagonal of M, without the array of it."""
+        return super()._inertias(t, q, u) if self._overridden(*INERTIA) else diagonal(self.mass)
+
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """p = M v."""
         return super().momentum(t, q, u) if self._overridden(*INERTIA) else product(self.mass, u)

@@ -327,7 +327,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     """The `Solution` of a run of ``system`` with these ``args``, from rows (N + 1, width), what is known of the first node, and the state
     at the last, packed, or None.
     """
-    _, times, q0, *_ = args
+    _, times, q0, u0, _ = args
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
@@ -336,23 +336,24 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
     if "R_F" in auxiliary:
         auxiliary["R_F"] = anisotropy.scaled(system, auxiliary["R_F"])
-    invalid = _parameters(system, times, q0)
+    invalid = _parameters(system, times, q0, u0)
     outcome, code = jnp.maximum(outcome, invalid), jnp.maximum(code.astype(jnp.int32), invalid)
     if final is not None:
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
     return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, every, history.scheme)
 
 
-def _parameters(system, times, q0):
-    """Outcome code of what holds for a whole run: restitution in [0, 1], friction not negative, no contact data that the law overrules, dt
-    positive; all of it finite.
+def _parameters(system, times, q0, u0):
+    """Outcome code of what holds for a whole run: restitution in [0, 1], friction not negative, no contact data that the law overrules,
+    inertia along every velocity and dt positive; all of it finite.
     """
-    t0, dt, _ = times
+    system, (t0, dt, _), q0, u0 = lax.stop_gradient((system, times, q0, u0))
     e_N, e_F, radii = system.contact_data(t0, q0)
     e = jnp.concatenate([e_N, e_F])
     mu = jnp.concatenate([jnp.ravel(jnp.asarray(value, q0.dtype)) for value in laws.coefficients(system).values()])
     turned = [jnp.ravel(jnp.asarray(leaf, q0.dtype)) for leaf in jax.tree.leaves(laws.of(system).friction)]
-    outside = jnp.any((e < 0) | (e > 1)) | jnp.any(mu < 0) | jnp.any(radii < 0) | (dt <= 0)
+    outside = jnp.any((e < 0) | (e > 1)) | jnp.any(mu < 0) | jnp.any(radii < 0) | jnp.any(system._inertias(t0, q0, u0) < 0)
+    outside |= dt <= 0
     for _, value in laws.twice(system).values():
         outside |= jnp.any(jnp.asarray(value) != 0)
     finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, *turned, jnp.stack([t0, dt])])))

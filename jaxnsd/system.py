@@ -331,6 +331,10 @@ class System:
             raise TypeError(f"{type(self).__name__} has no inertia: write kinetic_energy(t, q, u) or mass_matrix(t, q)")
         return jax.hessian(self.kinetic_energy, argnums=2)(t, q, self._velocity(q, u))
 
+    def _inertias(self, t, q, u):
+        """Diagonal of the mass matrix, (n_u,)."""
+        return jnp.diagonal(self.M(t, q, u))
+
     @derived
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized momentum p = dT/du = M u + a of shape (n_u,), C18 (20)."""

@@ -345,6 +345,7 @@ def test_traced_times_need_the_number_of_steps():
     [
         ({"e_N": 1.2}, Outcome.INVALID_PARAMETER),
         ({"mu": -0.2}, Outcome.INVALID_PARAMETER),
+        ({"mass": -1.0}, Outcome.INVALID_PARAMETER),
         ({"e_N": jnp.nan}, Outcome.NON_FINITE),
         ({"mu": -0.2, "mass": jnp.nan}, Outcome.INVALID_PARAMETER),  # the worst
         ({}, Outcome.SUCCESS),
