@@ -65,7 +65,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     _, (rows, outcome) = lax.scan(part, loop.carry, jnp.arange(parts))
     rows, outcome = rows.reshape(parts * PART, n_q + n_u + width), outcome.reshape(-1)
     needed = jnp.arange(parts * PART) * dt <= duration + dt
-    invalid = _parameters(system, times, q0).astype(dtype)
+    invalid = _parameters(system, times, q0, u0).astype(dtype)
     worst = jnp.maximum(jnp.max(jnp.where(needed, outcome, 0)), jnp.maximum(first, invalid))
     q, u, impacts = rows[:, :n_q], rows[:, n_q : n_q + n_u], rows[:, n_q + n_u :]
     t = t0 + dt * jnp.arange(parts * PART, dtype=dtype)
