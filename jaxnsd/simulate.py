@@ -327,7 +327,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     """The `Solution` of a run of ``system`` with these ``args``, from rows (N + 1, width), what is known of the first node, and the state
     at the last, packed, or None.
     """
-    _, times, q0, u0, _ = args
+    _, times, q0, u0, *_ = args
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
