@@ -17,8 +17,7 @@ RUNS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["every seventh node", "with what a scheme carries"])
+@pytest.mark.parametrize("name", ["every seventh node", pytest.param("with what a scheme carries", marks=pytest.mark.slow)])
 def test_parts_have_the_numbers_of_a_run_in_one_piece(name):
     system, scheme, t1, dt, every = RUNS[name]
     whole = jaxnsd.simulate(system, scheme, *system.initial_state(), t1, dt, save_every=every)
