@@ -100,7 +100,7 @@ def test_small_parts_are_problems_of_their_own():
         order = np.concatenate([rows[:, 1:].ravel(), rows[:, 0]])
         problem = contact.Problem(G[order][:, order], c[order], jnp.asarray(mu), jnp.asarray(active), 2)
         z, taken, _ = apart.solve(problem, jnp.zeros(3 * n), True, 4, settings.solve)
-        return apart.labels(problem), jnp.zeros_like(z).at[order].set(z), taken
+        return apart.labels(problem.G, problem.active, problem.d), jnp.zeros_like(z).at[order].set(z), taken
 
     G, c = (jnp.stack(x) for x in list(zip(*drawn, strict=True))[:2])
     alone, lockstep = jax.jit(lambda G, c: (found(G[0], c[0]), jax.vmap(found)(G, c)))(G, c)

@@ -627,8 +627,7 @@ def _check(system):
             if np.any(size < 0) or np.any(size[: needed.get(shape.kind, 0)] <= 0):
                 raise ValueError(f"assemble: the sizes of the {shape.kind} {shape.name!r} must be positive, got {size}")
     if known(system.limits):
-        for k, j in enumerate(structure.limits):
-            lower, upper = np.asarray(system.limits)[k]
+        for j, (lower, upper) in zip(structure.limits, np.asarray(system.limits), strict=True):
             if not lower <= upper:
                 raise ValueError(f"assemble: limits of {structure.joints[j].name!r} must be (lower, upper), got ({lower:g}, {upper:g})")
 

@@ -223,10 +223,8 @@ class _Importer:
             joint = joints.get(link)
             return floating if joint is None else joint.get("type") != "fixed" or moves(joint.find("parent").get("link"))
 
-        shapes_alone = [
-            link.get("name") for link in root.findall("link") if link.find("inertial") is None and link.find("collision") is not None
-        ]
-        guessed = [repr(name) for name in shapes_alone if moves(name)]
+        without = [link for link in root.findall("link") if link.find("inertial") is None and link.find("collision") is not None]
+        guessed = [repr(name) for link in without if moves(name := link.get("name"))]
         if guessed:
             self.leave_out(f"the word of links without <inertial> that they have no mass, in place of 1000 kg/m^3: {_listed(guessed)}")
         mimics = [repr(joint.get("name")) for joint in root.iter("joint") if joint.find("mimic") is not None]

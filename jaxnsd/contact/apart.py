@@ -12,12 +12,12 @@ from .choice import Choice
 from .problem import broadcast, diagonal, join, split_rows
 
 
-def labels(problem):
-    """Of every contact that is active the first one of its part, (n,); n of those that are not."""
-    n, d, active = problem.n, problem.d, problem.active
-    size = jnp.sqrt(diagonal(problem.G))
+def labels(G, active, d):
+    """Of every contact that is active the first one of its part, (n,); n of those that are not. G: Delassus operator, of d directions."""
+    n = active.shape[0]
+    size = jnp.sqrt(diagonal(G))
     # Entries below round-off of what they are added to couple nothing.
-    felt = jnp.abs(problem.G) > thresholds.round_off(problem.G.dtype) * size[:, None] * size[None, :]
+    felt = jnp.abs(G) > thresholds.round_off(G.dtype) * size[:, None] * size[None, :]
 
     def any_row(x):
         x_N, x_F = split_rows(x, n, d)
@@ -42,7 +42,7 @@ def solve(problem, guess, wanted, most, solve_part):
     wanted: whether they are wanted; solve_part: function of a `Problem` of ``most`` contacts and a guess that returns a `Result`
     """
     d = problem.d
-    label = labels(problem._replace(active=problem.active & wanted))
+    label = labels(problem.G, problem.active & wanted, d)
     together = label[:, None] == label[None, :]
     small = problem.active & wanted & (jnp.sum(together, axis=1) <= most)
 

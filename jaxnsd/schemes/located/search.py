@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ... import contact, linalg
+from ... import linalg
 from ...contact import apart
 from .. import base
 from ..condensed import kinematics
@@ -172,8 +172,7 @@ def together(segments, system, t, dt, state, hit, closed):
         return hit
     prepared, q, u = segments.scheme.prepare(system, dt), state.q, state.u
     G = linalg.pack(segments.scheme.inertia(prepared, t, q, u, kinematics(system, t, q, u)).G)
-    nothing = jnp.zeros(hit.shape, G.dtype)
-    label = apart.labels(contact.Problem(G, G[0], nothing, closed, state.P.P_F.shape[1]))
+    label = apart.labels(G, closed, state.P.P_F.shape[1])
     return label == label[jnp.argmax(hit)]
 
 
