@@ -40,7 +40,7 @@ OPEN = 1e-9
 
 def main(argv=None):
     """Run the command line with the arguments ``argv`` (default: those of the process) and return the exit status."""
-    args = _parser().parse_args(argv)
+    args = _parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
     try:
         with interrupts.raised():
             _use_cache(args)
@@ -194,6 +194,26 @@ def _use_cache(args):
         _make_directory("--cache", directory)
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _joined(argv):
+    """The arguments, with a negative number as value of the option before it: ``-1e-3`` would be an option to argparse, ``-0.001`` not."""
+    joined = []
+    for text in argv:
+        option = joined[-1] if joined else ""
+        if text.startswith("-") and _is_number(text) and option.startswith("--") and len(option) > 2 and "=" not in option:
+            joined[-1] = f"{option}={text}"
+        else:
+            joined.append(text)
+    return joined
+
+
+def _is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def number(text):

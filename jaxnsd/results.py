@@ -56,8 +56,9 @@ EXPLANATION = {
     ),
     Outcome.INVALID_PARAMETER: (
         "a parameter is outside of its range: e_N and e_F must lie in [0, 1], mu, or what the friction of a law has in its place, must not "
-        "be negative, dt must be positive, no velocity may have negative inertia (at the start: a negative mass, say), and the system must "
-        "not say, too, what its law says (Poisson's law: e_F, which is zero)",
+        "be negative, dt must be positive, no velocity may have negative inertia (at the start: a negative mass, say), a lower limit of a "
+        "joint or a motor must not be above the upper one, no mass or size of a body be negative, and the system must not say, too, what "
+        "its law says (Poisson's law: e_F, which is zero)",
         "keep the parameters in their range, such as jax.nn.sigmoid(x) for a restitution and jax.nn.softplus(x) for a friction "
         "coefficient in place of a free x; jaxnsd.check(...) outside of jit and vmap names the parameter; a restitution that is a function "
         "of the speed of approach must stay in [0, 1] at every speed of the run, as by jnp.clip(e, 0, 1)",

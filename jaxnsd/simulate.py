@@ -345,18 +345,21 @@ def _solution(history, shapes, system, args, rows, first, final=None):
 
 def _parameters(system, times, q0, u0):
     """Outcome code of what holds for a whole run: restitution in [0, 1], friction not negative, no contact data that the law overrules,
-    inertia along every velocity and dt positive; all of it finite.
+    inertia along every velocity, other parameters of the system (`System._outside`) and dt in their ranges; all of it finite.
     """
     system, (t0, dt, _), q0, u0 = lax.stop_gradient((system, times, q0, u0))
     e_N, e_F, radii = system.contact_data(t0, q0)
     e = jnp.concatenate([e_N, e_F])
     mu = jnp.concatenate([jnp.ravel(jnp.asarray(value, q0.dtype)) for value in laws.coefficients(system).values()])
     turned = [jnp.ravel(jnp.asarray(leaf, q0.dtype)) for leaf in jax.tree.leaves(laws.of(system).friction)]
-    outside = jnp.any((e < 0) | (e > 1)) | jnp.any(mu < 0) | jnp.any(radii < 0) | jnp.any(system._inertias(t0, q0, u0) < 0)
+    outside = jnp.any((e < 0) | (e > 1)) | jnp.any(mu < 0) | jnp.any(radii < 0) | system._outside(t0, q0, u0)
     outside |= dt <= 0
     for _, value in laws.twice(system).values():
         outside |= jnp.any(jnp.asarray(value) != 0)
     finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, *turned, jnp.stack([t0, dt])])))
+    # A gap that a parameter makes no number counts as open, and nothing in the state tells of it.
+    for leaf in filter(is_float, jax.tree.leaves(system)):
+        finite &= ~jnp.any(jnp.isnan(leaf))
     code = jnp.where(outside, Outcome.INVALID_PARAMETER, jnp.where(finite, Outcome.SUCCESS, Outcome.NON_FINITE))
     return code.astype(jnp.int32)
 

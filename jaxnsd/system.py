@@ -303,8 +303,8 @@ class System:
     def about_center(self, t: ArrayLike, q: jax.Array, p: jax.Array) -> jax.Array:
         """Momenta or impulses p (n_u,), or columns (n_u, m), of the velocities w of ``u = T(t, q) w``: T^T p; default p, with T = 1.
 
-        `Lobatto` holds its balance in them: where bodies float w is to have the velocities of centres of mass, whose momenta do not turn
-        with the bodies. ``(T - 1)^2 = 0``, so that ``T^-T p = 2 p - T^T p``.
+        `Lobatto` and `MoreauJean` hold their balance in them: where bodies float w is to have the velocities of centres of mass, whose
+        momenta do not turn with the bodies. ``(T - 1)^2 = 0``, so that ``T^-T p = 2 p - T^T p``.
         """
         del t, q
         return p
@@ -334,6 +334,10 @@ class System:
     def _inertias(self, t, q, u):
         """Diagonal of the mass matrix, (n_u,)."""
         return jnp.diagonal(self.M(t, q, u))
+
+    def _outside(self, t, q, u):
+        """Whether a parameter of the system, beside those of its contacts, is outside of its range: it is looked at where it is traced."""
+        return jnp.any(self._inertias(t, q, u) < 0)
 
     @derived
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:

@@ -508,6 +508,27 @@ def test_assembled_while_a_number_is_traced():
         jax.eval_shape(lambda restitution: gap(restitution, -1.0), 0.5)
 
 
+def test_what_is_refused_is_an_outcome_where_it_is_traced():
+    """Limits that cross ran with SUCCESS, a joint pushed by both; so did a ball of negative radius, and a light body of negative mass."""
+    ok = {"lower": -0.5, "force": 1.0, "mass": 0.2, "radius": 0.05}
+    wrong = [{"lower": 0.9}, {"force": -1.0}, {"mass": -0.2}, {"radius": -0.05}]
+
+    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @jax.vmap
+    def codes(given):
+        hinge = Revolute((0, 1.0, 0), limits=(given["lower"], 0.8))
+        arm = Body("arm", 1.0, (0.1, 0.1, 0.1), joints=hinge, shapes=Sphere(given["radius"], position=(0.5, 0, 0)))
+        tip = Body("tip", given["mass"], (0.1, 0.1, 0.1), joints=dataclasses.replace(hinge, limits=None), parent="arm")
+        motor = Motor("arm", force_limits=(-given["force"], given["force"]))
+        system = bodies.assemble([arm, tip], Plane(name="floor", position=(0, 0, -2.0)), motors=[motor])
+        sol = jaxnsd.simulate(system, jaxnsd.Moreau(), *system.initial_state(), 0.02, 1e-2)
+        return jnp.concatenate([sol.initial_outcome[None], sol.outcome])
+
+    members = [ok, *(ok | one for one in wrong)]
+    found = codes({name: jnp.array([member[name] for member in members]) for name in ok})
+    assert_allclose(found, [[jaxnsd.Outcome.SUCCESS] * 3] + [[jaxnsd.Outcome.INVALID_PARAMETER] * 3] * len(wrong))
+
+
 def test_material_of_pairs():
     """A pair decides; else the geometric mean of both shapes, or what one says; else the default."""
     ball = lambda name, **material: Body(name, 1.0, shapes=Sphere(0.1, name=f"{name}'s", **material))  # noqa: E731
@@ -570,6 +591,11 @@ WRONG = {
     "no points": (ValueError, "'x_points' must have points", lambda: [Body("x", 1.0, (1.0, 1, 1), shapes=Points(()))]),
     "axis": (ValueError, "axis of the joint 'x' must not be zero", lambda: [Body("x", 1.0, (1.0, 1, 1), joints=Revolute((0.0, 0, 0)))]),
     "limits": (ValueError, r"limits of 'x' must be \(lower", lambda: [Body("x", 1.0, (1.0, 1, 1), joints=Revolute(limits=(1.0, -1.0)))]),
+    "limits of the motors": (
+        ValueError,
+        r"motor_limits of 'x' must be \(lower, upper\), got \(1, -1\)",
+        lambda: [Body("x", 1.0, (1.0, 1, 1), joints=Revolute(motor_limits=(1.0, -1.0)))],
+    ),
     "infinite mass": (ValueError, "mass must be finite", lambda: [Body("x", np.inf, (1.0, 1, 1))]),
     "infinite inertia": (ValueError, "inertia must be finite", lambda: [Body("x", 1.0, (np.inf, 1, 1))]),
     "several masses": (ValueError, "a number must have no axes", lambda: [Body("x", np.ones(2), (1.0, 1, 1))]),
@@ -610,6 +636,11 @@ OPTIONS = {
     "rows": (ValueError, r"rows of control must have shape \(N, 1\)", {"control": bodies.Rows(np.zeros((5, 2)), 0.1)}),
     "motor": (KeyError, "no joint has the name 'knee'", {"motors": [Motor("knee")]}),
     "motor of a free body": (ValueError, "a motor takes a revolute or prismatic joint", {"motors": [Motor("ball")]}),
+    "limits of a motor": (
+        ValueError,
+        r"force_limits of the motor of 'rod' must be \(",
+        {"motors": [Motor("rod", force_limits=(1.0, -1.0))]},
+    ),
     "gears": (ValueError, "the motor 'ball' must have 6 gears, one for each velocity", {"motors": [Motor("ball", gear=(1.0, 2.0))]}),
     "servo of a free body": (ValueError, "feeds back no coordinate", {"motors": [Motor("ball", gear=(1.0,) * 6, slope=-1.0)]}),
     "friction twice": (

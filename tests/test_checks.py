@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import Moreau, Outcome, SymmetricMoreau, System, VariationalMoreau, checks, indices, simulate
+from jaxnsd import Moreau, Outcome, SymmetricMoreau, System, VariationalMoreau, checks, indices, sensitivity, simulate
 
 
 @jaxnsd.system
@@ -364,6 +364,28 @@ def test_traced_parameters_outside_of_their_range_are_an_outcome(values, code):
 
 
 _jitted = jax.jit(lambda given: run(Particle(**given)))
+
+
+def test_a_traced_parameter_that_is_no_number_is_an_outcome_of_large_systems_too():
+    """A gap that it makes no number counts as open: what fell went through the floor, and the state told nothing."""
+
+    @jaxnsd.system
+    class Rain(System):
+        floor: float = 0.0
+
+        def mass_matrix(self, t, q):
+            return jnp.eye(len(q))
+
+        def potential_energy(self, t, q):
+            return 9.81 * jnp.sum(q)
+
+        def gap(self, t, q):
+            return q[:1] - self.floor
+
+    q0 = jnp.zeros(sensitivity.SMALL + 1)
+    code = jax.jit(lambda floor: jaxnsd.simulate(Rain(floor), Moreau(), q0, jnp.zeros_like(q0), 0.02, 0.01).outcome)
+    np.testing.assert_array_equal(code(0.0), Outcome.SUCCESS)
+    np.testing.assert_array_equal(code(jnp.nan), Outcome.NON_FINITE)
 
 
 def test_a_contact_problem_with_negative_friction_is_an_outcome():

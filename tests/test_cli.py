@@ -136,6 +136,7 @@ BAD = {
     "no flag": (["run", "SpringPendulum", "--set", "gap_is_distance=1"], "gap_is_distance is true or false, got '1'"),
     "dt no number": (["run", "BouncingBall", "--dt", "small"], "argument --dt: expected a number, got 'small'"),
     "dt zero": (["run", "BouncingBall", "--dt", "0"], "dt must be positive"),
+    "dt negative, with an exponent": (["run", "BouncingBall", "--dt", "-1e-3"], "dt must be positive, got -0.001"),
     "dt does not divide": (["run", "BouncingBall", "--dt", "0.3"], "divide"),
     "restitution": (["run", "BouncingBall", "--set", "e_N=1.5"], "e_N must lie in [0, 1]"),
     "save-every zero": (["run", "BouncingBall", "--save-every", "0"], "expected a positive whole number, got '0'"),

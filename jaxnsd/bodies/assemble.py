@@ -626,10 +626,17 @@ def _check(system):
         for shape, size in zip(structure.shapes, np.asarray(system.shape_size), strict=True):
             if np.any(size < 0) or np.any(size[: needed.get(shape.kind, 0)] <= 0):
                 raise ValueError(f"assemble: the sizes of the {shape.kind} {shape.name!r} must be positive, got {size}")
-    if known(system.limits):
-        for j, (lower, upper) in zip(structure.limits, np.asarray(system.limits), strict=True):
-            if not lower <= upper:
-                raise ValueError(f"assemble: limits of {structure.joints[j].name!r} must be (lower, upper), got ({lower:g}, {upper:g})")
+    joints, motors, driven = structure.joints, system.motors, [name for name, _ in structure.motors]
+    for what, names, ranges in (
+        ("limits of", [joints[j].name for j in structure.limits], system.limits),
+        ("control_limits of the motor of", driven, motors.control_limits),
+        ("force_limits of the motor of", driven, motors.force_limits),
+        ("motor_limits of", [joints[j].name for j in structure.layout.joint_of_dof[: structure.layout.n_u]], motors.total_limits),
+    ):
+        if known(ranges):
+            for name, (lower, upper) in zip(names, np.asarray(ranges), strict=True):
+                if not lower <= upper:
+                    raise ValueError(f"assemble: {what} {name!r} must be (lower, upper), got ({lower:g}, {upper:g})")
 
 
 def _check_materials(system):

@@ -1,6 +1,7 @@
 """The system that `assemble` makes of bodies: a tree of joints in minimal coordinates, with contacts between shapes."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -283,6 +284,13 @@ class Multibody(System):
         if self._overridden("kinetic_energy") and not self._overridden("M", "mass_matrix"):
             return super().M(t, q, u)
         return self.mass_matrix(t, q)
+
+    def _outside(self, t, q, u):
+        """Inertias, and what `assemble` refuses where it is known: negative sizes, lower limits above the upper ones."""
+        ranges = self.limits, self.motors.control_limits, self.motors.force_limits, self.motors.total_limits
+        crossed = [jnp.any(limits[:, 0] > limits[:, 1]) for limits in ranges]
+        negative = [jnp.any(x < 0) for x in (self.mass, self.armature, self.shape_size)]
+        return functools.reduce(jnp.logical_or, [*crossed, *negative], super()._outside(t, q, u))
 
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized momentum p = dT/du, (n_u,)."""

@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from ... import contact, linalg
+from ... import butcher, contact, linalg
 from .elimination import eliminate, structure
 from .equations import combine
 
@@ -92,12 +94,30 @@ class Linearized:
 
     def eliminate(self):
         """``A^-1`` for ``A = d balance / d V``."""
-        s, a_hat = self.stages.s, self.tableau.a_hat
-        eye = jnp.eye(s, dtype=a_hat.dtype)[:, :, None, None]
+        s = self.stages.s
+        block, depends = self.coupled() if self.stages.quasi else self.scaled, structure(s, self.stages.quasi)
+        self.solve = eliminate([[block(i, k) if depends[i, k] else None for k in range(s)] for i in range(s)])
+
+    def coupled(self):
+        """Block (i, k) of A, as a function of both, where the coordinates of a stage depend on the velocities of all of them."""
+        a_hat = self.tableau.a_hat
+        eye = jnp.eye(len(a_hat), dtype=a_hat.dtype)[:, :, None, None]
         forces = eye[:-1] * self.F_V[:, None] + first(self.through_Q(self.F_Q))
         A = eye * self.p_V[:, None] + first(self.through_Q(self.p_Q)) - combine(a_hat[:, :-1], forces)
-        depends = structure(s, self.stages.quasi)
-        self.solve = eliminate([[A[i, k] if depends[i, k] else None for k in range(s)] for i in range(s)])
+        return lambda i, k: A[i, k]
+
+    def scaled(self, i, k):
+        """The same where coordinates are those of C24 (62): few matrices, times coefficients of which most vanish."""
+        _, _, a, a_hat = butcher.lobatto(self.stages.s)
+        terms = [self.p_V[i]] if i == k else []
+        if a[i, k]:
+            terms.append(float(a[i, k]) * self.args.dt * self.p_Q[i - 1])
+        for j in np.flatnonzero(a_hat[i, :-1]):
+            if j == k:
+                terms.append(-float(a_hat[i, j]) * self.F_V[j])
+            if a[j, k]:
+                terms.append(-float(a_hat[i, j] * a[j, k]) * self.args.dt * self.F_Q[j - 1])
+        return functools.reduce(jnp.add, terms)
 
     def rows(self, dV, dQ):
         """Changes of the bilateral rows, stage by stage, and of the contact rows in the contact solver's order."""
