@@ -32,7 +32,7 @@ from . import contact, laws, linalg, thresholds
 from .derivatives import is_float, not_a_number, pushed, traced_once, undefined, with_rule
 from .newton import solution, storing_solutions
 from .results import Event
-from .schemes import gathered
+from .schemes import base, gathered
 from .schemes.condensed import kinematics
 from .schemes.flow import THRESHOLD, Flow, gained, turned
 from .schemes.gathered import Place
@@ -57,17 +57,44 @@ def step(scheme, settings):
     def moved(prepared, t, dt, state):
         return scheme.step(prepared, t, dt, state, settings)
 
+    return storing_solutions(_corrected(moved, functools.partial(_through_impacts, scheme, settings)))
+
+
+def init(scheme, settings):
+    """``scheme.init`` as a function of ``(prepared, t, dt, q, u)``, with the derivative of the exact motion through impacts.
+
+    Schemes whose velocity is ahead of its coordinates act at the first node: what starts on a contact and closes it has its impact there.
+    It is seen as the end of a step of free motion that leads to the start.
+    """
+    if not scheme.lead or isinstance(scheme, LocatedImpacts):
+        return lambda *args: scheme.init(*args, settings)
+
+    def before(prepared, t, dt, q, u):
+        system = scheme.system(prepared)
+        return prepared, t - dt, dt, base.State(q - dt * system.q_dot(t, q, u), u, base.no_percussions(system, t, q, u))
+
+    def corrected(primals, tangents, after, d_after):
+        d_state = _through_impacts(scheme, settings, *pushed(before, primals, tangents, passed_on=True), after, d_after)
+        # The first balances, C18 (60) and (62), have one half of the percussion: what an impact needs enters twice.
+        return d_state._replace(P=jax.tree.map(lambda d, own: 2 * d - own, d_state.P, d_after.P))
+
+    return _corrected(lambda *args: scheme.init(*args, settings), corrected)
+
+
+def _corrected(moved, correct):
+    """``moved(*args) -> (state, info)``, with ``correct(primals, tangents, state, d_state)`` in place of the state's own tangent."""
+
     def rule(primals, tangents):
         (state, info), (d_state, d_info) = pushed(moved, primals, tangents)
         if state.P.P_N.shape[0]:
-            d_state = _through_impacts(scheme, settings, primals, tangents, state, d_state)
+            d_state = correct(primals, tangents, state, d_state)
         return (known((state, info), primals)), (d_state, d_info)
 
     def known(after, args):
-        """What the step has led to, and its derivative: the rule's value, which must not be computed twice."""
+        """What ``moved`` has led to, and its derivative: the rule's value, which must not be computed twice."""
         return with_rule(lambda after, args: after, lambda primals, tangents: rule(primals[1], tangents[1]))(after, args)
 
-    return storing_solutions(with_rule(moved, rule))
+    return with_rule(moved, rule)
 
 
 def events(scheme, prepared, t, dt, before, after):

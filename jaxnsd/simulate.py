@@ -49,7 +49,7 @@ class Solution:
     ``P_F``         (N, n_N, d)   tangential percussions, N s; those of rolling and drilling friction are moments, N m s
     ``P_g``         (N, n_g)      percussions of position-level constraints
     ``P_gamma``     (N, n_gamma)  percussions of velocity-level constraints
-    ``initial``     `Percussions` at the first node: schemes that solve a first step (C18 (60), (62)) act there too
+    ``initial``     `Percussions` at the first node: schemes that solve a first step (C18 (60), (62)) act there too, with one half of them
     ``iterations``  (N,)          Newton iterations
     ``residual``    (N,)          largest entry of the natural map of the contact law, N s
     ``outcome``     (N,)          `jaxnsd.Outcome` codes; ``initial_outcome`` for the first node
@@ -408,7 +408,10 @@ class _History:
         t0, dt, _ = times
         if start is not None:
             return start, nothing_to_solve(q0.dtype)
-        return self.scheme.init(self.scheme.prepare(system, dt), t0, dt, q0, u0, self.solver)
+        prepared = self.scheme.prepare(system, dt)
+        if self.sensitivity == "saltation":
+            return sensitivities.init(self.scheme, self.solver)(prepared, t0, dt, q0, u0)
+        return self.scheme.init(prepared, t0, dt, q0, u0, self.solver)
 
     def shapes(self, args):
         """Shapes of the state at a node and of the record of an interval."""

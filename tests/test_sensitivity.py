@@ -376,6 +376,56 @@ def test_a_cube_that_slides_back_on_four_corners():
     assert np.abs(slope - wanted).max() < 3e-3 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize(
+    "scheme, mode",
+    [(jaxnsd.SymmetricMoreau(), jax.jacfwd), pytest.param(jaxnsd.VariationalMoreau(), jax.jacrev, marks=pytest.mark.slow)],
+    ids=["SymmetricMoreau", "VariationalMoreau"],
+)
+def test_what_hits_at_the_start_would_have_hit_later_from_above(scheme, mode):
+    """A particle thrown down from height 0 flies ``tau`` from a small one; plastic, it slides after that. Percussions enter with a half."""
+    t1, dt = 0.1, 1e-3
+
+    def run(p, e):
+        height, v, w, mu = p
+        q0, u0 = jnp.stack([0.0, 0.0, height]), jnp.stack([v, 0.0, -w])
+        sol = simulate(Pulled(mu=mu, e_N=e), scheme, q0, u0, t1, dt)
+        P_N, P_F = (0.5 * first.sum() + later.sum() for first, later in ((sol.initial.P_N, sol.P_N), (sol.initial.P_F, sol.P_F)))
+        return jnp.concatenate([sol.q[-1, ::2], sol.u[-1, ::2], jnp.stack([P_F, P_N])])
+
+    def exact(p, e):
+        height, v, w, mu = p
+        g, end = 10.0, t1 + 0.5 * dt  # velocities are those at mid-interval
+        closing = jnp.sqrt(w**2 + 2 * g * height)
+        tau, slip = (closing - w) / g, v - mu * (1 + e) * closing
+        weight = g * (e == 0)  # it lies
+        x, z = (
+            v * tau + slip * (t1 - tau) - mu * weight * (t1 - tau) ** 2 / 2,
+            e * closing * (t1 - tau) - (g - weight) * (t1 - tau) ** 2 / 2,
+        )
+        P_N = (1 + e) * closing + weight * (end - tau)
+        return jnp.stack([x, z, v - mu * P_N, e * closing - (g - weight) * (end - tau), -mu * P_N, P_N])
+
+    p, e = jnp.array([0.0, 3.0, 1.0, 0.3]), jnp.array([0.6, 0.0])
+    value = jax.jit(jax.vmap(mode(run), (None, 0)))(p, e)
+    wanted = jax.vmap(jax.jacfwd(exact), (None, 0))(p, e)
+    assert np.abs(wanted[0, :, 0]).max() > 10
+    np.testing.assert_allclose(value, wanted, rtol=0, atol=2e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.long
+def test_what_hits_at_the_start_has_a_first_derivative_alone():
+    t1, speed, e = 0.05, 1.0, 0.6
+
+    def final(height):
+        q0, u0 = jnp.stack([0.0, 0.0, height]), jnp.array([3.0, 0.0, -speed])
+        return simulate(Pulled(e_N=e), jaxnsd.SymmetricMoreau(), q0, u0, t1, 1e-3).q[-1, 2]
+
+    first, second = jax.jit(lambda height: (jax.grad(final)(height), jax.jacfwd(jax.grad(final))(height)))(0.0)
+    # Of e (w + g tau) (t1 - tau) - g (t1 - tau)^2 / 2 with tau = h / w.
+    np.testing.assert_allclose(first, e * (10 * t1 / speed - 1) + 10 * t1 / speed, rtol=2e-2)
+    assert np.isnan(second)
+
+
 @pytest.mark.slow
 def test_grazing_is_finite():
     """Where the closing speed vanishes the derivative of the exact motion does not exist: what is returned is finite."""
@@ -395,6 +445,7 @@ class Pulled(jaxnsd.System):
     mu: float = 0.3
     along: float = 0.0
     off: float = 0.0
+    e_N: float = 0.0
 
     def kinetic_energy(self, t, q, u):
         return 0.5 * u @ u
