@@ -23,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
-from . import later, native, pieces
+from . import fusion, later, native, pieces
 from .derivatives import ZERO, pushed
 from .pytrees import chosen, replaced
 
@@ -199,18 +199,20 @@ def at_once(jaxpr):
     return changed(jaxpr)
 
 
-def stepwise(function, *args, least, lockstep=False):
+def stepwise(function, *args, least, lockstep=False, reverse=False):
     """``function(*args)``, a list, where loops over steps of ``least`` operations and more are loops of the runtime over kernels.
 
     It is not differentiated any more. What such a loop carries, reads and writes is one vector of each dtype: what is many arrays costs the
-    runtime a call for each. What no kernel takes is left to the runtime.
+    runtime a call for each. What no kernel takes is left to the runtime. ``reverse``: whether it is a way forward or back of reverse mode.
     """
     plain = jax.make_jaxpr(function)(*args)
     jaxpr = later.once(plain)
     steps, around = {}, set()
     if not _find_steps(jaxpr.jaxpr, least, steps, around):
         # In lockstep what a step reads and writes counts, and what is computed once is written: 5.7 kB for 5.1 of a woodpecker.
-        return jaxpr_as_fun(plain if lockstep else jaxpr)(*args)
+        if lockstep:
+            return jaxpr_as_fun(plain)(*args)
+        return jaxpr_as_fun(fusion.held(jaxpr) if reverse else jaxpr)(*args)
     return later.done(_evaluated(jaxpr.jaxpr, jaxpr.consts, args, steps, around))
 
 

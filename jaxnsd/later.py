@@ -76,7 +76,7 @@ def once(jaxpr):
     constants, equations, made = {}, [], {}
 
     def constant(variable, value):
-        of, _ = constants.setdefault(_identity(value), (_variable(variable.aval), value))
+        of, _ = constants.setdefault(_identity(value), (new_variable(variable.aval), value))
         return of
 
     def write(jaxpr, consts, operands):
@@ -94,8 +94,8 @@ def once(jaxpr):
                 key = tuple((x.shape, x.dtype) for x in avals) if nothing else key_of(equation, operands)
                 if equation.effects or key not in made:
                     # What is known by its identity has to live on: a jaxpr made only to be opened would leave its number to another.
-                    made[key] = list(map(_variable, avals)), equation
-                    equations.append(_with_inner_parts(equation).replace(invars=operands, outvars=made[key][0]))
+                    made[key] = list(map(new_variable, avals)), equation
+                    equations.append(with_inner_parts(equation, once).replace(invars=operands, outvars=made[key][0]))
                 out = made[key][0]
             known.update(zip(equation.outvars, out, strict=True))
         return _operands(jaxpr.outvars, known)
@@ -109,7 +109,7 @@ def once(jaxpr):
 _EXAMPLE = jax.make_jaxpr(lambda x: x)(0.0).jaxpr.invars[0]
 
 
-def _variable(aval):
+def new_variable(aval):
     """A new variable of a jaxpr."""
     new = copy.copy(_EXAMPLE)
     new.aval = aval
@@ -162,17 +162,17 @@ def _is_done_again(equation):
     return bool(equation.params.get("differentiated") and equation.params.get("prevent_cse"))
 
 
-def _with_inner_parts(equation):
-    """A loop, or a branch, of which each part computes nothing twice."""
+def with_inner_parts(equation, change):
+    """A loop, or a branch, with ``change`` of each of its closed jaxprs; anything else as it is."""
     if equation.primitive.name not in _CONTROLS:
         return equation
 
-    def simplified(x):
+    def changed(x):
         if isinstance(x, ClosedJaxpr):
-            return once(x)
-        return tuple(map(simplified, x)) if isinstance(x, tuple) else x
+            return change(x)
+        return tuple(map(changed, x)) if isinstance(x, tuple) else x
 
-    return equation.replace(params={name: simplified(x) for name, x in equation.params.items()})
+    return equation.replace(params={name: changed(x) for name, x in equation.params.items()})
 
 
 def read(operands, known):

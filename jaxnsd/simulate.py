@@ -358,8 +358,8 @@ def _parameters(system, times, q0, u0):
         outside |= jnp.any(jnp.asarray(value) != 0)
     finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, *turned, jnp.stack([t0, dt])])))
     # A gap that a parameter makes no number counts as open, and nothing in the state tells of it.
-    for leaf in filter(is_float, jax.tree.leaves(system)):
-        finite &= ~jnp.any(jnp.isnan(leaf))
+    numbers = [jnp.ravel(leaf) for leaf in jax.tree.leaves(system) if is_float(leaf)]
+    finite &= ~jnp.any(jnp.isnan(jnp.concatenate([*numbers, e])))
     code = jnp.where(outside, Outcome.INVALID_PARAMETER, jnp.where(finite, Outcome.SUCCESS, Outcome.NON_FINITE))
     return code.astype(jnp.int32)
 
