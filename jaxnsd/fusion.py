@@ -4,8 +4,9 @@ XLA's fusion on a CPU computes what is cheap in each loop that reads it, with al
 gradient of a rotating ball had 10 200 operations, of 5000. An `optimization_barrier` is gone by then; a call of a function that must
 not be inlined is not. What would be computed most often is handed through one.
 
-It costs a step a few loads and stores, and pays where a step is small and its derivative compiled: a tenth of the ball's gradient, which
-runs as fast. A run alone gains nothing, nor do steps that are `kernels`.
+It costs a step a few loads and stores, and pays where a step is small, on the way back: a gradient of the rotating ball compiles in a
+twentieth less and runs 14 % faster, of a woodpecker 5 %. On the way forward it would spare as much of the compilation again, and round a
+motion of reverse mode in another way than that of a run. Runs gain nothing, nor do steps that are `kernels`.
 """
 
 import jax

@@ -199,11 +199,11 @@ def at_once(jaxpr):
     return changed(jaxpr)
 
 
-def stepwise(function, *args, least, lockstep=False, reverse=False):
+def stepwise(function, *args, least, lockstep=False, back=False):
     """``function(*args)``, a list, where loops over steps of ``least`` operations and more are loops of the runtime over kernels.
 
     It is not differentiated any more. What such a loop carries, reads and writes is one vector of each dtype: what is many arrays costs the
-    runtime a call for each. What no kernel takes is left to the runtime. ``reverse``: whether it is a way forward or back of reverse mode.
+    runtime a call for each. What no kernel takes is left to the runtime. ``back``: whether it is a way back.
     """
     plain = jax.make_jaxpr(function)(*args)
     jaxpr = later.once(plain)
@@ -212,7 +212,7 @@ def stepwise(function, *args, least, lockstep=False, reverse=False):
         # In lockstep what a step reads and writes counts, and what is computed once is written: 5.7 kB for 5.1 of a woodpecker.
         if lockstep:
             return jaxpr_as_fun(plain)(*args)
-        return jaxpr_as_fun(fusion.held(jaxpr) if reverse else jaxpr)(*args)
+        return jaxpr_as_fun(fusion.held(jaxpr) if back else jaxpr)(*args)
     return later.done(_evaluated(jaxpr.jaxpr, jaxpr.consts, args, steps, around))
 
 

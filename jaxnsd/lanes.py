@@ -281,8 +281,8 @@ def _lower(ctx, *args, run):
     value = functools.partial(_value, run=run)
     if tuple(ctx.module_context.platforms) == ("cpu",):
         # Of a batch the steps are many: what they take matters more than what their compilation does.
-        least, reverse = kernels.LARGE if run.levels else kernels.REVERSED, bool(run.stores or run.quick)
-        value = functools.partial(kernels.stepwise, value, least=least, lockstep=run.lockstep, reverse=reverse)
+        least = kernels.LARGE if run.levels else kernels.REVERSED
+        value = functools.partial(kernels.stepwise, value, least=least, lockstep=run.lockstep, back=bool(run.quick))
     out = native.lower_fun(value)(ctx.replace(avals_in=plain), *args)
     ties.settle(ctx)
     return out

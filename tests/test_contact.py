@@ -685,6 +685,22 @@ def test_settings_that_make_no_sense_are_refused(solver, field, value):
         solver(**{field: value})
 
 
+@pytest.mark.parametrize("solver", [SemismoothNewton(), jaxnsd.InteriorPoint()])
+def test_rows_that_contradict_each_other_by_what_they_are_known_to(solver):
+    """Percussions that obey them as far as they are known are kept; where they are known better what is open carries nothing."""
+    G, mu, guess = jnp.ones((2, 2)), jnp.zeros(2), jnp.array([0.5, 0.5])
+
+    @jax.jit
+    def solve(c, rounding):
+        problem = contact.Problem(G, c, mu, jnp.ones(2, bool), 0, rounding=rounding)
+        return solver.solve(problem, guess, refine=True)
+
+    for contradiction, rounding in ((1e-11, 3e-11), (1e-11, 0.0), (1e-9, 3e-11)):
+        result = solve(jnp.array([-1.0, -1.0 + contradiction]), jnp.full(2, rounding))
+        assert result.error <= 1
+        np.testing.assert_allclose(result.z, [0.5, 0.5] if rounding > contradiction else [1, 0], rtol=0, atol=1e-2)
+
+
 # -------------------------------------------------------------------------------------------------- a solver of one's own
 @dataclasses.dataclass(frozen=True)
 class Relaxation(jaxnsd.AbstractContactSolver):

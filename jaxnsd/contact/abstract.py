@@ -63,6 +63,7 @@ class AbstractContactSolver:
         """`Result` of a `Problem` from the percussions ``guess``, in the problem's order of rows. Pure JAX, never differentiated.
 
         With ``refine`` a guess that solves the problem to the tolerance is to be improved all the same, as far as round-off allows.
+        ``problem.rounding``, where it is given, is what a row may be off by beside the tolerance.
         """
         raise NotImplementedError(f"{type(self).__name__} must write solve(problem, guess, *, refine=False)")
 

@@ -67,7 +67,7 @@ class Law:
     not active have a G of zeros, and are free to leave.
     """
 
-    def __init__(self, operator, c, mu, active, r=None):
+    def __init__(self, operator, c, mu, active, r=None, rounding=None):
         self.operator = operator
         m = c.shape[1]
         r_N, r_F = operator.scale() if r is None else (r[0], r[1][:, 0] if m > 1 else r[0])
@@ -78,6 +78,7 @@ class Law:
         self.unit = jnp.where(size > 0, size, 1)
         self.c = jnp.where(active[:, None], self.s * c / self.unit, self.one)
         self.mu = jnp.where(active, mu * s_N / s_F, 0)
+        self.rounding = None if rounding is None else self.s * rounding / self.unit
 
     def product(self, z):
         """``G z``."""
@@ -151,12 +152,15 @@ class Law:
     def bound(self, z, tolerance):
         """Bound of every row of the natural map: relative to what the row is made of, a disc's radius included."""
         z = jnp.abs(z)
-        terms = z + self.s * self.operator.sizes(self.s * z) + jnp.abs(self.c)
-        disc = (self.mu * terms[:, 0])[:, None] + terms[:, 1:]
-        terms = jnp.concatenate([terms[:, :1], disc], axis=1)
+        terms = self.with_radius(z + self.s * self.operator.sizes(self.s * z) + jnp.abs(self.c))
         # A contact that nothing acts on has no terms: a part of those of the others, far below their round-off.
         least = tolerance * float(jnp.finfo(z.dtype).eps) ** 0.5
-        return jnp.minimum(tolerance * terms, thresholds.violation(tolerance, z.dtype)) + least
+        bound = jnp.minimum(tolerance * terms, thresholds.violation(tolerance, z.dtype)) + least
+        return bound if self.rounding is None else bound + self.with_radius(self.rounding)
+
+    def with_radius(self, rows):
+        """Sizes of rows, with that of the radius of the disc in those of its directions."""
+        return jnp.concatenate([rows[:, :1], (self.mu * rows[:, 0])[:, None] + rows[:, 1:]], axis=1)
 
 
 class Follower:
@@ -394,5 +398,5 @@ class InteriorPoint(AbstractContactSolver):
 
 def law_of(problem):
     """`Law` of a `Problem`."""
-    c = per_contact(problem.c, problem.n, problem.d)
-    return Law(Dense.of(problem), c, problem.mu, problem.active, problem.r)
+    c, rounding = (None if x is None else per_contact(x, problem.n, problem.d) for x in (problem.c, problem.rounding))
+    return Law(Dense.of(problem), c, problem.mu, problem.active, problem.r, rounding)

@@ -42,6 +42,7 @@ class Problem(NamedTuple):
     least: object = None  # (n,) least normal percussion; None: zero
     sizes: tuple | None = None  # directions of every disc; None: there is one disc
     redundant: bool = False  # whether there are more rows than velocities, so that not all percussions are determined
+    rounding: object = None  # (n (d + 1),) what c is uncertain by, where that is more than round-off of its terms; None: it is not
 
     @property
     def n(self):

@@ -114,18 +114,22 @@ class Equations:
     def bound(self, z):
         """Bound of every row of the natural map: relative to what the row is made of, a disc's radius included, up to a limit.
 
-        More is excused by round-off alone, and by one that leaves something of the free velocity.
+        More is excused by round-off alone, that of c if it has more, and by one that leaves something of the free velocity.
         """
-        n, d = self.problem.n, self.problem.d
-        z = absolute(z)
-        terms_N, terms_F = split(z + self.r_rows * (linalg.matmul(self.G, z) + self.c), n, d)
-        discs = [terms_F[:, part] + multiply(mu, terms_N)[:, None] for part, mu in self.problem.discs]
-        terms = join(terms_N, beside(discs, terms_F))
+        z, rounding = absolute(z), self.problem.rounding
+        terms = self.with_radius(z + self.r_rows * (linalg.matmul(self.G, z) + self.c))
         most = self.small
         if self.excuses:
             excused = self.round_off * terms
             most = maximum(most, where(greater(excused, self.most), linalg.zeros_like(excused), excused))
-        return minimum(self.tolerance * terms, most) + self.tiny
+        bound = minimum(self.tolerance * terms, most) + self.tiny
+        return bound if rounding is None else bound + self.with_radius(self.r_rows * rounding)
+
+    def with_radius(self, rows):
+        """Sizes of rows, with that of the radius of a disc, which is made of the normal row, in those of its directions."""
+        rows_N, rows_F = split(rows, self.problem.n, self.problem.d)
+        discs = [rows_F[:, part] + multiply(mu, rows_N)[:, None] for part, mu in self.problem.discs]
+        return join(rows_N, beside(discs, rows_F))
 
     def worst(self, point, error):
         """Contact with the largest entry of the natural map over its bound where the problem was not solved, else -1."""

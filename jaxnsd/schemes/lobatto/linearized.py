@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ... import butcher, contact, linalg
+from ... import butcher, contact, linalg, thresholds
 from .elimination import eliminate, structure
 from .equations import combine
 
@@ -49,6 +49,7 @@ class Linearized:
         """Derivatives stage by stage: of momenta, rows and impulses."""
         stages, (system, _, dt, q, _) = self.stages, self.args
         t, Q, V = stages.times(self.args), stages.positions(self.args, x), x.V
+        self.positions = Q[1:]
 
         # Momenta and velocities are affine in V: what they are multiplied by is the mass matrix and the force directions.
         self.p_V = jax.vmap(lambda *stage: stages.mass(system, *stage))(t, Q, V)
@@ -128,6 +129,14 @@ class Linearized:
             for part in (change[:, m:], change[:, : n * d], change[:, n * d : m])
         )
         return bilateral, jnp.concatenate([tangential, normal])
+
+    def rounding(self, positions, rows):
+        """What rounding makes of the ``rows`` (s - 1, ...) at ``positions``.
+
+        Of the coordinates, and of what a row has beside them: the lengths that a gap is the difference of need not be coordinates.
+        """
+        beside = jnp.abs(rows - apply(self.rows_Q, positions))
+        return thresholds.round_off(rows.dtype) * (apply(jnp.abs(self.rows_Q), jnp.abs(positions)) + beside)
 
     def condensed(self, choice=None):
         """The same with the bilateral percussions condensed away, and of the contacts only the chosen ones."""

@@ -114,6 +114,10 @@ def change(linear, R, settings):
     z = stages.join(R)
     c = xi - linalg.matmul(linear.G, z)
     problem = stages.contact_problem(linear.args, values, linear.G, c)
+    if stages.m + stages.n_b > dV.shape[1]:
+        # Gaps that depend on each other contradict each other by their rounding, of a cube on four corners by more than the tolerance: no
+        # percussions obey all of them, and those that obey most change with every iteration.
+        problem = problem._replace(rounding=stages.convert(stages.join(linear.rounding(linear.positions, values.rows))))
     # Far contacts that are open loosen the solver's tolerance: refined, what is closed is exact all the same.
     result = contact.solve(problem, stages.convert(z), settings, refine=True)
     dV, dQ, dR_b = linear.add(dV, dQ, dR_b, linalg.pack(result.z) - z)
@@ -160,9 +164,7 @@ def error(linear, x, values, found, tolerance):
         bound = tolerance * moved + eps * (Q + jnp.abs(args.q)[None, :] + ways) + tiny
         error = jnp.maximum(error, jnp.max(jnp.abs(values.drift) / bound))
     terms = apply(jnp.abs(linear.rows_Q), moved) + apply(jnp.abs(linear.rows_V), V[1:])
-    # Of the coordinates, and of what a row has beside them: the lengths that a gap is the difference of need not be coordinates.
-    beside = jnp.abs(values.rows - apply(linear.rows_Q, positions))
-    rounding = eps * (apply(jnp.abs(linear.rows_Q), Q) + beside)
+    rounding = linear.rounding(positions, values.rows)
     if stages.n_b:
         part = slice(stages.m, None)
         size = jnp.max(R[:, part]) / found.r_b.reshape(stages.s - 1, -1)
