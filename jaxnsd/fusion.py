@@ -12,9 +12,8 @@ motion of reverse mode in another way than that of a run. Runs gain nothing, nor
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Primitive
 from jax.interpreters import mlir
-from jaxlib.mlir import ir
 
-from . import later
+from . import later, native
 
 #: Operations that are spared by an array that is computed once, from which on it is.
 SPARED = 100
@@ -98,10 +97,7 @@ _held.def_abstract_eval(lambda *avals: list(avals))
 
 def _lower(ctx, *args):
     """The call of a function that returns what it is given."""
-    out = mlir.lower_fun(jax.jit(lambda *args: list(args)), multiple_results=True)(ctx, *args)
-    call = jax.tree.leaves(out)[0].owner
-    call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({"inlineable": ir.StringAttr.get("false")})
-    return out
+    return native.not_inlined(mlir.lower_fun(jax.jit(lambda *args: list(args)), multiple_results=True)(ctx, *args))
 
 
 mlir.register_lowering(_held, _lower)

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jax import core, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
-from jaxlib.mlir import ir
 
 from . import fusion, later, native, pieces
 from .derivatives import ZERO, pushed
@@ -481,12 +480,8 @@ def _lower_call(ctx, *args, function):
         yield from ((primitive, _lower_factors(rule)) for primitive, rule in FACTORS.items())
         yield from ((primitive, _lower_reduction(module, primitive, combine)) for primitive, combine in REDUCTIONS.items())
 
-    out = native.lower_fun(function, rules, LARGEST)(ctx, *args)
-    call = jax.tree.leaves(out)[0].owner
     # What XLA's own pass marks loops with that it makes native.
-    flags = {"xla_cpu_small_call": "true", "inlineable": "false"}
-    call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({key: ir.StringAttr.get(value) for key, value in flags.items()})
-    return out
+    return native.not_inlined(native.lower_fun(function, rules, LARGEST)(ctx, *args), xla_cpu_small_call="true")
 
 
 mlir.register_lowering(_call, _lower_call)

@@ -13,9 +13,11 @@ avoided by hand.
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import mlir
+from jaxlib.mlir import ir
 
 #: Largest product, in multiplications, that is written as a sum: from 4096 terms on XLA gives a sum to the library.
 SUM = 1 << 11
@@ -44,6 +46,14 @@ def lower_fun(function, further=lambda module: (), largest=LARGEST):
         return lower(ctx, *args, **params)
 
     return lowered
+
+
+def not_inlined(out, **flags):
+    """What a rule has led to by the call of one function, which XLA is to leave a call; flags: what else it is to know of it."""
+    call = jax.tree.leaves(out)[0].owner
+    flags = {name: ir.StringAttr.get(value) for name, value in {"inlineable": "false", **flags}.items()}
+    call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(flags)
+    return out
 
 
 def _with(module, parameters):
