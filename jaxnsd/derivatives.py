@@ -93,7 +93,8 @@ def with_rule(function, rule):
         def flat(*leaves):
             return jaxpr_as_fun(jaxpr.replace(consts=leaves[: len(consts)]))(*leaves[len(consts) :])
 
-        flat.jaxpr = jaxpr.jaxpr  # for those who ask what it consists of
+        # From JAX 0.11 on a jaxpr has its constants with it: here they are arguments.
+        flat.jaxpr = jaxpr.with_consts(()) if hasattr(jaxpr, "with_consts") else jaxpr.jaxpr  # for those who ask what it consists of
 
         def flat_rule(primals, tangents):
             out, d_out = rule(tree.unflatten(primals[len(consts) :]), tree.unflatten(tangents[len(consts) :]))

@@ -8,6 +8,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 from jax.lax import GatherScatterMode
 
+from . import later
+
 
 def _broadcast(x, shape, broadcast_dimensions, **_):
     full = [1] * len(shape)
@@ -162,8 +164,9 @@ class _Walk:
             branches = [branches[int(np.clip(which, 0, len(branches) - 1))]]
         return _equal([self.follow(branch, args) for branch in branches])
 
-    def scan(self, known, jaxpr, length, num_consts, num_carry, reverse, **_):
+    def scan(self, known, jaxpr, length, reverse, **params):
         """Turn by turn, as long as something that is known changes."""
+        num_consts, num_carry = later.scan_sizes(params)
         consts, carry, xs = known[:num_consts], known[num_consts : num_consts + num_carry], known[num_consts + num_carry :]
         outputs = len(getattr(jaxpr, "jaxpr", jaxpr).outvars)
         for turn in range(length):

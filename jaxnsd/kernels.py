@@ -12,6 +12,7 @@ are made kernels in the end, by `stepwise`.
 """
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -176,7 +177,7 @@ def at_once(jaxpr):
     """``jaxpr``, closed, with kernels whose derivatives are kernels: they cannot be transposed."""
 
     def changed(x):
-        if isinstance(x, ClosedJaxpr):
+        if isinstance(x, ClosedJaxpr) and x.jaxpr is not x:  # one class from JAX 0.11 on
             inner = changed(x.jaxpr)
             return x if inner is x.jaxpr else ClosedJaxpr(inner, x.consts)
         if isinstance(x, Jaxpr):
@@ -275,7 +276,7 @@ def _around(equation, evaluate, values):
 def _scan(equation, evaluate, values):
     """`lax.scan` with ``evaluate(*consts, *carry, *x)``, which returns a list, for what its body leads to."""
     params = equation.params
-    n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
+    n, m = itertools.accumulate(later.scan_sizes(params))
 
     def step(carry, x):
         out = later.done(evaluate(*values[:n], *carry, *x))
@@ -288,7 +289,7 @@ def _scan(equation, evaluate, values):
 def _scan_of_kernels(equation, values):
     """`lax.scan` over steps, each a kernel."""
     params, body = equation.params, equation.params["jaxpr"]
-    n, m = params["num_consts"], params["num_consts"] + params["num_carry"]
+    n, m = itertools.accumulate(later.scan_sizes(params))
     traced, fixed = later.reduced(values[:n])
     avals = [core.ShapedArray(x.shape, x.dtype) for x in map(jax.typeof, traced)]
     consts, carry, xs = pieces.Vectors(avals), pieces.Vectors(body.in_avals[n:m]), pieces.Vectors(body.in_avals[m:])

@@ -48,6 +48,13 @@ class Slot:
     number: int
 
 
+def scan_sizes(params):
+    """Numbers of constants and of carried arrays of a `lax.scan`: JAX 0.11 keeps them as trees."""
+    if "ft_in" in params:
+        return tuple(map(len, params["ft_in"].unpack()))[:2]
+    return params["num_consts"], params["num_carry"]
+
+
 def inside(equation):
     """The jaxpr of a function that an equation calls, and its constants."""
     name, params = equation.primitive.name, equation.params

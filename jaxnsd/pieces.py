@@ -124,8 +124,7 @@ def _loop(equation, values, *cuts):
 def _steps(equation, values, *cuts):
     """What a large loop of a number of steps leads to: its step in parts."""
     params, body = equation.params, equation.params["jaxpr"]
-    n = params["num_consts"]
-    m = n + params["num_carry"]
+    n, m = itertools.accumulate(later.scan_sizes(params))
     result = _Result(body.out_avals[: m - n])
 
     def packed(*args):
