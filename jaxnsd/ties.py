@@ -10,8 +10,10 @@ So programs are changed when they are lowered: ``x == max(x, y)`` becomes ``x >=
 entries the one with the number of the largest counts, whatever its bits are.
 """
 
+import functools
 import math
 
+import jax
 import jax.numpy as jnp
 from jax import core, lax
 from jax.interpreters import mlir
@@ -73,7 +75,9 @@ def _settle(ctx, comparison, x, extreme):
     aval = _aval(x)
     inner = ctx.replace(primitive=None, tokens_out=None, avals_in=[aval, aval], avals_out=[aval.update(dtype=jnp.dtype(bool))])
     with ir.InsertionPoint(comparison), comparison.location:
-        counts = mlir.lower_fun(lambda x, y: _is_extreme(x, y, kind, axes), multiple_results=False)(inner, x, extreme)
+        # One call: versions 0.7 to 0.10.0 of JAX would put what a longer program consists of in places of their own.
+        is_extreme = jax.jit(functools.partial(_is_extreme, kind=kind, axes=axes))
+        counts = mlir.lower_fun(is_extreme, multiple_results=False)(inner, x, extreme)
     comparison.results[0].replace_all_uses_with(counts[0])
     comparison.erase()
     return True

@@ -54,14 +54,17 @@ def of_extremes(text):
 @pytest.mark.oldest
 def test_no_program_asks_whether_a_number_equals_the_largest():
     q = jnp.asarray(np.random.default_rng(0).normal(size=(50, 2)))
+    compared = []
     for name, length in LENGTHS.items():
         one = lambda q, length=length: (jax.jacfwd(length)(q), jax.grad(length)(q), jax.hessian(length)(q))  # noqa: E731
         text = jax.jit(jax.vmap(one)).lower(q).as_text()
-        assert list(of_extremes(text)), f"{name}: nothing is compared, so nothing is tested"
+        compared += [name] if list(of_extremes(text)) else []
         program, text = lowered(jax.vmap(one), q)
         assert not list(of_extremes(text)), name
         for found, exact in zip(program(q), jax.vmap(lambda q: (*(jax.grad(smooth)(q),) * 2, jax.hessian(smooth)(q)))(q), strict=True):
             assert_allclose(found, exact, rtol=1e-12, atol=1e-14, err_msg=name)
+    # From JAX 0.12 on `jnp.hypot` asks nothing of the kind by itself.
+    assert set(LENGTHS) - set(compared) <= {"hypot"}, "nothing is compared, so nothing is tested"
 
 
 def test_where_several_are_the_largest_they_share_the_derivative():
