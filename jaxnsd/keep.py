@@ -27,6 +27,7 @@ import jaxlib
 import numpy as np
 from jax.experimental import serialize_executable
 
+from . import llvm
 from .fingerprint import fingerprint, nodes, own_version
 from .pytrees import chosen, replaced
 
@@ -128,7 +129,7 @@ def _program(of_arrays, function, key, arrays, folder):
         return program
     # What XLA's CPU backend has taken from JAX's cache it writes without its code: under a name that no cache has it is compiled.
     of_arrays.__name__ = f"{name}_{uuid.uuid4().hex}"
-    with _afresh():
+    with _afresh(), llvm.left_to_xla():
         lowered = jax.jit(of_arrays).lower(*arrays)
     program = lowered.compile()
     if CALLBACK.search(lowered.as_text()):

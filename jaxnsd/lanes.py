@@ -22,7 +22,7 @@ from jax import core, lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from . import kernels, later, native, ties
+from . import kernels, later, llvm, native, plain, ties
 from .derivatives import ZERO, pushed
 from .progress import shares
 from .pytrees import chosen, replaced
@@ -55,12 +55,12 @@ def run(function, args, *, lockstep=False, begin=None, ahead=None, fits=None):
     leaves, tree = jax.tree.flatten(args)
     leaves = _alike([jnp.asarray(x) for x in leaves])
     # Traced once, for all that is made of it; what varies over the devices of a `shard_map` is of no concern inside.
-    plain = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
-    jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*plain)
+    given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
+    jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*given)
     outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
     share = len(leaves) - 1 if begin else None
     of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, fits=fits)
-    if ahead and (other := ahead(jaxpr)) is not jaxpr:
+    if ahead and (other := plain.tried(ahead, lambda jaxpr: jaxpr)(jaxpr)) is not jaxpr:
         of = replace(of, ahead=jaxpr_as_fun(other))
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
 
@@ -160,7 +160,7 @@ def _jvp(primals, tangents, *, run):
         out = _run.bind(*primals, run=run)
         d_out = _run.bind(*args, *directions, run=derivative)
         return out, d_out + [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out[len(d_out) :]]
-    plain = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in args]
+    given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in args]
     tree = residuals = None
 
     def all_kept(*args):
@@ -169,7 +169,7 @@ def _jvp(primals, tangents, *, run):
         kept, tree = jax.tree.flatten(back)
         return [*value, *kept]
 
-    jaxpr = jax.make_jaxpr(all_kept)(*plain)
+    jaxpr = jax.make_jaxpr(all_kept)(*given)
 
     def forward(*args):
         nonlocal residuals
@@ -182,7 +182,7 @@ def _jvp(primals, tangents, *, run):
         return jax.tree.unflatten(tree, later.done(residuals, stored))(list(cotangents))
 
     forward = jax.jit(forward)
-    outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *plain))
+    outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *given))
     k = len(outs) - len(run.outs)
     out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k, ahead=None))
     value, stored = out[: len(run.outs)], out[len(run.outs) :]
@@ -272,18 +272,29 @@ def _alike(leaves):
     return [vary(x, tuple(axes - own)) if axes - own else x for x, own in zip(leaves, sets, strict=True)]
 
 
+def _exported(ctx):
+    """Whether a program is to run elsewhere, where nobody knows what was compiled here."""
+    return bool(getattr(ctx.module_context.lowering_parameters, "for_export", False))
+
+
 @uncollected()
 def _lower(ctx, *args, run):
     # Here the size of a batch is known, and what nobody reads is gone.
     if run.fits:
         run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))
-    plain = [core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
+    avals = [core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
     value = functools.partial(_value, run=run)
+    if plain.wanted():
+        return mlir.lower_fun(value, multiple_results=True)(ctx.replace(avals_in=avals), *args)
+    faster = value
     if tuple(ctx.module_context.platforms) == ("cpu",):
+        if not run.lockstep and not _exported(ctx) and (compiled := llvm.native(value, avals)):
+            return mlir.lower_fun(compiled, multiple_results=True)(ctx.replace(avals_in=avals), *args)
         # Of a batch the steps are many: what they take matters more than what their compilation does.
         least = kernels.LARGE if run.levels else kernels.REVERSED
-        value = functools.partial(kernels.stepwise, value, least=least, lockstep=run.lockstep, back=bool(run.quick))
-    out = native.lower_fun(value)(ctx.replace(avals_in=plain), *args)
+        faster = functools.partial(kernels.stepwise, value, least=least, lockstep=run.lockstep, back=bool(run.quick))
+        faster = plain.tried(faster, value)
+    out = native.lower_fun(faster)(ctx.replace(avals_in=avals), *args)
     ties.settle(ctx)
     return out
 

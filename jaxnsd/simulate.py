@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from . import anisotropy, checks, kernels, lanes, laws, linalg
+from . import anisotropy, checks, kernels, lanes, laws, linalg, llvm, plain
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .contact import AbstractContactSolver, SemismoothNewton
@@ -508,7 +508,7 @@ class _History:
 
         carry, first = _freeze((state, nothing)), (state.P, outcome(t0, state, info).astype(dtype))
         loop = Loop(carry, self.interval(step, emptied), row, final, first)
-        if jax.default_backend() != "cpu":
+        if jax.default_backend() != "cpu" or llvm.available():
             return loop
         # The carry of a kernel is one vector, which starts with the row: what is many arrays costs the runtime a call for each.
         width = jax.eval_shape(row, carry).size
@@ -519,7 +519,9 @@ class _History:
         def unpacked(vector):
             return _freeze(jax.tree.map(lambda x: x[0], _unpack_rows(vector[None, width:], shapes)))
 
-        kernel = kernels.kernel(lambda vector, k: packed(step(unpacked(vector), k)), packed(carry), jnp.zeros((), int))
+        kernel = plain.tried(kernels.kernel, lambda *_: None)(
+            lambda vector, k: packed(step(unpacked(vector), k)), packed(carry), jnp.zeros((), int)
+        )
         if kernel is None:
             return loop
         interval = self.interval(kernel, lambda vector: packed(emptied(unpacked(vector))), large=True)
@@ -579,7 +581,7 @@ def _unpack_rows(rows, shapes):
 def _loop(body, carry, length, *, first=0, recompute=None, report=None, large=False):
     """`lax.scan` from ``first`` on: in groups of ``recompute`` whose insides reverse mode recomputes, with a report on the way."""
     # A group that divides the length spares the compilation of a second, smaller one.
-    size = next((k for k in range(GROUP, GROUP // 2, -1) if (recompute or length) % k == 0), GROUP)
+    size = length if llvm.available() else next((k for k in range(GROUP, GROUP // 2, -1) if (recompute or length) % k == 0), GROUP)
     if large and length > size and length % size and not (recompute or report):
         # So does a last group that is filled with steps which are not done.
         row = jax.eval_shape(body, carry, jnp.asarray(first))[1]

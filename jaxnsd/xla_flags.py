@@ -26,6 +26,8 @@ place of the name.
 import importlib.util
 import os
 import re
+import sys
+import warnings
 from collections.abc import MutableMapping
 
 #: Bytes that one pass of a loop may touch to be compiled natively: large enough for single trajectories and small batches; loops over
@@ -65,4 +67,19 @@ def is_cpu_alone(environment: MutableMapping[str, str]) -> bool:
     return told == "cpu" if told else not any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
 
 
+def warn_if_late() -> None:
+    """Say that the settings come too late: XLA has read the environment at JAX's first computation."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if getattr(bridge, "backends_are_initialized", lambda: False)() and os.environ.get("JAXNSD_XLA_FLAGS") != "0":
+        warnings.warn(
+            "jaxnsd was imported after JAX's first computation: simulations on a CPU run up to ten times slower, because XLA reads its "
+            "settings only once. Import jaxnsd before anything is computed. JAXNSD_XLA_FLAGS=0 ends this warning",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+_before = os.environ.get("XLA_FLAGS")
 set_flags()
+if os.environ.get("XLA_FLAGS") != _before:
+    warn_if_late()

@@ -1,0 +1,46 @@
+"""A run as one native function: LLVM compiles the jaxpr, and XLA calls it."""
+
+import contextlib
+import os
+import sys
+import threading
+
+import jax
+
+from . import build
+from .code import UnknownError
+
+__all__ = ["available", "left_to_xla", "native"]
+
+
+def available():
+    """Whether it is asked for, by ``JAXNSD_NATIVE=1`` in the environment, and llvmlite is installed."""
+    return build.binding is not None and os.environ.get("JAXNSD_NATIVE", "0") not in ("", "0")
+
+
+_left = threading.local()
+
+
+@contextlib.contextmanager
+def left_to_xla():
+    """Programs that are made here may be taken to other processes, which know nothing of what was compiled in this one."""
+    before, _left.wanted = getattr(_left, "wanted", False), True
+    try:
+        yield
+    finally:
+        _left.wanted = before
+
+
+def native(function, avals):
+    """``function(*args)``, a list, as a call of native code on a CPU; None where there is no rule for a part of it."""
+    if not available() or getattr(_left, "wanted", False):
+        return None
+    closed = jax.make_jaxpr(function)(*avals)
+    try:
+        name = build.target_of(closed)
+    except UnknownError as reason:
+        if os.environ.get("JAXNSD_NATIVE") == "debug":
+            print("jaxnsd.native:", reason, file=sys.stderr)
+        return None
+    outs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals]
+    return lambda *args: list(jax.ffi.ffi_call(name, outs)(*args))

@@ -1,0 +1,122 @@
+"""Arrays of a native function: small ones are numbers, each by itself, large ones lie in memory.
+
+A small array is a NumPy array of entries (see `code`): what only arranges entries costs nothing, and known zeros are seen. A `Large` one is
+read and written by loops. What reads a large array at an index computed from its own, a slice or a transposition, is a view.
+"""
+
+import math
+
+import numpy as np
+
+from .code import is_known
+
+#: Entries up to which an array is numbers.
+SMALL = 512
+
+
+class Large:
+    """An array in memory, or computed at each index where it is read.
+
+    at:      (index, a list of entries of whole numbers) -> entry
+    pointer: where its entries lie one after the other; None of others
+    cheap:   whether it is a function of its index that reads no memory
+    """
+
+    __slots__ = ("at", "cheap", "dtype", "pointer", "shape")
+
+    def __init__(self, shape, dtype, at, pointer=None, cheap=False):
+        self.shape, self.dtype, self.at, self.pointer, self.cheap = tuple(shape), np.dtype(dtype), at, pointer, cheap
+
+    @property
+    def size(self):
+        """Number of entries."""
+        return math.prod(self.shape)
+
+
+def in_memory(code, pointer, shape, dtype):
+    """The array at a pointer."""
+    return Large(shape, dtype, lambda index: code.load(pointer, code.offset(index, shape), dtype), pointer)
+
+
+def scalar(entry):
+    """An array of no axes."""
+    out = np.empty((), object)
+    out[()] = entry
+    return out
+
+
+def filled(entries, shape):
+    """A small array of a list of entries."""
+    out = np.empty(len(entries), object)
+    out[:] = entries
+    return out.reshape(shape)
+
+
+def of_known(x):
+    """A known array."""
+    x = np.asarray(x)
+    if x.size > SMALL:
+        return x
+    return filled([entry for entry in x.ravel()], x.shape)
+
+
+def is_small(x):
+    """Whether an array is one of numbers."""
+    return isinstance(x, np.ndarray) and x.dtype == object
+
+
+def small(code, x):
+    """An array as numbers, which are read from memory here."""
+    if is_small(x):
+        return x
+    key = "small", id(x)
+    if key not in code.known:
+        entries = [x.at([np.int64(i) for i in index]) for index in np.ndindex(*x.shape)]
+        code.known[key] = filled(entries, x.shape), x
+    return code.known[key][0]
+
+
+def large(code, x, dtype):
+    """An array that can be read at an index that is known only when the function runs."""
+    if isinstance(x, Large):
+        return x
+    entries = list(x.ravel())
+    if all(map(is_known, entries)) and len(set(map(_bits, entries))) <= 1:
+        value = entries[0] if entries else np.dtype(dtype).type(0)
+        return Large(x.shape, dtype, lambda index: value, cheap=True)
+    key = "large", id(x)
+    if key not in code.known:
+        pointer = code.room(x.size, dtype)
+        for i, entry in enumerate(entries):
+            code.store(entry, pointer, np.int64(i), dtype)
+        code.known[key] = in_memory(code, pointer, x.shape, dtype), x
+    return code.known[key][0]
+
+
+def _bits(x):
+    return np.asarray(x).tobytes()
+
+
+def written(code, x, dtype, pointer):
+    """Write an array to memory, entry after entry."""
+    if isinstance(x, Large):
+        if x.pointer is not None:
+            if x.pointer != pointer and x.size:
+                code.copy(pointer, x.pointer, x.size, dtype)
+        else:
+            code.nest(x.shape, lambda index: code.store(x.at(index), pointer, code.offset(index, x.shape), dtype))
+    else:
+        for i, entry in enumerate(x.ravel()):
+            code.store(entry, pointer, np.int64(i), dtype)
+
+
+def made(code, shape, dtype, at):
+    """A large array of what ``at(index)`` computes, in memory."""
+    pointer = code.room(math.prod(shape), dtype)
+    code.nest(shape, lambda index: code.store(at(index), pointer, code.offset(index, shape), dtype))
+    return in_memory(code, pointer, shape, dtype)
+
+
+def settled(code, x):
+    """A large array that may be read often, and after what it was made of has changed."""
+    return x if x.pointer is not None or x.cheap else made(code, x.shape, x.dtype, x.at)

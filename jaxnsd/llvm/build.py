@@ -1,0 +1,328 @@
+"""A jaxpr as a function that XLA calls: its text, the machine code that LLVM makes of it, and the call.
+
+XLA hands a function of ours a structure, a *call frame*, with pointers to the arrays of operands and results (its layout is in
+`jax.ffi.include_dir()`, `xla/ffi/api/c_api.h`). A loop over the members of a batch is shared by threads: each takes the next block of
+members until none is left, so that results do not depend on how many there are.
+"""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import tempfile
+import threading
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from . import control
+from .arrays import in_memory, is_small, large, made, small, written
+from .code import Code, UnknownError, is_known
+
+try:
+    from llvmlite import binding
+except ImportError:  # the extra `native`
+    binding = None
+
+_NAMES = """
+acos acosh asin asinh atan atan2 atanh cbrt cos cosh erf erfc exp exp2 expm1 fmod fmodf log log1p pow sin sinh tan tanh sqrt floor ceil
+"""
+_LIBRARY = _NAMES.split()
+_SYSTEM = ("malloc", "free", "pthread_create", "pthread_join", "memcpy", "memset")
+
+#: Threads at the most, and how many blocks of members there are for each.
+THREADS, BLOCKS = 64, 8
+
+#: Where the number of threads stands for compiled code.
+_threads = ctypes.c_int64(1)
+
+
+def cores():
+    """Cores that this process may use; ``NPROC`` says fewer."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    told = os.environ.get("NPROC", "")
+    return max(1, min(allowed, int(told) if told.isdigit() else allowed, THREADS))
+
+
+@functools.cache
+def _target():
+    """LLVM's machine, and what tells it from others."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    library, system = ctypes.CDLL("libm.so.6" if os.name == "posix" and os.uname().sysname == "Linux" else None), ctypes.CDLL(None)
+    for source, names in ((library, _LIBRARY), (system, _SYSTEM)):
+        for name in names:
+            binding.add_symbol(name, ctypes.cast(getattr(source, name), ctypes.c_void_p).value)
+    _threads.value = cores()
+    binding.add_symbol("jaxnsd_threads", ctypes.addressof(_threads))
+    return _machine(), f"{binding.llvm_version_info} {binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+
+
+def _machine():
+    cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    return binding.Target.from_default_triple().create_target_machine(opt=2, cpu=cpu, features=features)
+
+
+@functools.cache
+def _api():
+    """Version of XLA's interface."""
+    header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text(encoding="utf-8")
+    return tuple(int(re.search(rf"define XLA_FFI_API_{part} (\d+)", header)[1]) for part in ("MAJOR", "MINOR"))
+
+
+_HANDLER = """
+define ptr @handler(ptr %frame) {{
+  %at_extension = getelementptr i8, ptr %frame, i64 8
+  %extension = load ptr, ptr %at_extension
+  %none = icmp eq ptr %extension, null
+  br i1 %none, label %call, label %extended
+extended:
+  %at_type = getelementptr i8, ptr %extension, i64 8
+  %type = load i32, ptr %at_type
+  %asked = icmp eq i32 %type, 1
+  br i1 %asked, label %metadata, label %call
+metadata:
+  %at_data = getelementptr i8, ptr %extension, i64 24
+  %data = load ptr, ptr %at_data
+  %at_major = getelementptr i8, ptr %data, i64 24
+  store i32 {major}, ptr %at_major
+  %at_minor = getelementptr i8, ptr %data, i64 28
+  store i32 {minor}, ptr %at_minor
+  ret ptr null
+call:
+  %at_args = getelementptr i8, ptr %frame, i64 72
+  %args = load ptr, ptr %at_args
+  %at_results = getelementptr i8, ptr %frame, i64 112
+  %results = load ptr, ptr %at_results
+  call void @run(ptr %args, ptr %results)
+  ret ptr null
+}}
+"""
+
+_SPREAD = f"""
+@jaxnsd_threads = external global i64
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+define internal ptr @worker(ptr %job) {{
+entry:
+  %shared = load ptr, ptr %job
+  %at_part = getelementptr i64, ptr %job, i64 1
+  %part = load ptr, ptr %at_part
+  %at_next = getelementptr i64, ptr %job, i64 2
+  %at_n = getelementptr i64, ptr %job, i64 3
+  %n = load i64, ptr %at_n
+  %at_block = getelementptr i64, ptr %job, i64 4
+  %block = load i64, ptr %at_block
+  br label %next
+next:
+  %from = atomicrmw add ptr %at_next, i64 %block seq_cst
+  %over = icmp uge i64 %from, %n
+  br i1 %over, label %done, label %work
+work:
+  %beyond = add i64 %from, %block
+  %to = call i64 @llvm.umin.i64(i64 %beyond, i64 %n)
+  call void %part(ptr %shared, i64 %from, i64 %to)
+  br label %next
+done:
+  ret ptr null
+}}
+declare i64 @llvm.umin.i64(i64, i64)
+define internal void @spread(ptr %shared, ptr %part, i64 %n) {{
+entry:
+  %job = alloca [5 x i64]
+  %handles = alloca [{THREADS} x i64]
+  %started = alloca [{THREADS} x i32]
+  store ptr %shared, ptr %job
+  %at_part = getelementptr i64, ptr %job, i64 1
+  store ptr %part, ptr %at_part
+  %at_next = getelementptr i64, ptr %job, i64 2
+  store i64 0, ptr %at_next
+  %at_n = getelementptr i64, ptr %job, i64 3
+  store i64 %n, ptr %at_n
+  %said = load i64, ptr @jaxnsd_threads
+  %threads = call i64 @llvm.umin.i64(i64 %said, i64 %n)
+  %pieces = mul i64 %threads, {BLOCKS}
+  %less = udiv i64 %n, %pieces
+  %block = add i64 %less, 1
+  %at_block = getelementptr i64, ptr %job, i64 4
+  store i64 %block, ptr %at_block
+  br label %starting
+starting:
+  %k = phi i64 [ 1, %entry ], [ %k1, %start ]
+  %more = icmp ult i64 %k, %threads
+  br i1 %more, label %start, label %own
+start:
+  %handle = getelementptr i64, ptr %handles, i64 %k
+  %code = call i32 @pthread_create(ptr %handle, ptr null, ptr @worker, ptr %job)
+  %at_code = getelementptr i32, ptr %started, i64 %k
+  store i32 %code, ptr %at_code
+  %k1 = add i64 %k, 1
+  br label %starting
+own:
+  %ignored = call ptr @worker(ptr %job)
+  br label %joining
+joining:
+  %j = phi i64 [ 1, %own ], [ %j1, %joined ]
+  %left = icmp ult i64 %j, %threads
+  br i1 %left, label %look, label %end
+look:
+  %at_code2 = getelementptr i32, ptr %started, i64 %j
+  %code2 = load i32, ptr %at_code2
+  %is_there = icmp eq i32 %code2, 0
+  br i1 %is_there, label %join, label %joined
+join:
+  %handle2 = getelementptr i64, ptr %handles, i64 %j
+  %id = load i64, ptr %handle2
+  %ignored2 = call i32 @pthread_join(i64 %id, ptr null)
+  br label %joined
+joined:
+  %j1 = add i64 %j, 1
+  br label %joining
+end:
+  ret void
+}}
+"""
+
+
+def _function(head, code):
+    """The text of a function whose lines are those of ``code``."""
+    first = f"  %memory = call ptr @malloc(i64 {code.memory})" if code.memory else "  %memory = getelementptr i8, ptr null, i64 0"
+    last = ["  call void @free(ptr %memory)"] if code.memory else []
+    return "\n".join([head + " {", "entry:", first, *code.lines, *last, "  ret void", "}", ""])
+
+
+def text_of(closed):
+    """LLVM's text of a jaxpr, whose function XLA calls; `UnknownError` where there is something in it that has no rule."""
+    jaxpr, _ = control.parts_of(closed)
+    functions, declared = [], {"malloc": "declare ptr @malloc(i64)", "free": "declare void @free(ptr)"}
+    code = Code()
+    code.spread = functools.partial(_spread, functions, declared)
+
+    def array(k, aval, source):
+        kind = control.Kind(aval)
+        buffer = code.fresh(f"load ptr, ptr {code.place(source, np.int64(k), np.int64)}", np.int64).name
+        data = code.fresh(f"getelementptr i8, ptr {buffer}, i64 24", np.int64).name
+        return in_memory(code, code.fresh(f"load ptr, ptr {data}", np.int64).name, kind.shape, kind.dtype), kind
+
+    args = []
+    for k, x in enumerate(jaxpr.invars):
+        whole, kind = array(k, x.aval, "%args")
+        args.append(small(code, whole) if kind.size <= control.SMALL else whole)
+    out = control.evaluate(code, closed, args)
+    for k, (x, var) in enumerate(zip(out, jaxpr.outvars, strict=True)):
+        to, kind = array(k, var.aval, "%results")
+        written(code, x, kind.dtype, to.pointer)
+    declared.update(code.declared)
+    functions.append(_function("define internal void @run(ptr %args, ptr %results)", code))
+    major, minor = _api()
+    threads = _SPREAD if len(functions) > 1 else ""
+    if threads:
+        declared.pop("llvm.umin.i64", None)
+    return "\n".join([*declared.values(), threads, *functions, _HANDLER.format(major=major, minor=minor)])
+
+
+def _spread(functions, declared, code, closed, arrays, kinds, results, n, length):
+    """A loop whose passes do not depend on each other, as a function that threads call: each with memory of its own."""
+    pointers, known = [], []
+    for x, kind in zip(arrays, kinds, strict=True):
+        if is_small(x) and all(map(is_known, x.ravel())):
+            known.append(x)
+            continue
+        whole = large(code, x, kind.dtype)
+        whole = whole if whole.pointer is not None else made(code, kind.shape, kind.dtype, whole.at)
+        known.append(None)
+        pointers.append(whole.pointer)
+    rooms = [code.room(kind.size, kind.dtype) for kind in results]
+    shared = code.room(len(pointers) + len(rooms), np.int64)
+    for k, pointer in enumerate([*pointers, *rooms]):
+        code.line(f"store ptr {pointer}, ptr {code.place(shared, np.int64(k), np.int64)}")
+    inner = Code()
+    inner.inside = True
+    given = iter(range(len(pointers) + len(rooms)))
+
+    def pointer():
+        return inner.fresh(f"load ptr, ptr {inner.place('%shared', np.int64(next(given)), np.int64)}", np.int64).name
+
+    inside = [in_memory(inner, pointer(), kind.shape, kind.dtype) if x is None else x for x, kind in zip(known, kinds, strict=True)]
+    places = [pointer() for _ in rooms]
+    consts = [small(inner, x) if kind.size <= control.SMALL else x for x, kind in zip(inside[:n], kinds[:n], strict=True)]
+    rows = [large(inner, x, kind.dtype) for x, kind in zip(inside[n:], kinds[n:], strict=True)]
+    start, end = control.number("%from"), control.number("%to")
+
+    def body(k, _):
+        x = [control.row(inner, row, kind, k) for row, kind in zip(rows, kinds[n:], strict=True)]
+        control.write_rows(inner, control.evaluate(inner, closed, [*consts, *x]), results, places, k)
+        return []
+
+    inner.count(end, [], [], body, start)
+    declared.update(inner.declared)
+    name = f"@members{len(functions)}"
+    functions.append(_function(f"define internal void {name}(ptr %shared, i64 %from, i64 %to)", inner))
+    code.line(f"call void @spread(ptr {shared}, ptr {name}, i64 {length})")
+    return [in_memory(code, room, kind.shape, kind.dtype) for room, kind in zip(rooms, results, strict=True)]
+
+
+def _folder():
+    """Where machine code is kept for the next process; None where nothing can be."""
+    told = os.environ.get("JAXNSD_CACHE_DIR")
+    if told == "0":
+        return None
+    return Path(told) if told else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "jaxnsd")
+
+
+def machine_code(text, key):
+    """The object code of a text: kept on disk under what it was made of."""
+    machine, _ = _target()
+    try:
+        folder = _folder()
+        if folder and (file := folder / f"{key}.o").is_file():
+            return file.read_bytes()
+    except (OSError, RuntimeError):
+        folder = None
+    module = binding.parse_assembly(text)
+    module.verify()
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    tuning = binding.create_pipeline_tuning_options(speed_level=2)
+    tuning.slp_vectorization = False
+    passes = binding.create_pass_builder(machine, tuning)
+    passes.getModulePassManager().run(module, passes)
+    data = machine.emit_object(module)
+    if folder:
+        # A home that is read-only, or full, costs nothing but time.
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=folder)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(name, folder / f"{key}.o")
+    return data
+
+
+_ready, _lock = {}, threading.Lock()
+
+
+def target_of(closed):
+    """The name under which XLA knows the native function of a jaxpr; `UnknownError` where it cannot be one."""
+    if binding is None:
+        raise UnknownError("llvmlite is missing")
+    text = text_of(closed)
+    _, machine = _target()
+    key = hashlib.sha256(f"{machine}\n{text}".encode()).hexdigest()[:32]
+    name = f"jaxnsd_native_{key}"
+    with _lock:
+        if name not in _ready:
+            _ready[name] = _registered(name, text, key)
+    return name
+
+
+def _registered(name, text, key):
+    """XLA is told of the function; what has to live as long as the process."""
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(text, key)))
+    engine.finalize_object()
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu", api_version=1)
+    return engine, handler

@@ -1,0 +1,256 @@
+"""Text of an LLVM function as it grows: numbers, blocks, loops, memory.
+
+A number is an *entry*: a NumPy scalar, which is known while the function is made, or a `Value`, which is known when it runs. What is known
+is folded: a product with a known zero is zero, one with one the other factor. The zeros of a mass matrix and of force directions cost
+nothing that way. It also means that such a zero times a number that is not finite is zero here; a zero that is written in a product by
+hand is left to be multiplied.
+"""
+
+import struct
+
+import numpy as np
+
+#: Operations of one function, above which LLVM takes longer than XLA: its time grows faster than their number. 12 000 take 3 CPU seconds,
+#: 60 000 take 35.
+LARGEST = 20_000
+
+
+class UnknownError(NotImplementedError):
+    """Something that this back end has no rule for: the caller leaves it to XLA."""
+
+
+class Value:
+    """A number that is known when the function runs: its name in the text, and its dtype."""
+
+    __slots__ = ("dtype", "name")
+
+    def __init__(self, name, dtype):
+        self.name, self.dtype = name, np.dtype(dtype)
+
+
+def is_known(entry):
+    """Whether an entry is a NumPy scalar."""
+    return not isinstance(entry, Value)
+
+
+_TYPES = {"float64": "double", "float32": "float", "bool": "i1"}
+
+
+def type_of(dtype):
+    """LLVM's type of a number."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        return f"i{8 * dtype.itemsize}"
+    if dtype.name not in _TYPES:
+        raise UnknownError(f"numbers of dtype {dtype.name}")
+    return _TYPES[dtype.name]
+
+
+def stored_type(dtype):
+    """LLVM's type of a number in memory: that of a boolean is a byte."""
+    return "i8" if np.dtype(dtype) == bool else type_of(dtype)
+
+
+def literal(x, dtype):
+    """The text of a known number."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return "true" if x else "false"
+    if dtype.kind == "f":
+        # Of single precision, too, LLVM reads the bits of the double that it equals.
+        return f"0x{struct.unpack('<Q', struct.pack('<d', float(np.asarray(x, dtype))))[0]:016X}"
+    return str(int(x))
+
+
+#: Where loops start.
+ZERO = np.int64(0)
+
+
+class Code:
+    """A function ``void f(ptr args, ptr results)`` as it grows; both point to pointers to arrays."""
+
+    def __init__(self):
+        self.lines, self.names, self.block, self.size = [], 0, "entry", 0
+        self.known = {}  # what has been computed already: {operation and operands: result}
+        self.declared = {}
+        self.memory = 0  # bytes of working memory
+        self.inside = False  # whether a loop is being made
+        self.spread = None  # what makes a loop over members that several threads share
+
+    def text(self, entry, dtype):
+        """An operand."""
+        return entry.name if isinstance(entry, Value) else literal(entry, dtype)
+
+    def name(self):
+        """A new name."""
+        self.names += 1
+        return f"%v{self.names}"
+
+    def line(self, text):
+        """Add a line."""
+        self.lines.append("  " + text)
+
+    def value(self, text, dtype):
+        """The result of an operation; the same operation on the same operands is done once."""
+        key = text, np.dtype(dtype)
+        if key not in self.known:
+            self.known[key] = self.fresh(text, dtype)
+        return self.known[key]
+
+    def fresh(self, text, dtype):
+        """The result of an operation that has to be done here, a load or a call."""
+        self.size += 1
+        if self.size > LARGEST:
+            raise UnknownError(f"more than {LARGEST} operations")
+        name = self.name()
+        self.line(f"{name} = {text}")
+        return Value(name, dtype)
+
+    def called(self, function, result, *operands):
+        """The text of a call of an external function; operands are pairs of type and text."""
+        self.declared[function] = f"declare {result} @{function}({', '.join(kind for kind, _ in operands)})"
+        return f"call {result} @{function}({', '.join(f'{kind} {operand}' for kind, operand in operands)})"
+
+    # Blocks.
+
+    def label(self):
+        """A new block's name."""
+        self.names += 1
+        return f"b{self.names}"
+
+    def start(self, label):
+        """Go on in a block."""
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label):
+        """End the block."""
+        self.line(f"br label %{label}")
+
+    def branch(self, condition, yes, no):
+        """End the block."""
+        self.line(f"br i1 {condition}, label %{yes}, label %{no}")
+
+    def phi(self, dtype, sources):
+        """A number that comes from one of several blocks: pairs of entry and block."""
+        first = sources[0][0]
+        if all(entry is first for entry, _ in sources):
+            return first
+        if all(is_known(entry) and literal(entry, dtype) == literal(first, dtype) for entry, _ in sources):
+            return first
+        incoming = ", ".join(f"[ {self.text(entry, dtype)}, %{block} ]" for entry, block in sources)
+        name = self.name()
+        self.line(f"{name} = phi {type_of(dtype)} {incoming}")
+        return Value(name, dtype)
+
+    def _carried(self, dtypes):
+        """Numbers that a loop carries, and the places in the text where they are said."""
+        names = [self.name() for _ in dtypes]
+        place = len(self.lines)
+        self.lines += [""] * len(names)
+        return [Value(name, dtype) for name, dtype in zip(names, dtypes, strict=True)], place
+
+    def _say_carried(self, values, place, first, before, last, after):
+        for i, (value, a, b) in enumerate(zip(values, first, last, strict=True)):
+            kind, dtype = type_of(value.dtype), value.dtype
+            self.lines[place + i] = f"  {value.name} = phi {kind} [ {self.text(a, dtype)}, %{before} ], [ {self.text(b, dtype)}, %{after} ]"
+
+    def count(self, n, first, dtypes, body, start=ZERO):
+        """``for k in range(start, n): carried = body(k, carried)``, one pass at least: what is carried at the end."""
+        before, head, end = self.block, self.label(), self.label()
+        self.jump(head)
+        self.start(head)
+        (k, *carried), place = self._carried([np.int64, *dtypes])
+        outside, self.known = self.known, dict(self.known)
+        outer, self.inside = self.inside, True
+        last = body(k, carried)
+        self.inside = outer
+        after = self.fresh(f"add nuw nsw i64 {k.name}, 1", np.int64)
+        more = self.fresh(f"icmp ult i64 {after.name}, {self.text(n, np.int64)}", bool)
+        self._say_carried([k, *carried], place, [start, *first], before, [after, *last], self.block)
+        self.branch(more.name, head, end)
+        self.start(end)
+        self.known = outside
+        return last
+
+    def repeat(self, first, dtypes, condition, body):
+        """``while condition(carried): carried = body(carried)``: what is carried at the end."""
+        before, head, inside, end = self.block, self.label(), self.label(), self.label()
+        self.jump(head)
+        self.start(head)
+        carried, place = self._carried(dtypes)
+        outside, self.known = self.known, dict(self.known)
+        self.branch(self.text(condition(carried), bool), inside, end)
+        self.start(inside)
+        outer, self.inside = self.inside, True
+        last = body(carried)
+        self.inside = outer
+        self._say_carried(carried, place, first, before, last, self.block)
+        self.jump(head)
+        self.start(end)
+        self.known = outside
+        return carried
+
+    def nest(self, shape, body):
+        """``body(index)`` for every index of an array."""
+        if not shape:
+            body([])
+            return
+        if 0 in shape:
+            return
+
+        def inner(k, _):
+            self.nest(shape[1:], lambda rest: body([k, *rest]))
+            return []
+
+        self.count(np.int64(shape[0]), [], [], inner)
+
+    # Memory.
+
+    def room(self, size, dtype):
+        """A piece of working memory."""
+        at = self.memory
+        self.memory += -(-max(size, 1) * np.dtype(dtype).itemsize // 64) * 64
+        return self.value(f"getelementptr i8, ptr %memory, i64 {at}", "int64").name
+
+    def place(self, pointer, offset, dtype):
+        """The pointer to an entry."""
+        if is_known(offset) and offset == 0:
+            return pointer
+        return self.value(f"getelementptr {stored_type(dtype)}, ptr {pointer}, i64 {self.text(offset, np.int64)}", np.int64).name
+
+    def load(self, pointer, offset, dtype):
+        """Read an entry."""
+        x = self.fresh(f"load {stored_type(dtype)}, ptr {self.place(pointer, offset, dtype)}", dtype)
+        return self.fresh(f"trunc i8 {x.name} to i1", bool) if np.dtype(dtype) == bool else x
+
+    def store(self, entry, pointer, offset, dtype):
+        """Write an entry."""
+        text = self.text(entry, dtype)
+        if np.dtype(dtype) == bool:
+            text = self.value(f"zext i1 {text} to i8", np.int8).name
+        self.line(f"store {stored_type(dtype)} {text}, ptr {self.place(pointer, offset, dtype)}")
+
+    def copy(self, to, source, size, dtype):
+        """Copy entries that lie one after the other."""
+        function = "llvm.memcpy.p0.p0.i64"
+        self.declared[function] = f"declare void @{function}(ptr, ptr, i64, i1)"
+        self.line(f"call void @{function}(ptr {to}, ptr {source}, i64 {size * np.dtype(dtype).itemsize}, i1 false)")
+
+    def whole_numbers(self, operation, a, b):
+        """``a + b`` or ``a * b`` of offsets."""
+        if is_known(a) and is_known(b):
+            return np.int64(a + b if operation == "add" else a * b)
+        for x, y in ((a, b), (b, a)):
+            if is_known(x) and x == (0 if operation == "add" else 1):
+                return y
+            if is_known(x) and x == 0:
+                return np.int64(0)
+        return self.value(f"{operation} nsw i64 {self.text(a, np.int64)}, {self.text(b, np.int64)}", np.int64)
+
+    def offset(self, index, shape):
+        """Place of an index in an array that lies row by row."""
+        at = np.int64(0)
+        for i, n in zip(index, shape, strict=True):
+            at = self.whole_numbers("add", self.whole_numbers("mul", at, np.int64(n)), i)
+        return at

@@ -1,0 +1,294 @@
+"""Jaxprs become native code: equation by equation, with branches and loops as they are."""
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+
+from . import rules
+from .arrays import SMALL, Large, filled, in_memory, is_small, large, made, scalar, settled, small, written
+from .code import UnknownError, Value, is_known
+
+#: Operations, about, up to which a loop of a known number of passes is written out.
+WRITTEN_OUT = 12_000
+
+#: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
+SHARED = 100_000
+
+
+def number(name):
+    """A whole number by its name in the text."""
+    return Value(name, np.int64)
+
+
+class Kind:
+    """Shape, dtype and size of an array."""
+
+    __slots__ = ("dtype", "shape", "size")
+
+    def __init__(self, aval):
+        self.shape, self.dtype = tuple(aval.shape), np.dtype(aval.dtype)
+        self.size = int(np.prod(self.shape, dtype=int))
+
+
+def parts_of(closed):
+    """Equations with their constants, of a closed jaxpr or one that is not."""
+    return getattr(closed, "jaxpr", closed), list(getattr(closed, "consts", ()))
+
+
+def evaluate(code, closed, arrays):
+    """The results of a jaxpr at ``arrays``."""
+    jaxpr, consts = parts_of(closed)
+    values = dict(zip(jaxpr.constvars, map(rules.known_constant, consts), strict=True))
+    values.update(zip(jaxpr.invars, arrays, strict=True))
+
+    def read(x):
+        return rules.known_constant(x.val) if isinstance(x, Literal) else values[x]
+
+    for equation in jaxpr.eqns:
+        inputs, kinds = [read(x) for x in equation.invars], [Kind(x.aval) for x in equation.invars]
+        results = [Kind(x.aval) for x in equation.outvars]
+        values.update(zip(equation.outvars, _equation(code, equation, inputs, kinds, results), strict=True))
+    return [read(x) for x in jaxpr.outvars]
+
+
+_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
+_CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"}
+_CALLS |= {"checkpoint", "remat2", "remat"}
+
+
+def _equation(code, equation, arrays, kinds, results):
+    name, params = equation.primitive.name, equation.params
+    if name in _CALLS:
+        return evaluate(code, next(params[key] for key in _INNER if key in params), arrays)
+    if name == "jaxnsd_rule":
+        shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
+        return evaluate(code, jax.make_jaxpr(params["function"])(*shapes), arrays)
+    if name == "jaxnsd_kernel":
+        function, shapes = params["of"].function, [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
+        return evaluate(code, jax.make_jaxpr(lambda *args: list(function(*args)))(*shapes), arrays)
+    if name in _CONTROL:
+        return _CONTROL[name](code, params, arrays, kinds, results)
+    if name == "mul" and any(isinstance(x, Literal) for x in equation.invars):
+        # A zero that somebody has written by hand: what it is multiplied with may be no number, and that is to be seen.
+        params = {**params, "exact": True}
+    out = rules.apply(code, name, params, arrays, kinds, results)
+    if out is None:
+        raise UnknownError(f"the operation {name}")
+    return out
+
+
+def _entries(code, arrays):
+    """All entries of small arrays."""
+    return [entry for x in arrays for entry in small(code, x).ravel()]
+
+
+def _again(entries, kinds):
+    """The small arrays of their entries."""
+    out, entries = [], list(entries)
+    for kind in kinds:
+        out.append(filled(entries[: kind.size], kind.shape))
+        entries = entries[kind.size :]
+    return out
+
+
+def _dtypes(kinds):
+    return [kind.dtype for kind in kinds for _ in range(kind.size)]
+
+
+def _linear_solve(code, params, arrays, kinds, results):
+    """`lax.custom_linear_solve`: its constants come first, in the order of its functions."""
+    lengths, jaxprs = params["const_lengths"], params["jaxprs"]
+    n = [getattr(lengths, key) for key in ("matvec", "vecmat", "solve")]
+    consts = arrays[sum(n[:2]) : sum(n)]
+    return evaluate(code, jaxprs.solve, [*consts, *arrays[sum(n) + lengths.transpose_solve :]])
+
+
+def _cond(code, params, arrays, kinds, results):
+    branches, which, arrays = params["branches"], small(code, arrays[0])[()], arrays[1:]
+    if is_known(which):
+        return evaluate(code, branches[int(np.clip(int(which), 0, len(branches) - 1))], arrays)
+    rooms = [None if kind.size <= SMALL else code.room(kind.size, kind.dtype) for kind in results]
+    labels, end, sources = [code.label() for _ in branches], code.label(), []
+    dtype = kinds[0].dtype
+    if dtype.kind == "b":
+        code.branch(which.name, labels[1], labels[0])
+    else:
+        bits = 8 * dtype.itemsize
+        cases = " ".join(f"i{bits} {k}, label %{label}" for k, label in enumerate(labels[:-1]))
+        code.line(f"switch i{bits} {which.name}, label %{labels[-1]} [ {cases} ]")
+    outside = code.known
+    for branch, label in zip(branches, labels, strict=True):
+        code.start(label)
+        code.known = dict(outside)
+        out = evaluate(code, branch, arrays)
+        for x, kind, room in zip(out, results, rooms, strict=True):
+            if room is not None:
+                written(code, x, kind.dtype, room)
+        sources.append((_entries(code, [x for x, room in zip(out, rooms, strict=True) if room is None]), code.block))
+        code.jump(end)
+    code.known = outside
+    code.start(end)
+    numbers = [kind for kind, room in zip(results, rooms, strict=True) if room is None]
+    joined = [code.phi(dtype, [(entries[i], block) for entries, block in sources]) for i, dtype in enumerate(_dtypes(numbers))]
+    return _with_rooms(code, _again(joined, numbers), results, rooms)
+
+
+def _with_rooms(code, numbers, kinds, rooms):
+    """Arrays, of which small ones are given and the others lie in rooms."""
+    numbers = iter(numbers)
+    return [
+        next(numbers) if room is None else in_memory(code, room, kind.shape, kind.dtype) for kind, room in zip(kinds, rooms, strict=True)
+    ]
+
+
+class _Carry:
+    """What a loop carries: small arrays as numbers, large ones in memory."""
+
+    def __init__(self, code, first, kinds):
+        self.code, self.kinds = code, kinds
+        self.rooms = [None if kind.size <= SMALL else code.room(kind.size, kind.dtype) for kind in kinds]
+        self.numbers = [kind for kind, room in zip(kinds, self.rooms, strict=True) if room is None]
+        self.dtypes = _dtypes(self.numbers)
+        for x, kind, room in zip(first, kinds, self.rooms, strict=True):
+            if room is not None:
+                written(code, x, kind.dtype, room)
+        self.first = self.entries(first)
+
+    def entries(self, arrays):
+        """Numbers of the small arrays."""
+        return _entries(self.code, [x for x, room in zip(arrays, self.rooms, strict=True) if room is None])
+
+    def arrays(self, entries):
+        """The arrays of a pass."""
+        return _with_rooms(self.code, _again(entries, self.numbers), self.kinds, self.rooms)
+
+    def next(self, arrays):
+        """Hand on the arrays at the end of a pass: the numbers of the small ones."""
+        code, entries, moved = self.code, self.entries(arrays), []
+        for x, kind, room in zip(arrays, self.kinds, self.rooms, strict=True):
+            if room is not None and getattr(x, "pointer", None) != room:
+                # What is computed where it is read may read what others are written to.
+                whole = large(code, x, kind.dtype)
+                moved.append((whole if whole.pointer is not None else made(code, kind.shape, kind.dtype, whole.at), kind, room))
+        # Two that change places need a copy of one.
+        taken = {room for _, _, room in moved}
+        moved = [(made(code, kind.shape, kind.dtype, x.at) if x.pointer in taken else x, kind, room) for x, kind, room in moved]
+        for x, kind, room in moved:
+            written(code, x, kind.dtype, room)
+        return entries
+
+
+def _while(code, params, arrays, kinds, results):
+    n, m = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    for_condition, for_body = _ready(code, arrays[:n], kinds[:n]), _ready(code, arrays[n:m], kinds[n:m])
+    carry = _Carry(code, arrays[m:], kinds[m:])
+
+    def condition(entries):
+        (go_on,) = evaluate(code, params["cond_jaxpr"], [*for_condition, *carry.arrays(entries)])
+        return small(code, go_on)[()]
+
+    def body(entries):
+        return carry.next(evaluate(code, params["body_jaxpr"], [*for_body, *carry.arrays(entries)]))
+
+    return carry.arrays(code.repeat(carry.first, carry.dtypes, condition, body))
+
+
+def _ready(code, arrays, kinds):
+    """What a loop reads in every pass: small arrays as numbers, what is long to compute in memory."""
+    return [
+        small(code, x) if kind.size <= SMALL else settled(code, large(code, x, kind.dtype)) if not is_small(x) else x
+        for x, kind in zip(arrays, kinds, strict=True)
+    ]
+
+
+def scan_parts(params, count):
+    """Numbers of constants and of carried arrays of a scan with ``count`` operands."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def row(code, x, kind, k):
+    """The k-th part of an array along its first axis."""
+    if is_small(x) and is_known(k):
+        part = x[int(k)]
+        return part if isinstance(part, np.ndarray) else scalar(part)
+    whole = large(code, x, kind.dtype)
+    out = Large(kind.shape[1:], kind.dtype, lambda index: whole.at([k, *index]), cheap=whole.cheap)
+    if whole.pointer is not None and out.size > SMALL:
+        out = in_memory(
+            code, code.place(whole.pointer, code.whole_numbers("mul", k, np.int64(out.size)), kind.dtype), out.shape, kind.dtype
+        )
+    return small(code, out) if out.size <= SMALL else out
+
+
+def _scan(code, params, arrays, kinds, results):
+    n, m = scan_parts(params, len(arrays))
+    m += n
+    length, closed = params["length"], params["jaxpr"]
+    rows_in, rows_out = kinds[m:], results[m - n :]
+    if m == n and length > 1 and code.spread is not None and not code.inside and length * work(closed) > SHARED:
+        return code.spread(code, closed, arrays, kinds, results, n, length)
+    consts = _ready(code, arrays[:n], kinds[:n])
+    if length * work(closed) <= WRITTEN_OUT and sum(kind.size for kind in rows_out) <= SMALL:
+        return _written_out(code, params, closed, consts, arrays[n:m], arrays[m:], rows_in, rows_out)
+    rooms = [code.room(kind.size, kind.dtype) for kind in rows_out]
+    carry = _Carry(code, arrays[n:m], kinds[n:m])
+    rows = [large(code, x, kind.dtype) for x, kind in zip(arrays[m:], rows_in, strict=True)]
+
+    def body(k, entries):
+        if params["reverse"]:
+            k = rules.of(code, "sub", [np.int64(length - 1), k], np.int64)
+        x = [row(code, whole, kind, k) for whole, kind in zip(rows, rows_in, strict=True)]
+        out = evaluate(code, closed, [*consts, *carry.arrays(entries), *x])
+        write_rows(code, out[m - n :], rows_out, rooms, k)
+        return carry.next(out[: m - n])
+
+    last = code.count(np.int64(length), carry.first, carry.dtypes, body) if length else carry.first
+    return [*carry.arrays(last), *(in_memory(code, room, kind.shape, kind.dtype) for room, kind in zip(rooms, rows_out, strict=True))]
+
+
+def write_rows(code, out, kinds, rooms, k):
+    """Write the k-th parts of arrays."""
+    for x, kind, room in zip(out, kinds, rooms, strict=True):
+        size = int(np.prod(kind.shape[1:], dtype=int))
+        written(code, x, kind.dtype, code.place(room, code.whole_numbers("mul", k, np.int64(size)), kind.dtype))
+
+
+def _written_out(code, params, closed, consts, carry, rows, rows_in, rows_out):
+    length, out = params["length"], []
+    order = reversed(range(length)) if params["reverse"] else range(length)
+    for k in order:
+        x = [row(code, whole, kind, np.int64(k)) for whole, kind in zip(rows, rows_in, strict=True)]
+        result = evaluate(code, closed, [*consts, *carry, *x])
+        carry, parts = result[: len(carry)], result[len(carry) :]
+        out.append([small(code, x) for x in parts])
+    out = out[::-1] if params["reverse"] else out
+    if not out:
+        return [*carry, *(filled([], kind.shape) for kind in rows_out)]
+    return [*carry, *(np.stack(column) for column in zip(*out, strict=True))]
+
+
+def work(closed):
+    """Operations on numbers of a jaxpr, about; without end for one with a loop whose end is not known."""
+    total = 0
+    for equation in parts_of(closed)[0].eqns:
+        name, params = equation.primitive.name, equation.params
+        inner = [x for key in (*_INNER, "branches") if key in params for x in np.atleast_1d(np.asarray(params[key], object)).ravel()]
+        if name == "while":
+            return np.inf
+        if inner:
+            total += sum(map(work, inner)) * (params["length"] if name == "scan" else 1)
+        elif name == "dot_general":
+            (over, _), _ = params["dimension_numbers"]
+            a = equation.invars[0].aval.shape
+            total += Kind(equation.outvars[0].aval).size * int(np.prod([a[i] for i in over], dtype=int))
+        elif name in rules.ELEMENTWISE or name.startswith("reduce"):
+            total += max(Kind(x.aval).size for x in (*equation.invars[:1], *equation.outvars))
+        elif name.startswith("dynamic"):
+            total += Kind(equation.outvars[0].aval).size // 4
+    return total
+
+
+_CONTROL = {"cond": _cond, "while": _while, "scan": _scan, "custom_linear_solve": _linear_solve}

@@ -1,0 +1,231 @@
+"""Operations on numbers: JAX's primitives, one entry at a time, known results folded."""
+
+import numpy as np
+
+from .code import UnknownError, Value, is_known, literal, type_of
+
+_FLOAT = {"add": "fadd", "add_any": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+_WHOLE = {"add": "add", "add_any": "add", "sub": "sub", "mul": "mul"}
+_BITS = {"and": "and", "or": "or", "xor": "xor"}
+_ORDER = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
+_INTRINSIC = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil"}
+#: Functions of the C library, by their names there.
+_LIBRARY = {
+    "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "atan2": "atan2", "sinh": "sinh",
+    "cosh": "cosh", "tanh": "tanh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "exp": "exp", "exp2": "exp2", "expm1": "expm1",
+    "log": "log", "log1p": "log1p", "pow": "pow", "cbrt": "cbrt", "erf": "erf", "erfc": "erfc",
+}  # fmt: skip
+_NUMPY = {
+    "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+    "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
+    "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1,
+    "floor": np.floor, "ceil": np.ceil, "sign": np.sign, "is_finite": np.isfinite, "square": np.square,
+}  # fmt: skip
+_SAME = {"stop_gradient", "copy", "copy_p", "name", "optimization_barrier", "real", "jaxnsd_largest", "device_put", "reduce_precision"}
+
+#: Operations that have one result entry for each entry of the operands.
+ELEMENTWISE = {
+    *_FLOAT, *_WHOLE, *_BITS, *_ORDER, *_INTRINSIC, *_LIBRARY, *_NUMPY, *_SAME, "integer_pow", "select_n", "clamp", "convert_element_type",
+    "rsqrt", "logistic", "round", "shift_left", "shift_right_logical", "shift_right_arithmetic", "jaxnsd_undefined",
+}  # fmt: skip
+
+
+def operate(code, name, entries, dtypes, dtype, params):
+    """One entry of the result of a primitive of `ELEMENTWISE`."""
+    dtypes, dtype = [np.dtype(d) for d in dtypes], np.dtype(dtype)
+    if name in _SAME:
+        return entries[0]
+    if name == "select_n":
+        return _select(code, *entries, dtype=dtype, of=dtypes[0])
+    if name == "convert_element_type":
+        return converted(code, entries[0], dtypes[0], dtype)
+    if name == "clamp":
+        low, x, high = entries
+        return operate(code, "min", [operate(code, "max", [x, low], [dtype] * 2, dtype, {}), high], [dtype] * 2, dtype, {})
+    if name == "integer_pow":
+        return _power(code, entries[0], params["y"], dtype)
+    if name == "square":
+        return operate(code, "mul", [entries[0]] * 2, [dtype] * 2, dtype, {})
+    if name == "rsqrt":
+        return operate(code, "div", [dtype.type(1), operate(code, "sqrt", entries, [dtype], dtype, {})], [dtype] * 2, dtype, {})
+    if name == "logistic":
+        e = operate(code, "exp", [operate(code, "neg", entries, [dtype], dtype, {})], [dtype], dtype, {})
+        one = dtype.type(1)
+        return operate(code, "div", [one, operate(code, "add", [one, e], [dtype] * 2, dtype, {})], [dtype] * 2, dtype, {})
+    if name == "jaxnsd_undefined":
+        zero = operate(code, "eq", [entries[0], dtype.type(0)], [dtype] * 2, bool, {})
+        return _select(code, zero, dtype.type(np.nan), entries[0], dtype=dtype, of=np.dtype(bool))
+    if all(map(is_known, entries)) and name in _NUMPY:
+        with np.errstate(all="ignore"):
+            return np.asarray(_NUMPY[name](*(np.asarray(x, d) for x, d in zip(entries, dtypes, strict=True))), dtype)[()]
+    folded = _folded(name, entries, dtype, exact="exact" in params)
+    return _emitted(code, name, entries, dtypes, dtype, params) if folded is None else folded
+
+
+def _folded(name, entries, dtype, exact):
+    """What needs no operation, or None."""
+    known = [x if is_known(x) else None for x in entries]
+    if name in ("add", "add_any", "mul", "and", "or"):
+        for k, other in ((0, 1), (1, 0)):
+            if known[k] is None:
+                continue
+            if name in ("add", "add_any") and known[k] == 0:
+                return entries[other]
+            if name == "mul" and known[k] == 0 and not exact:
+                return dtype.type(0)
+            if name == "mul" and known[k] == 1:
+                return entries[other]
+            if dtype.kind == "b" and name in ("and", "or"):
+                return entries[other] if bool(known[k]) == (name == "and") else np.bool_(name == "or")
+    if name == "sub" and known[1] is not None and known[1] == 0:
+        return entries[0]
+    if name == "div" and known[1] is not None and known[1] == 1:
+        return entries[0]
+    if name in ("max", "min", "and", "or") and entries[0] is entries[1]:
+        return entries[0]
+    return None
+
+
+def _select(code, which, *cases, dtype, of):
+    if is_known(which):
+        return cases[int(which)]
+    if all(case is cases[0] for case in cases):
+        return cases[0]
+    if all(map(is_known, cases)) and len({literal(case, dtype) for case in cases}) == 1:
+        return cases[0]
+    if of.kind != "b":
+        if len(cases) != 2:
+            raise UnknownError("select_n of more than two cases")
+        which = operate(code, "ne", [which, of.type(0)], [of] * 2, bool, {})
+    kind, (no, yes) = type_of(dtype), (code.text(case, dtype) for case in cases)
+    return code.value(f"select i1 {which.name}, {kind} {yes}, {kind} {no}", dtype)
+
+
+def _power(code, x, y, dtype):
+    """``x**y`` by squares, as XLA has it."""
+    total, square, n = None, x, abs(y)
+    while n:
+        if n & 1:
+            total = square if total is None else operate(code, "mul", [total, square], [dtype] * 2, dtype, {})
+        n >>= 1
+        if n:
+            square = operate(code, "mul", [square, square], [dtype] * 2, dtype, {})
+    total = dtype.type(1) if total is None else total
+    return operate(code, "div", [dtype.type(1), total], [dtype] * 2, dtype, {}) if y < 0 else total
+
+
+def converted(code, x, source, to):
+    """A number in another dtype; floats become whole numbers by cutting, at the ends of their range where they are beyond, as in XLA."""
+    source, to = np.dtype(source), np.dtype(to)
+    if source == to:
+        return x
+    if is_known(x) and not (source.kind == "f" and to.kind in "iu"):
+        with np.errstate(all="ignore"):
+            return np.asarray(x, source).astype(to)[()]
+    a, b, text = type_of(source), type_of(to), code.text(x, source)
+    if to.kind == "b":
+        return operate(code, "ne", [x, source.type(0)], [source] * 2, bool, {})
+    if source.kind == "f" and to.kind == "f":
+        operation = "fpext" if to.itemsize > source.itemsize else "fptrunc"
+    elif to.kind == "f":
+        operation = "sitofp" if source.kind == "i" else "uitofp"
+    elif source.kind == "f":
+        sign = "s" if to.kind == "i" else "u"
+        return code.value(code.called(f"llvm.fpto{sign}i.sat.{b}.f{8 * source.itemsize}", b, (a, text)), to)
+    elif to.itemsize == source.itemsize and source.kind != "b":
+        return Value(x.name, to)
+    elif to.itemsize < source.itemsize:
+        operation = "trunc"
+    else:
+        operation = "sext" if source.kind == "i" else "zext"
+    return code.value(f"{operation} {a} {text} to {b}", to)
+
+
+def _emitted(code, name, entries, dtypes, dtype, params):
+    of = dtypes[-1]
+    kind, a = type_of(of), [code.text(x, d) for x, d in zip(entries, dtypes, strict=True)]
+    floats, bits = of.kind == "f", 8 * of.itemsize
+    if floats and name in _FLOAT:
+        flags = "" if name == "rem" else " contract"
+        return code.value(f"{_FLOAT[name]}{flags} {kind} {a[0]}, {a[1]}", dtype)
+    if name in _WHOLE and of.kind != "b":
+        return code.value(f"{_WHOLE[name]} {kind} {a[0]}, {a[1]}", dtype)
+    if name in _BITS:
+        return code.value(f"{_BITS[name]} {kind} {a[0]}, {a[1]}", dtype)
+    if name == "not":
+        return code.value(f"xor {kind} {a[0]}, {'true' if of.kind == 'b' else -1}", dtype)
+    if name == "neg":
+        return code.value(f"fneg {kind} {a[0]}" if floats else f"sub {kind} 0, {a[0]}", dtype)
+    if name in _ORDER:
+        if floats:
+            return code.value(f"fcmp {'une' if name == 'ne' else 'o' + name} {kind} {a[0]}, {a[1]}", bool)
+        sign = "" if name in ("eq", "ne") else "s" if of.kind == "i" else "u"
+        return code.value(f"icmp {sign}{name} {kind} {a[0]}, {a[1]}", bool)
+    if name in ("max", "min"):
+        if floats:
+            return code.value(code.called(f"llvm.{name}imum.f{bits}", kind, (kind, a[0]), (kind, a[1])), dtype)
+        sign = "s" if of.kind == "i" else "u"
+        return code.value(code.called(f"llvm.{sign}{name}.{kind}", kind, (kind, a[0]), (kind, a[1])), dtype)
+    if floats:
+        return _of_floats(code, name, entries, a, dtype, kind, bits, params)
+    return _of_whole_numbers(code, name, entries, a, dtype, kind, bits)
+
+
+def _of_floats(code, name, entries, a, dtype, kind, bits, params):
+    if name in _INTRINSIC:
+        return code.value(code.called(f"llvm.{_INTRINSIC[name]}.f{bits}", kind, (kind, a[0])), dtype)
+    if name == "round":
+        even = int(params["rounding_method"]) == 1
+        return code.value(code.called(f"llvm.{'roundeven' if even else 'round'}.f{bits}", kind, (kind, a[0])), dtype)
+    if name == "is_finite":
+        of = entries[0].dtype
+        size = code.value(code.called(f"llvm.fabs.f{bits}", kind, (kind, a[0])), of)
+        return code.value(f"fcmp olt {kind} {size.name}, {literal(of.type(np.inf), of)}", bool)
+    if name == "sign":
+        zero, number = literal(dtype.type(0), dtype), code.value(f"fcmp ord {kind} {a[0]}, {a[0]}", bool)
+        nonzero = code.value(f"fcmp one {kind} {a[0]}, {zero}", bool)
+        one = code.called(f"llvm.copysign.f{bits}", kind, (kind, literal(dtype.type(1), dtype)), (kind, a[0]))
+        one = code.value(one, dtype)
+        own = code.value(f"and i1 {number.name}, {nonzero.name}", bool)
+        return code.value(f"select i1 {own.name}, {kind} {one.name}, {kind} {a[0]}", dtype)
+    if name in _LIBRARY:
+        # In single precision: rounded once, from double.
+        wide = [converted(code, x, dtype, np.float64) for x in entries]
+        pairs = [("double", code.text(x, np.float64)) for x in wide]
+        return converted(code, code.value(code.called(_LIBRARY[name], "double", *pairs), np.float64), np.float64, dtype)
+    raise UnknownError(f"{name} of floats")
+
+
+def _of_whole_numbers(code, name, entries, a, dtype, kind, bits):
+    signed = dtype.kind == "i"
+    if name == "abs":
+        return code.value(code.called(f"llvm.abs.{kind}", kind, (kind, a[0]), ("i1", "false")), dtype) if signed else entries[0]
+    if name == "sign":
+        up, down = code.value(f"icmp sgt {kind} {a[0]}, 0", bool), code.value(f"icmp slt {kind} {a[0]}, 0", bool)
+        up = code.value(f"zext i1 {up.name} to {kind}", dtype)
+        return code.value(f"select i1 {down.name}, {kind} -1, {kind} {up.name}", dtype)
+    if name in ("div", "rem"):
+        # XLA: x / 0 is -1, x rem 0 is x, and the smallest number divided by -1 is itself.
+        nothing = code.value(f"icmp eq {kind} {a[1]}, 0", bool)
+        unsafe = nothing
+        if signed:
+            smallest = code.value(f"icmp eq {kind} {a[0]}, {-(2 ** (bits - 1))}", bool)
+            minus = code.value(f"icmp eq {kind} {a[1]}, -1", bool)
+            over = code.value(f"and i1 {smallest.name}, {minus.name}", bool)
+            unsafe = code.value(f"or i1 {nothing.name}, {over.name}", bool)
+        by = code.value(f"select i1 {unsafe.name}, {kind} 1, {kind} {a[1]}", dtype)
+        out = code.value(f"{'s' if signed else 'u'}{name} {kind} {a[0]}, {by.name}", dtype)
+        instead = a[0] if name == "rem" else "-1"
+        return code.value(f"select i1 {nothing.name}, {kind} {instead}, {kind} {out.name}", dtype)
+    if name.startswith("shift"):
+        operation = {"shift_left": "shl", "shift_right_logical": "lshr", "shift_right_arithmetic": "ashr"}[name]
+        inside = code.value(f"icmp ult {kind} {a[1]}, {bits}", bool)
+        by = code.value(f"select i1 {inside.name}, {kind} {a[1]}, {kind} {bits - 1}", dtype)
+        out = code.value(f"{operation} {kind} {a[0]}, {by.name}", dtype)
+        beyond = out.name if operation == "ashr" else "0"
+        return code.value(f"select i1 {inside.name}, {kind} {out.name}, {kind} {beyond}", dtype)
+    if name == "is_finite":
+        return np.bool_(True)
+    raise UnknownError(f"{name} of whole numbers")

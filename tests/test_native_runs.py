@@ -1,0 +1,201 @@
+"""Native code against XLA: single operations drawn at random, control flow, whole runs and their derivatives."""
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import models
+
+pytest.importorskip("llvmlite")
+
+from jaxnsd import llvm
+
+
+@pytest.fixture(autouse=True)
+def _native(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAXNSD_NATIVE", "1")
+    monkeypatch.setenv("JAXNSD_CACHE_DIR", str(tmp_path))
+
+
+def compare(function, *args, rtol=1e-12):
+    """A function by native code and by XLA, NaN, infinities and signs of zeros included."""
+    closed = jax.make_jaxpr(function)(*args)
+    native = llvm.native(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals)
+    assert native is not None
+    found, expected = jax.jit(native)(*args), jax.tree.leaves(jax.jit(function)(*args))
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == y.dtype and x.shape == y.shape
+        eps = rtol if x.dtype != jnp.float32 else 1e-5
+        np.testing.assert_allclose(np.asarray(x, float), np.asarray(y, float), rtol=eps, atol=eps)
+
+
+EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e300, -1e-300, np.inf, -np.inf, np.nan, 3.7]
+ONE = [jnp.sin, jnp.cos, jnp.tanh, jnp.exp, jnp.expm1, jnp.log, jnp.log1p, jnp.sqrt, jnp.abs, jnp.sign, jnp.floor, jnp.ceil, jnp.round]
+ONE += [jnp.isfinite, jnp.isnan, jnp.square, jnp.arctan, jax.lax.rsqrt, jnp.negative, lambda x: x**3, lambda x: x**-2, jax.nn.sigmoid]
+TWO = [jnp.add, jnp.subtract, jnp.multiply, jnp.divide, jnp.maximum, jnp.minimum, jnp.less, jnp.less_equal, jnp.equal, jnp.not_equal]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_edge_values(dtype):
+    """Every operation of one or two numbers at zeros of both signs, infinities and NaN."""
+    with np.errstate(over="ignore"):
+        x = jnp.asarray(np.asarray(EDGES).astype(dtype))
+    a, b = (jnp.ravel(m) for m in jnp.meshgrid(x, x))
+    compare(lambda x, a, b: [f(x) for f in ONE] + [f(a, b) for f in [*TWO, jnp.arctan2]], x, a, b)
+
+
+def test_whole_numbers():
+    """Division and remainder by zero and at the ends of the range, shifts beyond the width, conversions."""
+    a, b = (jnp.ravel(m) for m in jnp.meshgrid(*[jnp.array([0, 1, -1, 7, -7, 2**31 - 1, -(2**31)], jnp.int32)] * 2))
+    lax = jax.lax
+    binary = [
+        lax.add,
+        lax.mul,
+        lax.div,
+        lax.rem,
+        lax.max,
+        lax.shift_left,
+        lax.shift_right_logical,
+        lax.shift_right_arithmetic,
+        lax.bitwise_xor,
+    ]
+    compare(
+        lambda a, b: [f(a, b) for f in binary] + [jnp.sign(a), jnp.abs(a), ~a, a.astype(float), a.astype(jnp.int64), a.astype(bool)], a, b
+    )
+    compare(
+        lambda x: [x.astype(jnp.int32), x.astype(jnp.uint8), x.astype(jnp.int64)], jnp.array([0.9, -0.9, 3e9, -3e9, np.nan, np.inf, 254.7])
+    )
+
+
+def drawn(rng):
+    """A function of a matrix and a vector made of random operations, and its arguments; sizes on both sides of what is written out."""
+    n, m = (int(k) for k in rng.choice([1, 2, 3, 5, 8, 30], 2))
+    steps = rng.integers(0, 14, 6)
+
+    def function(A, x):
+        for k, step in enumerate(steps):
+            if step == 0:
+                A = jnp.sin(A) + x[:, None]
+            elif step == 1:
+                x = x + jnp.sum(A, axis=1)
+            elif step == 2:
+                A = (A @ A.T @ A) / (1 + jnp.sum(A * A))
+            elif step == 3:
+                x = jnp.where(x > jnp.mean(x), x, -x)
+            elif step == 4:
+                A = jnp.concatenate([A[:, m // 2 :], A[:, : m // 2]], axis=1)
+            elif step == 5:
+                A = A[::-1].at[0].set(1.0)
+            elif step == 6:
+                x = jax.lax.fori_loop(0, 3 + 7 * k, lambda i, y: jnp.cos(y) + 0.1 * i, x)
+            elif step == 7:
+                x = jax.lax.while_loop(lambda y: jnp.sum(y) > 1, lambda y: 0.5 * y, x)
+            elif step == 8:
+                x = jax.lax.cond(x[0] > 0, lambda x: x * 2, lambda x: jnp.roll(x, 1), x)
+            elif step == 9:
+                i = jnp.argmax(jnp.abs(x))
+                x = x.at[i].add(0.0) * jax.lax.dynamic_index_in_dim(A, i, 0, False)[0]
+            elif step == 10:
+                x, rows = jax.lax.scan(lambda c, row: (0.9 * c + jnp.sum(row), jnp.max(c)), x, A.T)
+                x = x + jnp.sum(rows)
+            elif step == 11:
+                A = jnp.cumsum(A, axis=0) / n
+            elif step == 12:
+                A = jax.vmap(lambda row: row / (1 + jnp.max(jnp.abs(row))))(A)
+            else:
+                A = A - A.mean(axis=0, keepdims=True)
+        return A, x
+
+    return function, jnp.asarray(rng.normal(size=(n, m))), jnp.asarray(rng.normal(size=n))
+
+
+def campaign(seeds):
+    """Values and gradients of drawn functions; those that native code leaves to XLA are few."""
+    left = 0
+    for seed in seeds:
+        function, A, x = drawn(np.random.default_rng(seed))
+        gradient = jax.grad(lambda A, x: sum(jnp.sum(jnp.sin(y)) for y in function(A, x)), argnums=(0, 1))  # noqa: B023
+        for f in (function,) if any("while" in str(e) for e in jax.make_jaxpr(function)(A, x).eqns) else (function, gradient):
+            closed = jax.make_jaxpr(f)(A, x)
+            if llvm.native(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals) is None:
+                left += 1
+            else:
+                compare(f, A, x, rtol=1e-9)
+    assert left <= len(seeds)
+
+
+def test_drawn_functions():
+    campaign(range(8))
+
+
+@pytest.mark.slow
+def test_many_drawn_functions():
+    campaign(range(8, 400))
+
+
+def run(name, scheme, dt, n=60):
+    system = getattr(models, name)()
+    q0, u0 = (jnp.asarray(x, float) for x in system.initial_state())
+
+    def end(system, q0, u0):
+        solution = jaxnsd.simulate(system, scheme, q0, u0, n_steps=n, dt=dt)
+        return jnp.sum(solution.q[-1] ** 2) + jnp.sum(solution.P_N**2), solution
+
+    return end, (system, q0, u0)
+
+
+CASES = [("Woodpecker", jaxnsd.Moreau(), 1e-3), ("RotatingBall", jaxnsd.Lobatto(2), 1e-2)]
+SLOW = [("BeadColumn", jaxnsd.Moreau(), 1e-3), ("SliderCrank", jaxnsd.MoreauJean(), 1e-4), ("BouncingBall", jaxnsd.SymmetricMoreau(), 1e-2)]
+
+
+@pytest.mark.parametrize(("name", "scheme", "dt"), CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW])
+def test_a_run_and_its_gradient(name, scheme, dt, monkeypatch):
+    """All that is stored, the gradient by all parameters and the start, and a batch, equal those by XLA; alone and in a batch, too."""
+    end, args = run(name, scheme, dt)
+    batch = args[2][None] + 1e-3 * jnp.arange(3.0)[:, None]
+
+    def numbers():
+        jax.clear_caches()
+        (_, solution), gradient = jax.jit(jax.value_and_grad(end, argnums=(0, 1, 2), has_aux=True))(*args)
+        many = jax.jit(jax.vmap(lambda u0: end(*args[:2], u0)[1]))(batch)
+        return solution, gradient, many
+
+    native = numbers()
+    assert any(key.startswith("jaxnsd_native") for key in llvm.build._ready)
+    monkeypatch.setenv("JAXNSD_NATIVE", "0")
+    by_xla = numbers()
+    for x, y in zip(jax.tree.leaves(native), jax.tree.leaves(by_xla), strict=True):
+        scale = 1e-7 * (1 + np.max(np.abs(np.asarray(y, float)), initial=0, where=np.isfinite(np.asarray(y, float))))
+        np.testing.assert_allclose(np.asarray(x, float), np.asarray(y, float), rtol=1e-7, atol=scale)
+    np.testing.assert_allclose(native[2].q[0], native[0].q, rtol=1e-12, atol=1e-12)
+
+
+def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch):
+    end, args = run("RotatingBall", jaxnsd.Moreau(), 1e-3, n=500)
+    many = jax.jit(jax.vmap(lambda u0: end(*args[:2], u0)[1].q))
+    batch = args[2][None] + 1e-3 * jnp.arange(64.0)[:, None]
+    results = []
+    for threads in (1, 2, 7):
+        monkeypatch.setattr(llvm.build._threads, "value", threads)
+        results.append(np.asarray(many(batch)))
+    assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
+
+
+def test_what_is_not_a_number_is_seen():
+    """Zero times a number that is none, written by hand, is none."""
+    compare(lambda x: 0 * jnp.sqrt(x) + 1, jnp.array([4.0, -1.0]))
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_but_time(monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    monkeypatch.setenv("JAXNSD_CACHE_DIR", str(blocked / "below"))
+    compare(lambda x: jnp.sin(x) + 17.25, jnp.ones(3))
+
+
+def test_an_operation_that_is_not_known_is_left_to_xla():
+    closed = jax.make_jaxpr(jnp.sort)(jnp.ones(3))
+    assert llvm.native(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals) is None

@@ -1,0 +1,54 @@
+"""The plain way: whatever fails in what makes programs faster, results are the same, and it is said once."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxnsd
+from jaxnsd import kernels, plain
+from jaxnsd.models import Woodpecker
+
+
+def _value_and_gradient():
+    system = Woodpecker()
+    q0, u0 = (jnp.asarray(x, float) for x in system.initial_state())
+
+    def end(u0):
+        return jnp.sum(jaxnsd.simulate(system, jaxnsd.Moreau(), q0, u0, n_steps=40, dt=1e-3).q[-1])
+
+    jax.clear_caches()
+    value, gradient = jax.jit(jax.value_and_grad(end))(u0)
+    return np.array([value, *gradient])
+
+
+@pytest.mark.oldest
+def test_a_failure_leaves_the_numbers_and_says_so_once(monkeypatch):
+    """Value and gradient by a run that could not be made faster equal those of one that could."""
+    expected = _value_and_gradient()
+
+    def fails(*args, **options):
+        raise RecursionError("a version of JAX that nobody has tried")
+
+    plain._once.cache_clear()
+    for name in ("kernel", "stepwise", "at_once"):
+        monkeypatch.setattr(kernels, name, fails)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        np.testing.assert_allclose(_value_and_gradient(), expected, rtol=1e-9)
+        _value_and_gradient()
+    said = [str(warning.message) for warning in said if warning.category is RuntimeWarning]
+    assert len(said) == 1 and "nobody has tried" in said[0] and "JAXNSD_PLAIN=1" in said[0]
+    plain._once.cache_clear()
+
+
+@pytest.mark.oldest
+def test_the_plain_way_from_the_start(monkeypatch):
+    """``JAXNSD_PLAIN=1`` touches nothing of what makes programs faster, and leads to the same numbers."""
+    expected = _value_and_gradient()
+    monkeypatch.setenv("JAXNSD_PLAIN", "1")
+    for name in ("kernel", "stepwise", "at_once"):
+        monkeypatch.setattr(kernels, name, None)
+    np.testing.assert_allclose(_value_and_gradient(), expected, rtol=1e-9)
