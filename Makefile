@@ -1,13 +1,20 @@
 # Every target works from a bare clone: it makes .venv from a Python >= 3.11 and installs what it needs, once per pyproject.toml.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-long test-oldest lint format bench clean
+.PHONY: help demo test test-slow test-long test-oldest test-newest test-versions lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 # The oldest JAX that pyproject.toml allows, in an environment of its own.
 OLDEST := .venv-oldest
 OLDEST_JAX := $(shell sed -nE 's/^dependencies = .*"jax>=([0-9.]+)".*/\1/p' pyproject.toml)
+# The newest JAX that pip finds, with the newest Python on the machine: JAX's newest versions leave older ones of Python behind.
+NEWEST := .venv-newest
+NEWER := $(shell for p in python3.14 python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.14*/bin/python) \
+	$(wildcard $(HOME)/.pyenv/versions/3.13*/bin/python) $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python); do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+# A version of each minor release between the oldest and the newest.
+VERSIONS := 0.6.2 0.7.2 0.8.3 0.9.2 0.10.0 0.10.2 0.11.2 0.12.0.1
 # A Python that is new enough and can make virtual environments; override with `make PYTHON=...`.
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -33,6 +40,19 @@ test-long: $(VENV)/.installed-test ## campaigns: every scheme on every system, o
 test-oldest: $(OLDEST)/.installed ## values and derivatives with the oldest JAX that is supported
 	$(OLDEST)/bin/python -m pytest -m oldest $$(grep -l 'mark\.oldest' tests/test_*.py) # other files need what is not installed
 
+test-newest: ## values and derivatives with the newest JAX, on the newest Python here
+	@if [ -z "$(NEWER)" ]; then echo "test-newest: there is no Python newer than 3.11 here, so no newer JAX: nothing was tested"; \
+	else $(MAKE) --no-print-directory $(NEWEST)/.installed && \
+		$(NEWEST)/bin/python -c 'import jax, sys; print("JAX", jax.__version__, "on Python", sys.version.split()[0])' && \
+		$(NEWEST)/bin/python -m pytest -m oldest $$(grep -l 'mark\.oldest' tests/test_*.py); fi
+
+test-versions: | $(BIN)/python ## by hand: a woodpecker, a ball, gradients and a batch with each minor version of JAX
+	@for version in $(VERSIONS); do \
+		python=$(BIN)/python; case $$version in 0.1[1-9].*) python="$(NEWER)";; esac; \
+		[ -n "$$python" ] || { echo "$$version needs a newer Python than there is here"; continue; }; \
+		"$$python" -m venv out/versions/$$version && out/versions/$$version/bin/python -m pip install --quiet --disable-pip-version-check \
+			--editable . "jax==$$version" "jaxlib==$$version" && out/versions/$$version/bin/python tests/versions.py || exit 1; done
+
 lint: $(VENV)/.installed-test ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,7 +67,7 @@ bench: $(VENV)/.installed-test ## the speed table
 		echo "$$script"; $(BIN)/python "$$script" || exit 1; done
 
 clean: ## remove what make and the tests produce
-	rm -rf $(VENV) $(OLDEST) build dist out .jax_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) build dist out .jax_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -62,6 +82,12 @@ $(OLDEST)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
 		'jax==$(OLDEST_JAX)' 'jaxlib==$(OLDEST_JAX)' pytest pytest-xdist filelock scipy
+	@touch $@
+
+$(NEWEST)/.installed: pyproject.toml
+	"$(NEWER)" -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable . \
+		pytest pytest-xdist filelock scipy
 	@touch $@
 
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
