@@ -97,7 +97,7 @@ def drawn(rng):
                 x = jax.lax.cond(x[0] > 0, lambda x: x * 2, lambda x: jnp.roll(x, 1), x)
             elif step == 9:
                 i = jnp.argmax(jnp.abs(x))
-                x = x.at[i].add(0.0) * jax.lax.dynamic_index_in_dim(A, i, 0, False)[0]
+                x = x * jax.lax.dynamic_index_in_dim(A, i, 0, False)[0]
             elif step == 10:
                 x, rows = jax.lax.scan(lambda c, row: (0.9 * c + jnp.sum(row), jnp.max(c)), x, A.T)
                 x = x + jnp.sum(rows)
@@ -124,7 +124,7 @@ def campaign(seeds):
                 left += 1
             else:
                 compare(f, A, x, rtol=1e-9)
-    assert left <= len(seeds)
+    assert left <= len(seeds) // 10
 
 
 def test_drawn_functions():
@@ -133,7 +133,7 @@ def test_drawn_functions():
 
 @pytest.mark.slow
 def test_many_drawn_functions():
-    campaign(range(8, 400))
+    campaign(range(8, 108))
 
 
 def run(name, scheme, dt, n=60):
@@ -147,8 +147,13 @@ def run(name, scheme, dt, n=60):
     return end, (system, q0, u0)
 
 
-CASES = [("Woodpecker", jaxnsd.Moreau(), 1e-3), ("RotatingBall", jaxnsd.Lobatto(2), 1e-2)]
-SLOW = [("BeadColumn", jaxnsd.Moreau(), 1e-3), ("SliderCrank", jaxnsd.MoreauJean(), 1e-4), ("BouncingBall", jaxnsd.SymmetricMoreau(), 1e-2)]
+CASES = [("Woodpecker", jaxnsd.Moreau(), 1e-3)]
+SLOW = [
+    ("RotatingBall", jaxnsd.Lobatto(2), 1e-2),
+    ("BeadColumn", jaxnsd.Moreau(), 1e-3),
+    ("SliderCrank", jaxnsd.MoreauJean(), 1e-4),
+    ("BouncingBall", jaxnsd.SymmetricMoreau(), 1e-2),
+]
 
 
 @pytest.mark.parametrize(("name", "scheme", "dt"), CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW])

@@ -486,6 +486,35 @@ def _gather(code, params, arrays, kinds, results):
     return [out]
 
 
+@rule("scatter", "scatter-add")
+def _scatter(code, params, arrays, kinds, results, name):
+    """At places that are known: a window that does not fit is left out, or moved inside, as the mode says."""
+    numbers, shape = params["dimension_numbers"], kinds[0].shape
+    if max(kind.size for kind in kinds) > SMALL:
+        raise UnknownError(f"{name} of a large array")
+    out, where, updates = small(code, arrays[0]).copy(), small(code, arrays[1]), small(code, arrays[2])
+    if not all(map(is_known, where.ravel())):
+        raise UnknownError(f"{name} at places that are computed")
+    of_batch, beside = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
+    inner = [a for a in range(len(shape)) if a not in numbers.inserted_window_dims and a not in of_batch]
+    lead = [i for i in range(updates.ndim) if i not in numbers.update_window_dims]
+    size = dict.fromkeys(range(len(shape)), 1) | {a: updates.shape[i] for a, i in zip(inner, numbers.update_window_dims, strict=True)}
+    for index in np.ndindex(*updates.shape):
+        batch, place, fits = tuple(index[i] for i in lead), [0] * len(shape), True
+        for axis, k in zip(of_batch, beside, strict=True):
+            place[axis] = batch[k]
+        for k, axis in enumerate(numbers.scatter_dims_to_operand_dims):
+            start, last = int(where[(*batch, k)]), shape[axis] - size[axis]
+            fits &= "CLIP" in str(params["mode"]).upper() or 0 <= start <= last
+            place[axis] = min(max(start, 0), last)
+        for axis, i in zip(inner, numbers.update_window_dims, strict=True):
+            place[axis] += index[i]
+        if fits:
+            at = tuple(place)
+            out[at] = updates[index] if name == "scatter" else of(code, "add", [out[at], updates[index]], kinds[0].dtype)
+    return [out]
+
+
 @rule("empty", "empty2")
 def _empty(code, params, arrays, kinds, results):
     zero = results[0].dtype.type(0)
@@ -560,7 +589,7 @@ def apply(code, name, params, arrays, kinds, results):
         function = RULES[name]
         if name in _REDUCED:
             return function(code, params, arrays, kinds, results, _REDUCED[name])
-        if name in ("argmax", "argmin") or name.startswith("cum"):
+        if name in ("argmax", "argmin", "scatter", "scatter-add") or name.startswith("cum"):
             return function(code, params, arrays, kinds, results, name)
         return function(code, params, arrays, kinds, results)
     if name in ELEMENTWISE:
