@@ -14,7 +14,7 @@ NEWER := $(shell for p in python3.14 python3.13 python3.12 $(wildcard $(HOME)/.p
 	$(wildcard $(HOME)/.pyenv/versions/3.13*/bin/python) $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python); do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 # A version of each minor release between the oldest and the newest.
-VERSIONS := 0.6.2 0.7.2 0.8.3 0.9.2 0.10.0 0.10.2 0.11.2 0.12.0.1
+VERSIONS := 0.6.0 0.6.2 0.7.2 0.8.3 0.9.2 0.10.0 0.10.2 0.11.2 0.12.0.1
 # A Python that is new enough and can make virtual environments; override with `make PYTHON=...`.
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -84,11 +84,14 @@ $(OLDEST)/.installed: pyproject.toml | $(BIN)/python
 		'jax==$(OLDEST_JAX)' 'jaxlib==$(OLDEST_JAX)' pytest pytest-xdist filelock scipy
 	@touch $@
 
-$(NEWEST)/.installed: pyproject.toml
+# Every time: there may be a newer JAX since.
+$(NEWEST)/.installed: FORCE
 	"$(NEWER)" -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable . \
 		pytest pytest-xdist filelock scipy
 	@touch $@
+
+FORCE:
 
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[progress]'

@@ -1,7 +1,9 @@
 """The plain way: what makes programs faster may fail with a version of JAX that nobody has tried, and then XLA gets them as they are.
 
-Programs are changed before XLA gets them (`kernels`, `native`, `ties`), by means that JAX does not promise to keep. A failure there leaves
-the plain `lax.scan`: right, and slower. ``JAXNSD_PLAIN=1`` in the environment leaves it from the start.
+Programs are changed before XLA gets them (`kernels`, `native`, `ties`), by means that JAX does not promise to keep. A failure of `kernels`
+leaves the plain `lax.scan`, which is slower. ``JAXNSD_PLAIN=1`` in the environment leaves it from the start, without `native` and `ties`,
+too: derivatives of maxima are then decided by comparisons of rounded numbers (see `ties`). A failure of those two is not caught: what they
+had begun to write would be left in the program.
 """
 
 import functools
