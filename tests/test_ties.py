@@ -63,8 +63,8 @@ def test_no_program_asks_whether_a_number_equals_the_largest():
         assert not list(of_extremes(text)), name
         for found, exact in zip(program(q), jax.vmap(lambda q: (*(jax.grad(smooth)(q),) * 2, jax.hessian(smooth)(q)))(q), strict=True):
             assert_allclose(found, exact, rtol=1e-12, atol=1e-14, err_msg=name)
-    # From JAX 0.12 on `jnp.hypot` asks nothing of the kind by itself.
-    assert set(LENGTHS) - set(compared) <= {"hypot"}, "nothing is compared, so nothing is tested"
+    # JAX 0.12 asks of two numbers which is the larger by itself; of the largest of many it asks for equality still.
+    assert "of an array" in compared, "nothing is compared, so nothing is tested"
 
 
 def test_where_several_are_the_largest_they_share_the_derivative():
