@@ -15,6 +15,7 @@ import numpy as np
 
 from . import anisotropy, laws, signatures
 from .contact import AbstractContactSolver
+from .jax_internals import is_traced
 from .linear_system import LinearSystem, diagonal
 from .schemes.base import Scheme
 from .system import CONTACT_DATA, System
@@ -36,7 +37,7 @@ _warned_float32 = False
 
 def known(*values):
     """Whether the values are known now: numbers rather than tracers of a transformation."""
-    return not any(isinstance(value, jax.core.Tracer) for value in values)
+    return not any(is_traced(value) for value in values)
 
 
 # ------------------------------------------------------------------------------------------------------------------ simulate

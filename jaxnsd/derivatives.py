@@ -13,10 +13,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import core
-from jax.extend.core import Primitive, jaxpr_as_fun
-from jax.interpreters import ad, batching, mlir
 
+from .jax_internals import Primitive, ShapedArray, ad, batching, jaxpr_as_fun, lowered_as, without_consts
 from .pytrees import chosen, replaced
 
 
@@ -93,14 +91,13 @@ def with_rule(function, rule):
         def flat(*leaves):
             return jaxpr_as_fun(jaxpr.replace(consts=leaves[: len(consts)]))(*leaves[len(consts) :])
 
-        # From JAX 0.11 on a jaxpr has its constants with it: here they are arguments.
-        flat.jaxpr = jaxpr.with_consts(()) if hasattr(jaxpr, "with_consts") else jaxpr.jaxpr  # for those who ask what it consists of
+        flat.jaxpr = without_consts(jaxpr)  # for those who ask what it consists of; its constants are arguments
 
         def flat_rule(primals, tangents):
             out, d_out = rule(tree.unflatten(primals[len(consts) :]), tree.unflatten(tangents[len(consts) :]))
             return tuple(jax.tree.leaves(out)), tuple(_flat(d_out))
 
-        shapes = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
+        shapes = tuple(ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
         return out_tree.unflatten(_ruled.bind(*consts, *leaves, function=flat, rule=flat_rule, shapes=shapes))
 
     return ruled
@@ -169,7 +166,7 @@ def not_a_number(tangents, dtype):
 _nothing = Primitive("jaxnsd_undefined")
 _nothing.def_abstract_eval(lambda t: t)
 _nothing.def_impl(lambda t: jnp.where(t == 0, t, jnp.nan))
-mlir.register_lowering(_nothing, mlir.lower_fun(lambda t: jnp.where(t == 0, t, jnp.nan), multiple_results=False))
+lowered_as(_nothing, lambda t: jnp.where(t == 0, t, jnp.nan))
 ad.deflinear2(_nothing, lambda cotangent, _: [_nothing.bind(cotangent)])
 batching.defvectorized(_nothing)
 
@@ -203,7 +200,7 @@ def _batch(args, axes, *, function, rule, shapes):
     args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
     size, axes = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None), [None if a is None else 0 for a in axes]
     many, many_rule = jax.vmap(function, tuple(axes), axis_size=size), jax.vmap(rule, (axes, axes), axis_size=size)
-    shapes = tuple(core.ShapedArray((size, *s.shape), s.dtype) for s in shapes)
+    shapes = tuple(ShapedArray((size, *s.shape), s.dtype) for s in shapes)
 
     # Not `many` itself: `vmap` hands on what the function has said of itself, which is true of one member.
     def function_of_all(*args):
@@ -218,6 +215,6 @@ def _batch(args, axes, *, function, rule, shapes):
 
 _ruled.def_impl(_value)
 _ruled.def_abstract_eval(_shapes)
-mlir.register_lowering(_ruled, mlir.lower_fun(_value, multiple_results=True))
+lowered_as(_ruled, _value, multiple_results=True)
 ad.primitive_jvps[_ruled] = _jvp
 batching.primitive_batchers[_ruled] = _batch

@@ -21,6 +21,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from .jax_internals import is_traced
+
 #: Where Python keeps what is installed, and itself.
 _LIBRARIES = tuple({os.path.realpath(path) + os.sep for path in (*sysconfig.get_paths().values(), *site.getsitepackages())})
 
@@ -102,7 +104,7 @@ class _Digest:
             self.read(x.func)
         elif isinstance(x, functools.partial):
             self.add(x.func, x.args, x.keywords)
-        elif isinstance(x, jax.core.Tracer):
+        elif is_traced(x):
             raise TypeError(f"a value that is being traced, {x}, has no fingerprint: make it an argument")
         elif isinstance(x, (np.ndarray, np.generic, jax.Array)):
             self.array(x)

@@ -10,10 +10,10 @@ motion of reverse mode in another way than that of a run. Runs gain nothing, nor
 """
 
 import jax
-from jax.extend.core import ClosedJaxpr, Literal, Primitive
-from jax.interpreters import mlir
 
-from . import later, native
+from . import plain
+from .jax_internals import ClosedJaxpr, Literal, Primitive, mlir, new_variable
+from .later import with_inner_parts
 
 #: Operations that are spared by an array that is computed once, from which on it is.
 SPARED = 100
@@ -34,7 +34,7 @@ _FREE = {"broadcast_in_dim", "copy", "expand_dims", "iota", "name", "reshape", "
 def held(closed):
     """A closed jaxpr, not differentiated any more, in which arrays that many loops read are computed once, in its inner loops as well."""
     jaxpr = closed.jaxpr
-    equations = [later.with_inner_parts(equation, held) for equation in jaxpr.eqns]
+    equations = [with_inner_parts(equation, held) for equation in jaxpr.eqns]
     chosen = _chosen(equations, jaxpr.outvars)
     names, waiting, new = {}, [], []
 
@@ -43,7 +43,7 @@ def held(closed):
 
     for k, equation in enumerate(equations):
         if any(x in waiting for x in equation.invars if not isinstance(x, Literal)):
-            through = [later.new_variable(x.aval) for x in waiting]
+            through = [new_variable(x.aval) for x in waiting]
             new.append(_EQUATION.replace(invars=waiting, outvars=through))
             names.update(zip(waiting, through, strict=True))
             waiting = []
@@ -97,7 +97,7 @@ _held.def_abstract_eval(lambda *avals: list(avals))
 
 def _lower(ctx, *args):
     """The call of a function that returns what it is given."""
-    return native.not_inlined(mlir.lower_fun(jax.jit(lambda *args: list(args)), multiple_results=True)(ctx, *args))
+    return plain.marked(mlir.lower_fun(jax.jit(lambda *args: list(args)), multiple_results=True)(ctx, *args), inlineable="false")
 
 
 mlir.register_lowering(_held, _lower)

@@ -5,10 +5,9 @@ import re
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr
 from jax.lax import GatherScatterMode
 
-from . import later
+from .jax_internals import ClosedJaxpr, frames, is_traced, scan_sizes
 
 
 def _broadcast(x, shape, broadcast_dimensions, **_):
@@ -102,7 +101,7 @@ def out_of_bounds(closed: ClosedJaxpr) -> tuple[str, bool] | None:
 
 def _value(x):
     """A known whole number or array of them; None for all else."""
-    if isinstance(x, jax.core.Tracer) or jax.dtypes.issubdtype(getattr(x, "dtype", float), jax.dtypes.extended):
+    if is_traced(x) or jax.dtypes.issubdtype(getattr(x, "dtype", float), jax.dtypes.extended):
         return None
     x = np.asarray(x)
     return x if x.dtype.kind in "iub" else None
@@ -166,7 +165,7 @@ class _Walk:
 
     def scan(self, known, jaxpr, length, reverse, **params):
         """Turn by turn, as long as something that is known changes."""
-        num_consts, num_carry = later.scan_sizes(params)
+        num_consts, num_carry = scan_sizes(params)
         consts, carry, xs = known[:num_consts], known[num_consts : num_consts + num_carry], known[num_consts + num_carry :]
         outputs = len(getattr(jaxpr, "jaxpr", jaxpr).outvars)
         for turn in range(length):
@@ -241,5 +240,4 @@ def _check(eqn, known):
 
 def _says(eqn):
     """Whether one of the lines that wrote an operation says what becomes of an index outside."""
-    frames = getattr(eqn.source_info.traceback, "frames", ())
-    return any(SAYS.search(f"{x.function_name}( {linecache.getline(x.file_name, x.line_num)}") for x in frames)
+    return any(SAYS.search(f"{x.function_name}( {linecache.getline(x.file_name, x.line_num)}") for x in frames(eqn))

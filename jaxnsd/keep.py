@@ -5,7 +5,6 @@ that is most of what is left. `keep` spares the tracing as well: a program is fo
 consists of, before it is traced.
 """
 
-import contextlib
 import functools
 import hashlib
 import inspect
@@ -25,10 +24,10 @@ from pathlib import Path
 import jax
 import jaxlib
 import numpy as np
-from jax.experimental import serialize_executable
 
 from . import llvm
 from .fingerprint import fingerprint, nodes, own_version
+from .jax_internals import is_traced, serialize_executable, settings, trace_anew
 from .pytrees import chosen, replaced
 
 #: A call back into Python in the text of a program, where the function is no more than a number.
@@ -39,9 +38,6 @@ _VARIABLE = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 #: Settings that are changed on the way.
 _SETTINGS = ("jax_default_device", "jax_enable_x64", "jax_default_matmul_precision", "jax_debug_nans", "jax_numpy_dtype_promotion")
-
-#: A setting of nothing but what JAX takes for traced before. Older versions have none.
-_TRACING = jax.make_user_context() if hasattr(jax, "make_user_context") else None
 
 #: Settings of JAX by words in their names that no program depends on.
 _SETTINGS_BESIDE = ("cache", "log", "traceback", "dump", "pprint", "explain")
@@ -72,11 +68,11 @@ def keep(function: Callable, folder: str | os.PathLike | None = None) -> Callabl
         leaves, tree = jax.tree.flatten((args, kwargs))
         variable = tuple(isinstance(x, _VARIABLE) for x in leaves)
         arrays = chosen(leaves, variable)
-        if jax.config.jax_disable_jit or any(isinstance(x, jax.core.Tracer) for x in arrays):
+        if jax.config.jax_disable_jit or any(is_traced(x) for x in arrays):
             return function(*args, **kwargs)
         constants = tuple(chosen(leaves, [not v for v in variable]))
-        settings = tuple(getattr(jax.config, name) for name in _SETTINGS)
-        key = tree, variable, constants, settings, tuple(map(_kind, arrays))
+        set_here = tuple(getattr(jax.config, name) for name in _SETTINGS)
+        key = tree, variable, constants, set_here, tuple(map(_kind, arrays))
         try:
             known = key in programs.by_key
         except TypeError as error:
@@ -129,7 +125,9 @@ def _program(of_arrays, function, key, arrays, folder):
         return program
     # What XLA's CPU backend has taken from JAX's cache it writes without its code: under a name that no cache has it is compiled.
     of_arrays.__name__ = f"{name}_{uuid.uuid4().hex}"
-    with _afresh(), llvm.left_to_xla():
+    # The fingerprint has what a function reads by its value of now; what was traced, a jitted helper, or a method that reads a dictionary,
+    # may have one of before, and would be found by all processes to come.
+    with trace_anew(), llvm.left_to_xla():
         lowered = jax.jit(of_arrays).lower(*arrays)
     program = lowered.compile()
     if CALLBACK.search(lowered.as_text()):
@@ -139,21 +137,6 @@ def _program(of_arrays, function, key, arrays, folder):
     except Exception as error:  # pickle raises what it likes, and what was compiled is not to be lost
         return _without_a_place(name, error, program)
     return program
-
-
-@contextlib.contextmanager
-def _afresh():
-    """Nothing that JAX has traced before is used, in this thread.
-
-    The fingerprint has what a function reads by its value of now; what was traced, a jitted helper, or a method that reads a dictionary,
-    may have one of before, and would be found by all processes to come.
-    """
-    if _TRACING is None:
-        jax.clear_caches()
-        yield
-    else:
-        with _TRACING(object()):
-            yield
 
 
 def _without_a_place(name, why, program):
@@ -227,11 +210,11 @@ class _Unpickler(pickle.Unpickler):
 
 def _surroundings(device):
     """What a compiled program depends on beside the function."""
-    settings = {name: value for name, value in jax.config.values.items() if not any(word in name for word in _SETTINGS_BESIDE)}
+    here = {name: value for name, value in settings().items() if not any(word in name for word in _SETTINGS_BESIDE)}
     return (
         [sys.version, jax.__version__, jaxlib.__version__, np.__version__, own_version()],
         [device.platform, device.device_kind, device.client.platform_version, _processor()],
-        {name: settings[name] for name in sorted(settings)},
+        {name: here[name] for name in sorted(here)},
         {name: value for name, value in sorted(os.environ.items()) if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")},
     )
 

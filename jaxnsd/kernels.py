@@ -19,12 +19,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import core, lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
-from jax.interpreters import ad, batching, mlir
+from jax import lax
 
-from . import fusion, later, native, pieces
+from . import fusion, later, pieces, plain, products, ties
 from .derivatives import ZERO, pushed
+from .jax_internals import (
+    ClosedJaxpr,
+    Primitive,
+    ShapedArray,
+    ad,
+    batching,
+    call_inside,
+    is_traced,
+    jaxpr_as_fun,
+    mlir,
+    scan_sizes,
+    with_inner,
+)
 from .pytrees import chosen, replaced
 
 #: Largest product of matrices, in multiplications, in a kernel.
@@ -120,7 +131,7 @@ def _triangular_solve(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_
     return x if left_side else x.T
 
 
-def _lower_reduction(module, primitive, combine):
+def _folded(primitive, combine):
     """The rule of a reduction in a kernel: XLA has a library for large ones, too."""
 
     def fold(x, *, axes, **params):
@@ -133,17 +144,14 @@ def _lower_reduction(module, primitive, combine):
 
         return lax.fori_loop(1, x.shape[axis], lambda k, total: combine(total, part(k)), part(0))
 
-    def rule(ctx, x, **params):
-        large = ctx.avals_in[0].size > native.SUM and params["axes"]
-        if not large:
-            ctx = ctx.replace(module_context=module)
-        return mlir.lower_fun(lambda x: (fold if large else primitive.bind)(x, **params), multiple_results=False)(ctx, x)
-
-    return rule
+    return fold
 
 
-#: Reductions of which a kernel does large ones itself, and how two parts are combined.
-REDUCTIONS = {lax.reduce_sum_p: lax.add, lax.reduce_max_p: lax.max, lax.reduce_min_p: lax.min}
+#: Reductions of which a kernel does large ones itself.
+REDUCTIONS = {
+    primitive: _folded(primitive, combine)
+    for primitive, combine in ((lax.reduce_sum_p, lax.add), (lax.reduce_max_p, lax.max), (lax.reduce_min_p, lax.min))
+}
 
 #: What of LAPACK's a kernel does itself, up to so many rows: {primitive: its rule}.
 FACTORS, ROWS = {lax.linalg.lu_p: _lu, lax.linalg.triangular_solve_p: _triangular_solve}, 256
@@ -155,7 +163,7 @@ def kernel(function, *args):
     None where it is not possible, or pays for neither. ``args`` are examples of its arguments, arrays.
     """
     jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-    given = [isinstance(x, core.Tracer) for x in jaxpr.consts]
+    given = [is_traced(x) for x in jaxpr.consts]
     leaves = chosen(jaxpr.consts, given)
     size = _loops(jaxpr.jaxpr)
     if size is None or size < DIFFERENTIATED or any(x.size > GIVEN for x in leaves):
@@ -165,7 +173,7 @@ def kernel(function, *args):
         consts = replaced(jaxpr.consts, given, args[: len(leaves)])
         return jaxpr_as_fun(jaxpr.replace(consts=consts))(*args[len(leaves) :])
 
-    of = Kernel(flat, tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes)))
+    of = Kernel(flat, tuple(ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes)))
 
     def bound(*args):
         return jax.tree.unflatten(jax.tree.structure(shapes), _kernel.bind(*leaves, *args, of=of))
@@ -173,47 +181,41 @@ def kernel(function, *args):
     return bound
 
 
-def at_once(jaxpr):
-    """``jaxpr``, closed, with kernels whose derivatives are kernels: they cannot be transposed."""
+def at_once(closed):
+    """A closed jaxpr with kernels whose derivatives are kernels: they cannot be transposed."""
 
-    def changed(x):
-        if isinstance(x, ClosedJaxpr) and x.jaxpr is not x:  # one class from JAX 0.11 on
-            inner = changed(x.jaxpr)
-            return x if inner is x.jaxpr else ClosedJaxpr(inner, x.consts)
-        if isinstance(x, Jaxpr):
-            equations = [of_equation(equation) for equation in x.eqns]
-            same = all(a is b for a, b in zip(equations, x.eqns, strict=True))
-            return x if same else x.replace(eqns=equations)
-        if isinstance(x, (tuple, list)):
-            parts = [changed(part) for part in x]
-            return x if all(a is b for a, b in zip(parts, x, strict=True)) else type(x)(parts)
-        return x
-
-    def of_equation(equation):
-        params = equation.params
+    def of(equation):
         if equation.primitive is _kernel:
-            return equation.replace(params={"of": replace(params["of"], at_once=True)})
-        new = {name: changed(value) for name, value in params.items()}
-        return equation if all(new[name] is params[name] for name in params) else equation.replace(params=new)
+            return equation.replace(params={"of": replace(equation.params["of"], at_once=True)})
+        return with_inner(equation, at_once)
 
-    return changed(jaxpr)
+    before = closed.jaxpr.eqns
+    equations = list(map(of, before))
+    same = all(a is b for a, b in zip(equations, before, strict=True))
+    return closed if same else ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts)
 
 
-def stepwise(function, *args, least, lockstep=False, back=False):
-    """``function(*args)``, a list, where loops over steps of ``least`` operations and more are loops of the runtime over kernels.
+def stepwise(closed, *, least, lockstep=False, back=False):
+    """A closed jaxpr with loops of the runtime over kernels in place of loops over steps of ``least`` operations and more.
 
     It is not differentiated any more. What such a loop carries, reads and writes is one vector of each dtype: what is many arrays costs the
     runtime a call for each. What no kernel takes is left to the runtime. ``back``: whether it is a way back.
     """
-    plain = jax.make_jaxpr(function)(*args)
-    jaxpr = later.once(plain)
+    jaxpr = _opened(closed)
     steps, around = {}, set()
     if not _find_steps(jaxpr.jaxpr, least, steps, around):
         # In lockstep what a step reads and writes counts, and what is computed once is written: 5.7 kB for 5.1 of a woodpecker.
         if lockstep:
-            return jaxpr_as_fun(plain)(*args)
-        return jaxpr_as_fun(fusion.held(jaxpr) if back else jaxpr)(*args)
-    return later.done(_evaluated(jaxpr.jaxpr, jaxpr.consts, args, steps, around))
+            return ties.settled(closed)
+        return fusion.held(jaxpr) if back else jaxpr
+    return jax.make_jaxpr(lambda *args: later.done(_evaluated(jaxpr.jaxpr, jaxpr.consts, args, steps, around)))(*jaxpr.in_avals)
+
+
+def _opened(closed):
+    """A closed jaxpr, not differentiated any more, with its functions opened, nothing computed twice, and no ties."""
+    jaxpr = later.once(closed)
+    settled = ties.settled(jaxpr)
+    return jaxpr if settled is jaxpr else later.once(settled)
 
 
 #: Operations in which there may be a loop over the steps.
@@ -226,7 +228,7 @@ def _find_steps(jaxpr, least, steps, around):
         if equation.primitive.name in _AROUND:
             if loop := _loop_over_steps(equation, least):
                 steps[id(equation)] = loop
-            elif _find_steps(later.inside(equation)[0], least, steps, around):
+            elif _find_steps(call_inside(equation)[0], least, steps, around):
                 around.add(id(equation))
     return any(id(equation) in steps or id(equation) in around for equation in jaxpr.eqns)
 
@@ -259,7 +261,7 @@ def _evaluated(jaxpr, consts, args, steps, around):
             return functools.partial(steps[id(equation)], equation)
         if id(equation) in around:
             wrapper = _scan if equation.primitive.name == "scan" else _around
-            return functools.partial(wrapper, equation, lambda *args: _evaluated(*later.inside(equation), args, steps, around))
+            return functools.partial(wrapper, equation, lambda *args: _evaluated(*call_inside(equation), args, steps, around))
         return None
 
     return later.evaluated(jaxpr, consts, args, special)
@@ -276,7 +278,7 @@ def _around(equation, evaluate, values):
 def _scan(equation, evaluate, values):
     """`lax.scan` with ``evaluate(*consts, *carry, *x)``, which returns a list, for what its body leads to."""
     params = equation.params
-    n, m = itertools.accumulate(later.scan_sizes(params))
+    n, m = itertools.accumulate(scan_sizes(params))
 
     def step(carry, x):
         out = later.done(evaluate(*values[:n], *carry, *x))
@@ -289,9 +291,9 @@ def _scan(equation, evaluate, values):
 def _scan_of_kernels(equation, values):
     """`lax.scan` over steps, each a kernel."""
     params, body = equation.params, equation.params["jaxpr"]
-    n, m = itertools.accumulate(later.scan_sizes(params))
+    n, m = itertools.accumulate(scan_sizes(params))
     traced, fixed = later.reduced(values[:n])
-    avals = [core.ShapedArray(x.shape, x.dtype) for x in map(jax.typeof, traced)]
+    avals = [ShapedArray(x.shape, x.dtype) for x in map(jax.typeof, traced)]
     consts, carry, xs = pieces.Vectors(avals), pieces.Vectors(body.in_avals[n:m]), pieces.Vectors(body.in_avals[m:])
     ys = pieces.Vectors(body.out_avals[m - n :])
     sizes = [len(consts.kinds), len(carry.kinds), len(xs.kinds)]
@@ -344,7 +346,7 @@ def _loops_of(equation, inner_loops=True):
     name, params, avals = equation.primitive.name, equation.params, [x.aval for x in equation.invars]
     if name not in NATIVE and not (equation.primitive in FACTORS and _is_small_matrix(avals[0])):
         return None
-    if name == "dot_general" and native.size_of_product(params["dimension_numbers"], *avals)[0] > LARGEST:
+    if name == "dot_general" and products.size_of_product(params["dimension_numbers"], *avals)[0] > LARGEST:
         return None
     if name == "jaxnsd_rule":
         # A function of Python's, which says what it consists of unless it was made by `vmap`.
@@ -420,27 +422,32 @@ def _batch(args, axes, *, of):
     alike = max((o for a, o in of.parts if axes[:a] == [None] * a), default=0)
     out_axes = [None if i < alike else 0 for i in range(len(of.outs))]
     many = jax.vmap(lambda *args: list(of.function(*args)), axes, out_axes, axis_size=size)
-    outs = tuple(x if axis is None else core.ShapedArray((size, *x.shape), x.dtype) for x, axis in zip(of.outs, out_axes, strict=True))
+    outs = tuple(x if axis is None else ShapedArray((size, *x.shape), x.dtype) for x, axis in zip(of.outs, out_axes, strict=True))
     return _kernel.bind(*args, of=replace(of, function=many, outs=outs)), out_axes
 
 
 def _lower(ctx, *args, of):
     """Calls of native functions, or, where that does not pay, what the kernel consists of."""
-    if tuple(ctx.module_context.platforms) != ("cpu",):
-        return mlir.lower_fun(of.function, multiple_results=True)(ctx, *args)
-    jaxpr = jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in)
+    program = jax.make_jaxpr(lambda *args: list(of.function(*args)))(*ctx.avals_in)
+    if tuple(ctx.module_context.platforms) == ("cpu",):
+        program = plain.tried(_program, lambda program, of: program)(program, of)
+    return mlir.lower_fun(jaxpr_as_fun(program), multiple_results=True)(ctx, *args)
+
+
+def _program(jaxpr, of):
+    """What a kernel, a closed jaxpr, becomes."""
     if of.least is None:  # the others are made of what `stepwise` has changed that way
-        jaxpr = later.once(jaxpr)
+        jaxpr = _opened(jaxpr)
     size = _loops(jaxpr.jaxpr)
     if size is None or size < (LARGE if of.least is None else of.least):
-        return mlir.lower_fun(jaxpr_as_fun(jaxpr), multiple_results=True)(ctx, *args)
+        return products.written_out(jaxpr)
 
     def call(*args):
         marks = [jnp.issubdtype(x.dtype, jnp.integer) and not x.ndim for x in args]
         marked = [pieces.by_the_runtime(x) for x in chosen(args, marks)]
         return pieces.evaluated(jaxpr, replaced(args, marks, marked), _loops_of, PIECE, _called, marked)
 
-    return mlir.lower_fun(call, multiple_results=True)(ctx, *args)
+    return products.written_out(jax.make_jaxpr(call)(*jaxpr.in_avals))
 
 
 def _called(function, shapes, args, marks):
@@ -460,29 +467,32 @@ def _called(function, shapes, args, marks):
 
 _call = Primitive("jaxnsd_call")
 _call.multiple_results = True
-_call.def_abstract_eval(lambda *args, function: [core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(function, *args)])
+_call.def_abstract_eval(lambda *args, function: [ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(function, *args)])
 
 
-def _lower_factors(rule):
-    """The rule of a primitive of `FACTORS`."""
+def _without_libraries(equation):
+    """What takes the place of an operation that XLA has a library for, or None."""
+    primitive, params = equation.primitive, equation.params
+    if primitive in FACTORS:
+        kept = {name: value for name, value in params.items() if name not in ("pivot_size", "use_magma")}
 
-    def several(*args, pivot_size=None, use_magma=None, **params):
-        del pivot_size, use_magma
-        out = rule(*args, **params)
-        return out if isinstance(out, tuple) else (out,)
+        def several(*args):
+            out = FACTORS[primitive](*args, **kept)
+            return out if isinstance(out, tuple) else (out,)
 
-    return mlir.lower_fun(several, multiple_results=True)
+        return several
+    if primitive in REDUCTIONS and equation.invars[0].aval.size > products.SUM and params["axes"]:
+        return lambda x: [REDUCTIONS[primitive](x, **params)]
+    return None
 
 
 def _lower_call(ctx, *args, function):
     """The call, without what XLA has libraries for inside."""
-
-    def rules(module):
-        yield from ((primitive, _lower_factors(rule)) for primitive, rule in FACTORS.items())
-        yield from ((primitive, _lower_reduction(module, primitive, combine)) for primitive, combine in REDUCTIONS.items())
-
+    program = jax.make_jaxpr(function)(*ctx.avals_in)
+    program = plain.tried(lambda program: products.written_out(program, LARGEST, _without_libraries), lambda program: program)(program)
     # What XLA's own pass marks loops with that it makes native.
-    return native.not_inlined(native.lower_fun(function, rules, LARGEST)(ctx, *args), xla_cpu_small_call="true")
+    out = mlir.lower_fun(jaxpr_as_fun(program), multiple_results=True)(ctx, *args)
+    return plain.marked(out, inlineable="false", xla_cpu_small_call="true")
 
 
 mlir.register_lowering(_call, _lower_call)

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import core, lax
-from jax.extend.core import Primitive, jaxpr_as_fun
-from jax.interpreters import ad, batching, mlir
+from jax import lax
 
-from . import kernels, later, llvm, native, plain, ties
+from . import kernels, later, llvm, plain, products, ties
 from .derivatives import ZERO, pushed
+from .jax_internals import Primitive, ShapedArray, ad, batching, is_exported, jaxpr_as_fun, mlir, vary, varying
 from .progress import shares
 from .pytrees import chosen, replaced
 
@@ -57,10 +56,10 @@ def run(function, args, *, lockstep=False, begin=None, ahead=None, fits=None):
     # Traced once, for all that is made of it; what varies over the devices of a `shard_map` is of no concern inside.
     given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
     jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*given)
-    outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
+    outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
     share = len(leaves) - 1 if begin else None
     of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, fits=fits)
-    if ahead and (other := plain.tried(ahead, lambda jaxpr: jaxpr)(jaxpr)) is not jaxpr:
+    if ahead and not plain.wanted() and (other := plain.tried(ahead, lambda jaxpr: jaxpr)(jaxpr)) is not jaxpr:
         of = replace(of, ahead=jaxpr_as_fun(other))
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
 
@@ -131,10 +130,10 @@ def _value(*args, run):
 
 def _shapes(*args, run):
     sizes = tuple(level.size for level in run.levels)
-    varying = [x for x in args if _varies(x)]
-    if not varying:
-        return [core.ShapedArray((*sizes, *s.shape), s.dtype) for s in run.outs]
-    return [varying[0].update(shape=(*sizes, *s.shape), dtype=s.dtype, weak_type=False) for s in run.outs]
+    spread = [x for x in args if varying(x)]
+    if not spread:
+        return [ShapedArray((*sizes, *s.shape), s.dtype) for s in run.outs]
+    return [spread[0].update(shape=(*sizes, *s.shape), dtype=s.dtype, weak_type=False) for s in run.outs]
 
 
 @uncollected()
@@ -182,7 +181,7 @@ def _jvp(primals, tangents, *, run):
         return jax.tree.unflatten(tree, later.done(residuals, stored))(list(cotangents))
 
     forward = jax.jit(forward)
-    outs = tuple(core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *given))
+    outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *given))
     k = len(outs) - len(run.outs)
     out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k, ahead=None))
     value, stored = out[: len(run.outs)], out[len(run.outs) :]
@@ -198,7 +197,7 @@ def _transpose(cotangents, *args, run):
     # Of the arguments that come back: which batches they are mapped over.
     mapped = [[level.mapped[i] for level in run.levels] for i, m in enumerate(moves) if m]
     avals = [x.aval if m else jax.typeof(x) for x, m in zip(args, moves, strict=True)]
-    shapes = [core.ShapedArray(x.shape[sum(of) :], x.dtype) for x, of in zip(chosen(avals, moves), mapped, strict=True)]
+    shapes = [ShapedArray(x.shape[sum(of) :], x.dtype) for x, of in zip(chosen(avals, moves), mapped, strict=True)]
     outs = _shapes(*avals, run=run)
     cotangents = [jnp.zeros(s.shape, s.dtype) if type(c) is ad.Zero else c for c, s in zip(cotangents, outs, strict=True)]
     whole = run.alone()
@@ -250,7 +249,7 @@ def _wider(args, stored, mapped, moved, size, run):
         run,
         function=jax.vmap(run.function, tuple(axes), axis_size=size),
         ahead=run.ahead and jax.vmap(run.ahead, tuple(axes), axis_size=size),
-        outs=tuple(core.ShapedArray((size, *s.shape), s.dtype) for s in run.outs),
+        outs=tuple(ShapedArray((size, *s.shape), s.dtype) for s in run.outs),
         back=run.back and back,
         quick=run.quick and jax.vmap(run.quick, (of_stored, chosen(axes, run.linear)), axis_size=size),
     )
@@ -258,23 +257,11 @@ def _wider(args, stored, mapped, moved, size, run):
     return out, [len(run.levels)] * len(out)
 
 
-def _varies(shape):
-    """Axes of the devices of a `shard_map` that an array varies over; older versions of JAX do not keep them."""
-    axes = getattr(shape, "manual_axis_type", None)
-    return getattr(shape, "vma", frozenset()) if axes is None else axes.varying
-
-
 def _alike(leaves):
     """Arrays that all vary over the same devices of a `shard_map`."""
-    sets = [_varies(jax.typeof(x)) for x in leaves]
+    sets = [varying(jax.typeof(x)) for x in leaves]
     axes = frozenset().union(*sets)
-    vary = (lambda x, names: lax.pcast(x, names, to="varying")) if hasattr(lax, "pcast") else lambda x, names: lax.pvary(x, names)
     return [vary(x, tuple(axes - own)) if axes - own else x for x, own in zip(leaves, sets, strict=True)]
-
-
-def _exported(ctx):
-    """Whether a program is to run elsewhere, where nobody knows what was compiled here."""
-    return bool(getattr(ctx.module_context.lowering_parameters, "for_export", False))
 
 
 @uncollected()
@@ -282,21 +269,23 @@ def _lower(ctx, *args, run):
     # Here the size of a batch is known, and what nobody reads is gone.
     if run.fits:
         run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))
-    avals = [core.ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
-    value = functools.partial(_value, run=run)
-    if plain.wanted():
-        return mlir.lower_fun(value, multiple_results=True)(ctx.replace(avals_in=avals), *args)
-    faster = value
-    if tuple(ctx.module_context.platforms) == ("cpu",):
-        if not run.lockstep and not _exported(ctx) and (compiled := llvm.native(value, avals)):
-            return mlir.lower_fun(compiled, multiple_results=True)(ctx.replace(avals_in=avals), *args)
-        # Of a batch the steps are many: what they take matters more than what their compilation does.
-        least = kernels.LARGE if run.levels else kernels.REVERSED
-        faster = functools.partial(kernels.stepwise, value, least=least, lockstep=run.lockstep, back=bool(run.quick))
-        faster = plain.tried(faster, value)
-    out = native.lower_fun(faster)(ctx.replace(avals_in=avals), *args)
-    ties.settle(ctx)
-    return out
+    avals = [ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
+    value, on_cpu = functools.partial(_value, run=run), tuple(ctx.module_context.platforms) == ("cpu",)
+    if on_cpu and not run.lockstep and not is_exported(ctx) and (compiled := llvm.native(value, avals)):
+        return mlir.lower_fun(compiled, multiple_results=True)(ctx.replace(avals_in=avals), *args)
+    program = jax.make_jaxpr(value)(*avals)
+    if on_cpu and not plain.wanted():
+        program = plain.tried(_faster, lambda program, run: program)(program, run)
+    else:
+        program = plain.tried(ties.settled, lambda program: program)(program)
+    return mlir.lower_fun(jaxpr_as_fun(program), multiple_results=True)(ctx.replace(avals_in=avals), *args)
+
+
+def _faster(program, run):
+    """What XLA compiles a run, a closed jaxpr, from on a CPU."""
+    # Of a batch the steps are many: what they take matters more than what their compilation does.
+    least = kernels.LARGE if run.levels else kernels.REVERSED
+    return products.written_out(kernels.stepwise(program, least=least, lockstep=run.lockstep, back=bool(run.quick)))
 
 
 _run.def_impl(_value)

@@ -6,14 +6,13 @@ to each step, of which thirty are parameters. XLA knows nothing of them there, a
 they are constants, or nothing.
 """
 
-import copy
 import dataclasses
 from typing import Any
 
 import jax
 import numpy as np
-from jax import core
-from jax.extend.core import ClosedJaxpr, Literal
+
+from .jax_internals import ClosedJaxpr, Literal, bound, call_inside, is_traced, new_variable, with_inner
 
 #: Operations that only arrange entries.
 _ARRANGED = {"broadcast_in_dim", "copy", "expand_dims", "jaxnsd_entries", "jaxnsd_pick", "reshape", "slice", "squeeze"}
@@ -48,24 +47,6 @@ class Slot:
     number: int
 
 
-def scan_sizes(params):
-    """Numbers of constants and of carried arrays of a `lax.scan`: JAX 0.11 keeps them as trees."""
-    if "ft_in" in params:
-        return tuple(map(len, params["ft_in"].unpack()))[:2]
-    return params["num_consts"], params["num_carry"]
-
-
-def inside(equation):
-    """The jaxpr of a function that an equation calls, and its constants."""
-    name, params = equation.primitive.name, equation.params
-    if name == "jaxnsd_rule":
-        function = params["function"]
-        inner = getattr(function, "jaxpr", None) or jax.make_jaxpr(function)(*(x.aval for x in equation.invars))
-    else:
-        inner = params["call_jaxpr" if name in ("closed_call", "custom_jvp_call") else "jaxpr"]
-    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
-
-
 #: What else consists of operations, where nothing is differentiated any more.
 _OPENED = (*_CALLS, "checkpoint", "remat2", "closed_call", "custom_jvp_call", "jaxnsd_rule")
 
@@ -93,7 +74,7 @@ def once(jaxpr):
             if (handed_on := _handed_on(equation, operands)) is not None:
                 out = [handed_on]
             elif equation.primitive.name in _OPENED and not _is_done_again(equation):
-                out = write(*inside(equation), operands)
+                out = write(*call_inside(equation), operands)
             else:
                 avals = [x.aval for x in equation.outvars]
                 # Arrays without entries are all alike.
@@ -110,17 +91,6 @@ def once(jaxpr):
     out = write(jaxpr.jaxpr, jaxpr.consts, jaxpr.jaxpr.invars)
     variables, values = zip(*constants.values(), strict=True) if constants else ((), ())
     return ClosedJaxpr(jaxpr.jaxpr.replace(constvars=list(variables), eqns=equations, outvars=out), list(values))
-
-
-#: A variable of a jaxpr, of which others are made: its class takes other arguments in each version of JAX.
-_EXAMPLE = jax.make_jaxpr(lambda x: x)(0.0).jaxpr.invars[0]
-
-
-def new_variable(aval):
-    """A new variable of a jaxpr."""
-    new = copy.copy(_EXAMPLE)
-    new.aval = aval
-    return new
 
 
 def _operands(operands, known):
@@ -171,29 +141,12 @@ def _is_done_again(equation):
 
 def with_inner_parts(equation, change):
     """A loop, or a branch, with ``change`` of each of its closed jaxprs; anything else as it is."""
-    if equation.primitive.name not in _CONTROLS:
-        return equation
-
-    def changed(x):
-        if isinstance(x, ClosedJaxpr):
-            return change(x)
-        return tuple(map(changed, x)) if isinstance(x, tuple) else x
-
-    return equation.replace(params={name: changed(x) for name, x in equation.params.items()})
+    return with_inner(equation, change) if equation.primitive.name in _CONTROLS else equation
 
 
 def read(operands, known):
     """Values of operands, from those that are ``known``."""
     return [x.val if isinstance(x, Literal) else known[x] for x in operands]
-
-
-def bound(equation, values):
-    """What an equation leads to as it is."""
-    binding = equation.primitive.get_bind_params(equation.params)
-    # Older versions of JAX return the functions apart.
-    functions, params = binding if isinstance(binding, tuple) else ((), binding)
-    out = equation.primitive.bind(*functions, *values, **params)
-    return out if equation.primitive.multiple_results else [out]
 
 
 def evaluated(jaxpr, consts, args, special=lambda equation: None, made=None):
@@ -209,7 +162,7 @@ def evaluated(jaxpr, consts, args, special=lambda equation: None, made=None):
         if evaluate := special(equation):
             out = evaluate(values)
         elif equation.primitive.name in _CALLS:
-            out = evaluated(*inside(equation), values, special, made)
+            out = evaluated(*call_inside(equation), values, special, made)
         elif equation.effects:
             out = bound(equation, done(values))
         else:
@@ -243,7 +196,7 @@ def _identity(x):
         return kind, x
     if isinstance(x, tuple):
         return kind, *map(_identity, x)
-    if isinstance(x, (np.ndarray, np.generic, jax.Array)) and not isinstance(x, core.Tracer):
+    if isinstance(x, (np.ndarray, np.generic, jax.Array)) and not is_traced(x):
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):  # a key
             return id(x)
         x = np.asarray(x)
@@ -277,7 +230,7 @@ def given(values):
 
     def look(values):
         for x in values:
-            if isinstance(x, core.Tracer):
+            if is_traced(x):
                 found[id(x)] = x
             elif isinstance(x, Later) and id(x.values) not in seen:
                 seen.add(id(x.values))
@@ -293,7 +246,7 @@ def in_place(values, others):
 
     def of(x):
         if not isinstance(x, Later):
-            return others[id(x)] if isinstance(x, core.Tracer) else x
+            return others[id(x)] if is_traced(x) else x
         if id(x.values) not in changed:
             changed[id(x.values)] = [of(y) for y in x.values]
         return dataclasses.replace(x, values=changed[id(x.values)])

@@ -15,11 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
-from . import native, thresholds
+from . import products, thresholds
 from .derivatives import with_rule
+from .jax_internals import Primitive, ad, batching, lowered_as
 
 #: Largest matrix, in rows, that is unpacked into scalars, and largest one that is inverted by vectorized Gauss-Jordan elimination.
 UNROLL, GAUSS_JORDAN = 4, 32
@@ -96,7 +95,7 @@ def _linear(name, function, shapes, back):
 
     primitive.def_impl(function)
     primitive.def_abstract_eval(lambda *avals, shape: [avals[0].update(shape=s, weak_type=False) for s in shapes(*avals, shape=shape)])
-    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
+    lowered_as(primitive, function, multiple_results=True)
     ad.deflinear2(primitive, transpose)
     batching.primitive_batchers[primitive] = batched
     return primitive
@@ -186,7 +185,7 @@ def matmul(a, b):
     """Matrix product of two object arrays or of two JAX arrays (full precision on every backend)."""
     if is_unpacked(a):
         return _product(a, b)
-    if a.shape[-1] > GAUSS_JORDAN or a.size * b.size > native.SUM * a.shape[-1]:
+    if a.shape[-1] > GAUSS_JORDAN or a.size * b.size > products.SUM * a.shape[-1]:
         return jnp.matmul(a, b, precision="highest")
     # A sum of products fuses with its neighbours, a call of a matrix library does not.
     return jnp.sum(a * b[None, :], axis=1) if b.ndim == 1 else jnp.sum(a[:, :, None] * b[None, :, :], axis=1)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .jax_internals import is_traced, jaxpr_as_fun
 from .linalg import matmul
 from .system import INERTIA, System, system
 from .tridiagonal import Tridiagonal
@@ -164,12 +165,11 @@ def _with_its_constants(function, dtype):
         constants = traced.consts
     except Exception:
         constants = ()  # what is wrong with it is said where it is called
-    if not any(isinstance(x, jax.core.Tracer) for x in constants):
+    if not any(is_traced(x) for x in constants):
         return jax.tree_util.Partial(function)
 
     def of(constants, t):
-        (out,) = jax.core.eval_jaxpr(traced.jaxpr, constants, jnp.asarray(t, dtype))
-        return out
+        return jaxpr_as_fun(traced.replace(consts=constants))(jnp.asarray(t, dtype))[0]
 
     return jax.tree_util.Partial(of, list(constants))
 
@@ -227,7 +227,7 @@ def _check(system, name):
         raise ValueError(f"{name}: w must be a scalar or of shape ({n_N},), one entry per contact, got {np.shape(system.w)}")
     for field in ("mass", "K"):
         A = getattr(system, field)
-        if isinstance(A, (Tridiagonal, jax.core.Tracer)):
+        if isinstance(A, Tridiagonal) or is_traced(A):
             continue
         A = np.asarray(A)
         worst = np.unravel_index(np.argmax(np.abs(A - A.T)), A.shape)
@@ -244,7 +244,7 @@ def _check(system, name):
 
 def smallest_pivot(A):
     """Smallest pivot of the LDL^T factorization of a symmetric matrix scaled to a unit diagonal; None if its values are not known."""
-    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(A)):
+    if any(is_traced(x) for x in jax.tree.leaves(A)):
         return None
     diagonal = np.asarray(A.diagonal if isinstance(A, Tridiagonal) else np.diag(A), float)
     if not np.all(diagonal > 0):

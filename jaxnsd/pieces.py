@@ -10,10 +10,11 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax import core, lax
-from jax.extend.core import Literal, jaxpr_as_fun
+from jax import lax
 
 from . import later
+from .jax_internals import Literal, ShapedArray, jaxpr_as_fun, scan_sizes
+from .jax_internals import bound as bound_as_it_is
 from .pytrees import chosen
 
 #: Parts that an inner loop has to be worth to be cut: each of its turns is left to the runtime then. Of a loop of five, in a box with
@@ -62,7 +63,7 @@ def evaluated(jaxpr, args, size_of, most, bound, marks=()):
             return later.left(equation, values)
         if id(equation) in cut:
             return cut[id(equation)](equation, values, size_of, most, bound)
-        return later.bound(equation, later.done(values))
+        return bound_as_it_is(equation, later.done(values))
 
     wholes = [whole(part, ()) for _, part in parts] + [whole((), jaxpr.jaxpr.outvars)]
     for k, (is_native, part) in enumerate(parts):
@@ -77,7 +78,7 @@ def evaluated(jaxpr, args, size_of, most, bound, marks=()):
     return later.done(later.read(jaxpr.jaxpr.outvars, _evaluate(wholes[-1][0], known, outside)))
 
 
-def _evaluate(equations, known, evaluate=later.bound):
+def _evaluate(equations, known, evaluate=bound_as_it_is):
     """Add to ``known`` what equations lead to; it is returned."""
     for equation in equations:
         # What waits leads to several parts, and may be there.
@@ -124,7 +125,7 @@ def _loop(equation, values, *cuts):
 def _steps(equation, values, *cuts):
     """What a large loop of a number of steps leads to: its step in parts."""
     params, body = equation.params, equation.params["jaxpr"]
-    n, m = itertools.accumulate(later.scan_sizes(params))
+    n, m = itertools.accumulate(scan_sizes(params))
     result = _Result(body.out_avals[: m - n])
 
     def packed(*args):
@@ -164,7 +165,7 @@ class _Result:
 
     def shapes(self):
         """Shapes of what is packed."""
-        return [*self.vectors.shapes(), *(core.ShapedArray(x.shape, x.dtype) for x in self.large)]
+        return [*self.vectors.shapes(), *(ShapedArray(x.shape, x.dtype) for x in self.large)]
 
     def pack(self, values):
         """The vectors, and what is large as it is."""
@@ -241,7 +242,7 @@ class Vectors:
     def shapes(self):
         """Shapes of the vectors."""
         sizes = (sum(x.size for x in self.avals if x.dtype == kind) for kind in self.kinds)
-        return [core.ShapedArray((size,), kind) for size, kind in zip(sizes, self.kinds, strict=True)]
+        return [ShapedArray((size,), kind) for size, kind in zip(sizes, self.kinds, strict=True)]
 
     def pack(self, values, lead=0):
         """The vectors; ``lead`` axes stay in front."""

@@ -1,9 +1,8 @@
 """The plain way: what makes programs faster may fail with a version of JAX that nobody has tried, and then XLA gets them as they are.
 
-Programs are changed before XLA gets them (`kernels`, `native`, `ties`), by means that JAX does not promise to keep. A failure of `kernels`
-leaves the plain `lax.scan`, which is slower. ``JAXNSD_PLAIN=1`` in the environment leaves it from the start, without `native` and `ties`,
-too: derivatives of maxima are then decided by comparisons of rounded numbers (see `ties`). A failure of those two is not caught: what they
-had begun to write would be left in the program.
+Programs are changed before they are lowered, as jaxprs (`kernels`, `fusion`, `products`, `ties`). A failure there leaves the program as it
+was, which is slower, and is said once. ``JAXNSD_PLAIN=1`` in the environment leaves programs as they are from the start, but for `ties`,
+without which derivatives of maxima are decided by comparisons of rounded numbers.
 """
 
 import functools
@@ -13,6 +12,8 @@ import warnings
 
 import jax
 
+from . import jax_internals
+
 
 def wanted():
     """Whether all programs are to be left as they are."""
@@ -20,17 +21,15 @@ def wanted():
 
 
 def tried(function, instead):
-    """``function(*args)``, or ``instead(*args)`` where it fails or the plain way is wanted; a failure is said once in a process."""
+    """``function(*args)``, or ``instead(*args)`` where it fails; a failure is said once in a process."""
 
     @functools.wraps(function)
     def attempt(*args, **options):
-        if wanted():
-            return instead(*args)
         try:
             return function(*args, **options)
         except Exception as error:  # whatever it is, a slower run is better than none
             _say(type(error).__name__, str(error).split("\n")[0][:200])
-            return instead(*args)
+            return instead(*args, **options)
 
     return attempt
 
@@ -46,3 +45,7 @@ def _say(kind, words):
         f"jaxnsd could not make its programs faster with JAX {jax.__version__} on Python {python} ({kind}: {words}). Results are right, "
         "runs are slower. JAXNSD_PLAIN=1 ends this warning; please report it."
     )
+
+
+#: `jax_internals.marked`: what XLA is not told costs time, nothing else.
+marked = tried(jax_internals.marked, lambda out, **_: out)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import indices, laws
+from .jax_internals import is_traced
 
 HERE = Path(__file__).parent
 
@@ -96,7 +97,7 @@ class _Signatures:
         except Exception as error:
             error_type = TypeError if isinstance(error, TypeError) else ValueError
             raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}{_line(error)}: {error}") from error
-        if closed and (traced := [x for x in closed.consts if isinstance(x, jax.core.Tracer)]):
+        if closed and (traced := [x for x in closed.consts if is_traced(x)]):
             raise TypeError(
                 f"{call} must be a function of its arguments and of the fields of {self.name}, got one that reads an array of shape "
                 f"{traced[0].shape} which jit, grad or vmap is tracing, and whose derivative would be lost; make it a field"

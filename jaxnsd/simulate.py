@@ -508,7 +508,7 @@ class _History:
 
         carry, first = _freeze((state, nothing)), (state.P, outcome(t0, state, info).astype(dtype))
         loop = Loop(carry, self.interval(step, emptied), row, final, first)
-        if jax.default_backend() != "cpu" or llvm.available():
+        if jax.default_backend() != "cpu" or llvm.available() or plain.wanted():
             return loop
         # The carry of a kernel is one vector, which starts with the row: what is many arrays costs the runtime a call for each.
         width = jax.eval_shape(row, carry).size

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import core, lax
-from jax.api_util import flatten_axes
+from jax import lax
 
+from .jax_internals import flatten_axes, is_traced
 from .pytrees import chosen, replaced
 
 #: Blocks for each core: members take unequal time, and a core that is done goes on with another block.
@@ -43,7 +43,7 @@ def spread(function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]
     @functools.wraps(function)
     def of_all(*args, **kwargs):
         leaves, tree = jax.tree.flatten((args, kwargs))
-        traced = any(isinstance(x, core.Tracer) for x in leaves)
+        traced = any(is_traced(x) for x in leaves)
         # A compiled program does not say where a value that is not a number came from, `jit` does.
         watched = jax.config.jax_disable_jit or jax.config.jax_debug_nans or jax.config.jax_debug_infs
         if traced or watched or jax.default_backend() != "cpu":

@@ -17,9 +17,8 @@ import sys
 import types
 import weakref
 
-import jax
-
 from .fingerprint import PLAIN, WRAPPERS, imported, is_installed, is_named, names_in
+from .jax_internals import is_traced
 
 _MISSING = object()
 
@@ -92,7 +91,7 @@ def _look(places, cells):
 
 def _held(values):
     """Values that live on with what JAX keeps. What is traced must not: a reference to it does, and no other has its identity."""
-    return [weakref.ref(x) if isinstance(x, jax.core.Tracer) else x for x in values]
+    return [weakref.ref(x) if is_traced(x) else x for x in values]
 
 
 def _are(these, those):

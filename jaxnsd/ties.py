@@ -6,112 +6,85 @@ neither x nor y equals the maximum, and the derivative is zero, at random; that 
 of `jnp.hypot`, which takes the larger of two lengths: in one step of ten its force direction vanished, and Newton's method took up to
 twenty steps for two.
 
-So programs are changed when they are lowered: ``x == max(x, y)`` becomes ``x >= y``, which says the same without equal bits, and of many
+So programs are changed before they are lowered: ``x == max(x, y)`` becomes ``x >= y``, which says the same without equal bits, and of many
 entries the one with the number of the largest counts, whatever its bits are.
 """
 
 import functools
 import math
 
-import jax
 import jax.numpy as jnp
-from jax import core, lax
-from jax.interpreters import mlir
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jax import lax
+
+from .jax_internals import Literal
+from .rewriting import rewritten
 
 #: What it means to be the larger, or the smaller one.
-_ORDER = {"stablehlo.maximum": "GE", "stablehlo.minimum": "LE"}
+_ORDER = {"max": lax.ge, "min": lax.le}
+
+#: The largest, or smallest, of many: its number, and what none of the others is.
+_OF_MANY = {"reduce_max": (jnp.argmax, lax.ge), "reduce_min": (jnp.argmin, lax.le)}
 
 #: Operations that show an array in another form.
-_FORMS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
-
-#: Numbers that are rounded.
-_DTYPES = {"f64": jnp.float64, "f32": jnp.float32, "f16": jnp.float16, "bf16": jnp.bfloat16}
+_FORMS = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 
 
-def settle(ctx):
-    """Change all comparisons of a program that ask whether a number is the extreme of several.
-
-    ctx: the `mlir.LoweringRuleContext` of a rule at its end; changed is what it has made, in its own function and in others
-    """
-    # What a rule makes is a function that need not be part of the module yet.
-    own = ir.InsertionPoint.current.block.owner.operation
-    for program in (own, ctx.module_context.module.operation):
-        for comparison in list(_comparisons(program)):
-            x, y = comparison.operands
-            _settle(ctx, comparison, x, y) or _settle(ctx, comparison, y, x)
+def settled(closed):
+    """A closed jaxpr, not differentiated any more, in which no number is asked whether it equals the extreme of several."""
+    return rewritten(closed, _instead)
 
 
-def _comparisons(operation):
-    """All comparisons for equality of rounded numbers inside of an operation."""
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                inner = inner.operation
-                if inner.name != "stablehlo.compare":
-                    yield from _comparisons(inner)
-                elif "EQ" in str(inner.attributes["comparison_direction"]) and _aval(inner.operands[0]):
-                    yield inner
+def _instead(equation, made_by):
+    """What takes the place of a comparison of a number with the extreme of itself and others, and its operands; None for others."""
+    if equation.primitive is not lax.eq_p or not jnp.issubdtype(equation.invars[0].aval.dtype, jnp.floating):
+        return None
+    (x, y), shape = equation.invars, equation.outvars[0].aval.shape
+    return _order(x, y, shape, made_by) or _order(y, x, shape, made_by)
 
 
-def _settle(ctx, comparison, x, extreme):
-    """Change the comparison of ``x`` with ``extreme`` if that is the extreme of ``x`` and others; whether it is."""
-    made_by = _operation(extreme)
-    if made_by is not None and made_by.name in _ORDER:
-        left, right = made_by.operands
-        if not (_same(x, left) or _same(x, right)):
-            return False
-        comparison.operands[0], comparison.operands[1] = x, right if _same(x, left) else left
-        comparison.attributes["comparison_direction"] = stablehlo.ComparisonDirectionAttr.get(_ORDER[made_by.name])
-        return True
-    while made_by is not None and made_by.name in _FORMS:
-        made_by = _operation(made_by.operands[0])
-    if made_by is None or made_by.name != "stablehlo.reduce" or made_by.operands[0] != x:
-        return False
-    kind, axes = made_by.regions[0].blocks[0].operations[0].operation.name, tuple(made_by.attributes["dimensions"])
-    if kind not in _ORDER:
-        return False
-    aval = _aval(x)
-    inner = ctx.replace(primitive=None, tokens_out=None, avals_in=[aval, aval], avals_out=[aval.update(dtype=jnp.dtype(bool))])
-    with ir.InsertionPoint(comparison), comparison.location:
-        # One call: versions 0.7 to 0.10.0 of JAX would put what a longer program consists of in places of their own.
-        is_extreme = jax.jit(functools.partial(_is_extreme, kind=kind, axes=axes))
-        counts = mlir.lower_fun(is_extreme, multiple_results=False)(inner, x, extreme)
-    comparison.results[0].replace_all_uses_with(counts[0])
-    comparison.erase()
-    return True
+def _order(x, extreme, shape, made_by):
+    """`_instead`, where ``extreme`` is that of ``x`` and others."""
+    made = _equation(extreme, made_by)
+    if made is not None and made.primitive.name in _ORDER:
+        left, right = made.invars
+        same = [_same(x, other, made_by) for other in (left, right)]
+        if not any(same) or extreme.aval.shape != shape:
+            return None
+        return functools.partial(_is_larger, order=_ORDER[made.primitive.name], shape=shape), [x, right if same[0] else left]
+    while made is not None and made.primitive.name in _FORMS:
+        made = _equation(made.invars[0], made_by)
+    if made is None or made.primitive.name not in _OF_MANY or not _same(x, made.invars[0], made_by):
+        return None
+    at, order = _OF_MANY[made.primitive.name]
+    return functools.partial(_is_extreme, at=at, order=order, axes=made.params["axes"]), [x, extreme]
 
 
-def _is_extreme(x, extreme, kind, axes):
+def _is_larger(x, other, order, shape):
+    """Whether ``x`` is the larger of two, or the smaller one; one of them may be a number for all entries."""
+    return [order(jnp.broadcast_to(x, shape), jnp.broadcast_to(other, shape))]
+
+
+def _is_extreme(x, extreme, at, order, axes):
     """Which entries are the largest, or smallest, along the axes, of which ``extreme`` is known; one at least."""
     last = tuple(range(-len(axes), 0))
     rows = jnp.moveaxis(x, axes, last)
     flat = rows.reshape(*rows.shape[: -len(axes)], math.prod(x.shape[axis] for axis in axes))
-    at, counts = (jnp.argmax, x >= extreme) if kind == "stablehlo.maximum" else (jnp.argmin, x <= extreme)
     first = lax.broadcasted_iota(int, flat.shape, flat.ndim - 1) == at(flat, axis=-1, keepdims=True)
-    return counts | jnp.moveaxis(first.reshape(rows.shape), last, axes)
+    return [order(x, extreme) | jnp.moveaxis(first.reshape(rows.shape), last, axes)]
 
 
-def _aval(value):
-    """Shape and dtype of rounded numbers; None of others."""
-    kind = ir.RankedTensorType(value.type)
-    dtype = _DTYPES.get(str(kind.element_type))
-    return dtype and core.ShapedArray(tuple(kind.shape), jnp.dtype(dtype))
+def _equation(operand, made_by):
+    """What an operand is the result of; None for an argument and a number that is written down."""
+    return None if isinstance(operand, Literal) else made_by.get(operand)
 
 
-def _operation(value):
-    """The operation that a value is the result of; None for an argument."""
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
-
-
-def _same(a, b):
-    """Whether two values are one, or one in the same form."""
-    if a == b:
+def _same(a, b, made_by):
+    """Whether two operands are one, or one in the same form."""
+    if isinstance(a, Literal) or isinstance(b, Literal):
+        return isinstance(a, Literal) and isinstance(b, Literal) and a.aval.dtype == b.aval.dtype and bool(a.val == b.val)
+    if a is b:
         return True
-    of_a, of_b = _operation(a), _operation(b)
-    if of_a is None or of_b is None or a.type != b.type or of_a.name != of_b.name or of_a.name not in _FORMS:
+    of_a, of_b = made_by.get(a), made_by.get(b)
+    if of_a is None or of_b is None or of_a.primitive is not of_b.primitive or of_a.primitive.name not in _FORMS:
         return False
-    key = "broadcast_dimensions"
-    alike = of_a.name == "stablehlo.reshape" or of_a.attributes[key] == of_b.attributes[key]
-    return alike and _same(of_a.operands[0], of_b.operands[0])
+    return of_a.params == of_b.params and _same(of_a.invars[0], of_b.invars[0], made_by)

@@ -26,9 +26,10 @@ place of the name.
 import importlib.util
 import os
 import re
-import sys
 import warnings
 from collections.abc import MutableMapping
+
+from .jax_internals import backend_has_started
 
 #: Bytes that one pass of a loop may touch to be compiled natively: large enough for single trajectories and small batches; loops over
 #: large batches stay with the runtime, which spreads them over the cores.
@@ -69,8 +70,7 @@ def is_cpu_alone(environment: MutableMapping[str, str]) -> bool:
 
 def warn_if_late() -> None:
     """Say that the settings come too late: XLA has read the environment at JAX's first computation."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    if getattr(bridge, "backends_are_initialized", lambda: False)() and os.environ.get("JAXNSD_XLA_FLAGS") != "0":
+    if backend_has_started() and os.environ.get("JAXNSD_XLA_FLAGS") != "0":
         warnings.warn(
             "jaxnsd was imported after JAX's first computation: simulations on a CPU run up to ten times slower, because XLA reads its "
             "settings only once. Import jaxnsd before anything is computed. JAXNSD_XLA_FLAGS=0 ends this warning",

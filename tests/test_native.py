@@ -10,6 +10,7 @@ from jax import lax
 
 import jaxnsd
 from jaxnsd import SemismoothNewton, derivatives, kernels, lanes, later, simulate
+from jaxnsd.jax_internals import jaxpr_as_fun
 from jaxnsd.models import BouncingBall, CornerBlock, RotatingBall
 from jaxnsd.schemes import Moreau
 
@@ -204,7 +205,7 @@ def test_around_what_is_no_kernel_the_rest_of_a_step_is(monkeypatch, dtype):
     wanted = jax.jit(run)(x)
     jax.effects_barrier()
     assert sorted(seen) == [0, 1, 2, 3]
-    compiled = jax.jit(lambda x: kernels.stepwise(run, x, least=0)).lower(x).compile()
+    compiled = jax.jit(jaxpr_as_fun(kernels.stepwise(jax.make_jaxpr(run)(x), least=0))).lower(x).compile()
     seen.clear()
     got = compiled(x)
     jax.effects_barrier()

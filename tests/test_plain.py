@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import kernels, plain
+from jaxnsd import kernels, plain, products, ties
 from jaxnsd.models import Woodpecker
 
 
@@ -33,8 +33,9 @@ def test_a_failure_leaves_the_numbers_and_says_so_once(monkeypatch):
         raise RecursionError("a version of JAX that nobody has tried")
 
     plain._once.cache_clear()
-    for name in ("kernel", "stepwise", "at_once"):
-        monkeypatch.setattr(kernels, name, fails)
+    broken = (kernels, "kernel"), (kernels, "stepwise"), (kernels, "at_once"), (ties, "settled"), (products, "written_out")
+    for module, name in broken:
+        monkeypatch.setattr(module, name, fails)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         np.testing.assert_allclose(_value_and_gradient(), expected, rtol=1e-9)
@@ -49,6 +50,6 @@ def test_the_plain_way_from_the_start(monkeypatch):
     """``JAXNSD_PLAIN=1`` touches nothing of what makes programs faster, and leads to the same numbers."""
     expected = _value_and_gradient()
     monkeypatch.setenv("JAXNSD_PLAIN", "1")
-    for name in ("kernel", "stepwise", "at_once"):
-        monkeypatch.setattr(kernels, name, None)
+    for module, name in ((kernels, "kernel"), (kernels, "stepwise"), (kernels, "at_once"), (products, "written_out")):
+        monkeypatch.setattr(module, name, None)
     np.testing.assert_allclose(_value_and_gradient(), expected, rtol=1e-9)

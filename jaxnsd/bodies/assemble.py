@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..jax_internals import is_traced
 from ..laws import ImpactLaw, NewtonImpact
 from . import forces, loops, pairs, parts, planes
 from .multibody import Multibody
@@ -364,7 +365,7 @@ def _range(limits):
 
 def _there(x):
     """Whether a number is not known to be zero."""
-    return isinstance(x, jax.core.Tracer) or bool(np.any(np.asarray(x) != 0))
+    return is_traced(x) or bool(np.any(np.asarray(x) != 0))
 
 
 def _function(function):
@@ -589,7 +590,7 @@ def _check(system):
     structure = system.structure
 
     def known(x):
-        return not isinstance(x, jax.core.Tracer)
+        return not is_traced(x)
 
     for path, leaf in jax.tree_util.tree_leaves_with_path(system):
         if not known(leaf) or not isinstance(leaf, (jax.Array, np.ndarray, float)):
@@ -652,7 +653,7 @@ def _check_materials(system):
         ("rolling", of_pairs, system.rolling, np.inf),
         ("limit_restitution", of_limits, system.limit_restitution, 1.0),
     ):
-        if isinstance(values, jax.core.Tracer):
+        if is_traced(values):
             continue
         for name, value in zip(names, np.asarray(values), strict=True):
             if not 0 <= value <= highest:

@@ -4,8 +4,8 @@ import difflib
 
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+
+from ..jax_internals import Primitive, ad, batching, lowered_as
 
 #: Entries, of all terms, up to which a product with zeros and ones is written as a sum, which fuses.
 SUMMED = 1 << 11
@@ -69,7 +69,7 @@ def _linear(name, function, size):
 
     primitive.def_impl(function)
     primitive.def_abstract_eval(lambda x, **params: x.update(shape=(size(params), *x.shape[1:]), weak_type=False))
-    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
+    lowered_as(primitive, function)
     batching.primitive_batchers[primitive] = batched
     return primitive
 

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
+from ..jax_internals import is_traced
 from ..pytrees import chosen, replaced
 from . import loops
 from .lists import pick
@@ -28,7 +29,7 @@ def _turns(system):
 
     nowhere = {name: np.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
     leaves, tree = jax.tree.flatten(dataclasses.replace(system, **nowhere))
-    given = [not isinstance(x, jax.core.Tracer) for x in leaves]
+    given = [not is_traced(x) for x in leaves]
 
     def turns(*values):
         still = tree.unflatten(replaced(leaves, given, values))
@@ -37,7 +38,7 @@ def _turns(system):
 
     with jax.ensure_compile_time_eval():
         R, places = jax.jit(turns)(*chosen(leaves, given))  # one program instead of a hundred
-    return None if any(isinstance(x, jax.core.Tracer) for x in (R, *places)) else (np.asarray(R), jax.tree.map(np.asarray, places))
+    return None if any(is_traced(x) for x in (R, *places)) else (np.asarray(R), jax.tree.map(np.asarray, places))
 
 
 def flattened(system):
@@ -102,7 +103,7 @@ def _check_planes(system):
         places = system.places(0.0, system.initial_state()[0])
         gaps = loops.apart(system, places)
         turned = loops.turned(system, places) if structure.welds else gaps[:0]
-    if any(isinstance(x, jax.core.Tracer) for x in (*places, gaps, turned)):
+    if any(is_traced(x) for x in (*places, gaps, turned)):
         return
     # Of NumPy: under `jit` what is made of JAX's arrays, though they be known, is traced.
     x, w, gaps, turned = (np.asarray(value) for value in (places.x, places.w, gaps, turned))

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+
+from ..jax_internals import Primitive, ad, batching, lowered_as
 
 #: The rotation that is none.
 IDENTITY = (1.0, 0.0, 0.0, 0.0)
@@ -114,7 +114,7 @@ def _batched(args, axes):
 _cross = Primitive("jaxnsd_cross")
 _cross.def_impl(_written_out)
 _cross.def_abstract_eval(lambda a, b: a.update(weak_type=False))
-mlir.register_lowering(_cross, mlir.lower_fun(_written_out, multiple_results=False))
+lowered_as(_cross, _written_out)
 ad.defbilinear(_cross, lambda d, a, b: cross(b, d), lambda d, a, b: cross(d, a))
 batching.primitive_batchers[_cross] = _batched
 

@@ -15,12 +15,12 @@ import threading
 from typing import Any
 
 import jax
-import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from .. import lanes
+from ..jax_internals import enable_x64
 from ..keep import CALLBACK
 from ..results import Outcome
 from ..simulate import simulate
@@ -253,7 +253,7 @@ class Job:
 
     def context(self):
         """With the precision of the thread that made the job."""
-        return jax.enable_x64(self.x64) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(self.x64)
+        return enable_x64(self.x64)
 
     def reduce(self, first, outcome, seen):
         """`Part` of a chunk."""

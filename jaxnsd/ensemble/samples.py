@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 
+from ..jax_internals import is_traced
 from ..system import System
 
 
@@ -179,7 +180,7 @@ def _code(name):
 
 def _finite(distribution):
     for name, value in vars(distribution).items():
-        if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer) and np.ndim(value) == 0:
+        if isinstance(value, (np.ndarray, jax.Array)) and not is_traced(value) and np.ndim(value) == 0:
             value = value.item()
             object.__setattr__(distribution, name, value)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not math.isfinite(value):

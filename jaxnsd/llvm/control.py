@@ -2,8 +2,8 @@
 
 import jax
 import numpy as np
-from jax.extend.core import Literal
 
+from ..jax_internals import Literal
 from . import rules
 from .arrays import SMALL, Large, filled, in_memory, is_small, large, made, scalar, settled, small, written
 from .code import UnknownError, Value, is_known

@@ -9,11 +9,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
 from .. import linalg
 from ..contact import Choice
+from ..jax_internals import Primitive, ad, batching, lowered_as
 from .condensed import directions
 
 #: Up to so many rows a planar problem is solved whole: branches would cost more than they spare.
@@ -191,7 +190,7 @@ def largest(x):
 _largest = Primitive("jaxnsd_largest")
 _largest.def_impl(lambda x: x)
 _largest.def_abstract_eval(lambda x: x)
-mlir.register_lowering(_largest, mlir.lower_fun(lambda x: x, multiple_results=False))
+lowered_as(_largest, lambda x: x)
 ad.primitive_jvps[_largest] = lambda primals, _: (x := _largest.bind(*primals), ad.Zero(jax.typeof(x).to_tangent_aval()))
 batching.primitive_batchers[_largest] = lambda args, axes: (_largest.bind(jnp.max(args[0], axis=axes[0])), None)
 

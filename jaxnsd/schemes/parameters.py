@@ -9,6 +9,8 @@ import typing
 import jax
 import numpy as np
 
+from ..jax_internals import is_traced
+
 
 def check(scheme):
     """Make plain numbers of the fields of a scheme that are declared as such; TypeError, with a sentence, for what is none."""
@@ -33,7 +35,7 @@ _TAKEN = {
 def _plain(kind, what, value):
     types, expected = _TAKEN[kind]
     if isinstance(value, jax.Array):
-        got = "a traced value" if isinstance(value, jax.core.Tracer) else "a JAX array"
+        got = "a traced value" if is_traced(value) else "a JAX array"
         raise TypeError(
             f"{what} must be {expected}, got {got}: a scheme is compiled in, its parameters are neither traced nor differentiated; "
             f"write {kind.__name__}(...) around it, outside of jit"

@@ -1,0 +1,189 @@
+"""What jaxnsd needs of JAX beyond what JAX promises to keep: no other module takes it from there.
+
+Tried with JAX 0.6.0, 0.6.2, 0.7.2, 0.8.3, 0.9.2, 0.10.0, 0.10.2, 0.11.2 and 0.12.0.1 (``make test-versions``). Names that all of them have
+are handed on; what changed from one to another has a function here, which says when. Equations of a jaxpr have ``primitive``, ``params``,
+``invars``, ``outvars``, ``effects`` and ``replace`` in all of them: modules that rewrite programs read those.
+"""
+
+import contextlib
+import copy
+import sys
+
+import jax
+from jax import lax
+from jax.api_util import flatten_axes
+from jax.core import ShapedArray, Tracer
+from jax.experimental import serialize_executable
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+from jaxlib.mlir import ir
+
+__all__ = [
+    "ClosedJaxpr",
+    "Jaxpr",
+    "Literal",
+    "Primitive",
+    "ShapedArray",
+    "Tracer",
+    "ad",
+    "backend_has_started",
+    "batching",
+    "bound",
+    "call_inside",
+    "enable_x64",
+    "flatten_axes",
+    "frames",
+    "is_exported",
+    "is_traced",
+    "jaxpr_as_fun",
+    "lowered_as",
+    "marked",
+    "mlir",
+    "new_variable",
+    "scan_sizes",
+    "serialize_executable",
+    "settings",
+    "trace_anew",
+    "vary",
+    "varying",
+    "with_inner",
+    "without_consts",
+]
+
+
+def is_traced(x):
+    """Whether a value is one of a function that is being traced."""
+    return isinstance(x, Tracer)
+
+
+def lowered_as(primitive, function, *, multiple_results=False):
+    """Lower a primitive as what ``function`` traces to."""
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=multiple_results))
+
+
+# Jaxprs
+
+
+def scan_sizes(params):
+    """Numbers of constants and of carried arrays of a `lax.scan`; from JAX 0.11 on they are kept as trees."""
+    if "ft_in" in params:
+        return tuple(map(len, params["ft_in"].unpack()))[:2]
+    return params["num_consts"], params["num_carry"]
+
+
+#: A variable of a jaxpr, of which others are made: its class takes other arguments in each version.
+_EXAMPLE = jax.make_jaxpr(lambda x: x)(0.0).jaxpr.invars[0]
+
+
+def new_variable(aval):
+    """A new variable of a jaxpr."""
+    new = copy.copy(_EXAMPLE)
+    new.aval = aval
+    return new
+
+
+def without_consts(closed):
+    """The jaxpr of a closed one, with its constants as unknown variables; from JAX 0.11 on a jaxpr has its constants with it."""
+    return closed.with_consts(()) if hasattr(closed, "with_consts") else closed.jaxpr
+
+
+def bound(equation, values):
+    """What an equation leads to as it is, a list."""
+    binding = equation.primitive.get_bind_params(equation.params)
+    # Older versions return the functions apart.
+    functions, params = binding if isinstance(binding, tuple) else ((), binding)
+    out = equation.primitive.bind(*functions, *values, **params)
+    return out if equation.primitive.multiple_results else [out]
+
+
+def call_inside(equation):
+    """The jaxpr of a function that an equation calls, and its constants."""
+    name, params = equation.primitive.name, equation.params
+    if name == "jaxnsd_rule":
+        function = params["function"]
+        inner = getattr(function, "jaxpr", None) or jax.make_jaxpr(function)(*(x.aval for x in equation.invars))
+    else:
+        inner = params["call_jaxpr" if name in ("closed_call", "custom_jvp_call") else "jaxpr"]
+    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+
+
+def frames(equation):
+    """The lines of code that wrote an equation, each with ``file_name``, ``line_num`` and ``function_name``."""
+    return getattr(equation.source_info.traceback, "frames", ())
+
+
+def with_inner(equation, change):
+    """An equation with ``change`` of each closed jaxpr among its parameters; itself where none changes."""
+
+    def of(x):
+        if isinstance(x, ClosedJaxpr):
+            return change(x)
+        if isinstance(x, Jaxpr):  # of `jax.checkpoint`; from JAX 0.11 on the two classes are one
+            changed = change(closed := ClosedJaxpr(x, ()))
+            return x if changed is closed else changed.jaxpr
+        if isinstance(x, (tuple, list)):
+            parts = [of(part) for part in x]
+            if all(a is b for a, b in zip(parts, x, strict=True)):
+                return x
+            return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+        return x
+
+    params = {name: of(value) for name, value in equation.params.items()}
+    return equation if all(params[name] is value for name, value in equation.params.items()) else equation.replace(params=params)
+
+
+# Tracing and lowering
+
+
+#: A setting of nothing but what JAX takes for traced before; the oldest versions have none.
+_TRACING = jax.make_user_context() if hasattr(jax, "make_user_context") else None
+
+
+def trace_anew():
+    """A context in which JAX takes nothing for traced before, in this thread; the oldest versions forget all of it."""
+    if _TRACING is None:
+        jax.clear_caches()
+        return contextlib.nullcontext()
+    return _TRACING(object())
+
+
+def varying(aval):
+    """Axes of the devices of a `shard_map` that an array varies over; the oldest versions do not keep them."""
+    axes = getattr(aval, "manual_axis_type", None)
+    return getattr(aval, "vma", frozenset()) if axes is None else axes.varying
+
+
+def vary(x, axes):
+    """``x`` as an array that varies over these axes as well, by the name of the version."""
+    return lax.pcast(x, axes, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, axes)
+
+
+def is_exported(ctx):
+    """Whether a program that is being lowered is to run elsewhere, where nobody knows what was compiled here."""
+    return bool(getattr(ctx.module_context.lowering_parameters, "for_export", False))
+
+
+def marked(out, **marks):
+    """What a rule of lowering has led to by the call of one function, with words for XLA at that call."""
+    call = jax.tree.leaves(out)[0].owner
+    call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({name: ir.StringAttr.get(value) for name, value in marks.items()})
+    return out
+
+
+# The process
+
+
+def settings():
+    """Settings of JAX by their names."""
+    return dict(jax.config.values)
+
+
+def enable_x64(wanted):
+    """A context with or without double precision, in this thread."""
+    return (jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64)(wanted)
+
+
+def backend_has_started():
+    """Whether JAX has computed anything: XLA has read the environment then."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return getattr(bridge, "backends_are_initialized", lambda: False)()

@@ -1,0 +1,68 @@
+"""Programs written anew: equations of a jaxpr that is not differentiated any more in place of others.
+
+What is changed before a program is lowered is changed here, as jaxprs: whatever fails on the way leaves the jaxpr as it was.
+"""
+
+import jax
+
+from .jax_internals import ClosedJaxpr, Literal, call_inside, new_variable, with_inner
+
+
+def rewritten(closed, instead):
+    """A closed jaxpr, not differentiated any more, with other equations in place of some, in its inner jaxprs as well; itself if of none.
+
+    instead: ``instead(equation, made_by)`` is None where an equation stays as it is, else a function, which returns a list, and its
+    operands: what it traces to takes the place. ``made_by`` are the equations before it in the same jaxpr, by the variables that they make
+    """
+    jaxpr, names, equations, consts, made_by = closed.jaxpr, {}, [], [], {}
+
+    def named(operands):
+        return [x if isinstance(x, Literal) else names.get(x, x) for x in operands]
+
+    def write(inner, operands):
+        inside = {}
+        for variable, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
+            inside[variable] = new_variable(variable.aval)
+            consts.append((inside[variable], value))
+        inside.update(zip(inner.jaxpr.invars, operands, strict=True))
+        for equation in inner.jaxpr.eqns:
+            out = [new_variable(x.aval) for x in equation.outvars]
+            equations.append(equation.replace(invars=_operands(equation.invars, inside), outvars=out))
+            inside.update(zip(equation.outvars, out, strict=True))
+        return _operands(inner.jaxpr.outvars, inside)
+
+    changed = False
+    for equation in jaxpr.eqns:
+        inner, operands = None, equation.invars
+        if other := instead(equation, made_by):
+            function, operands = other
+            inner = jax.make_jaxpr(function)(*(x.aval for x in operands))
+        elif equation.primitive.name == "jaxnsd_rule":
+            # A function of Python's: what it consists of is to be seen once something of it is to change.
+            function = closed_call(equation)
+            inner = rewritten(function, instead)
+            inner = None if inner is function else inner
+        if inner is not None:
+            names.update(zip(equation.outvars, write(inner, named(operands)), strict=True))
+            changed = True
+        else:
+            new = with_inner(equation, lambda inner: rewritten(inner, instead))
+            changed = changed or new is not equation
+            equations.append(new.replace(invars=named(new.invars)))
+        made_by.update(dict.fromkeys(equation.outvars, equation))
+    if not changed:
+        return closed
+    jaxpr = jaxpr.replace(constvars=[*jaxpr.constvars, *(x for x, _ in consts)], eqns=equations, outvars=named(jaxpr.outvars))
+    return ClosedJaxpr(jaxpr, [*closed.consts, *(value for _, value in consts)])
+
+
+def closed_call(equation):
+    """The function that an equation calls, a closed jaxpr of its operands."""
+    jaxpr, consts = call_inside(equation)
+    if len(consts) < len(jaxpr.constvars):  # they are among the operands
+        jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    return ClosedJaxpr(jaxpr, consts)
+
+
+def _operands(operands, known):
+    return [x if isinstance(x, Literal) else known[x] for x in operands]
