@@ -40,18 +40,24 @@ test-long: $(VENV)/.installed-test ## campaigns: every scheme on every system, o
 test-oldest: $(OLDEST)/.installed ## values and derivatives with the oldest JAX that is supported
 	$(OLDEST)/bin/python -m pytest -m oldest $$(grep -l 'mark\.oldest' tests/test_*.py) # other files need what is not installed
 
-test-newest: ## values and derivatives with the newest JAX, on the newest Python here
+# Those of the oldest JAX come first, once as they are and once the plain way (see jaxnsd/plain.py); SHORT=1 leaves it at these.
+test-newest: ## values and derivatives, the plain way, and the fast tests, with the newest JAX on the newest Python here
 	@if [ -z "$(NEWER)" ]; then echo "test-newest: there is no Python newer than 3.11 here, so no newer JAX: nothing was tested"; \
 	else $(MAKE) --no-print-directory $(NEWEST)/.installed && \
 		$(NEWEST)/bin/python -c 'import jax, sys; print("JAX", jax.__version__, "on Python", sys.version.split()[0])' && \
-		$(NEWEST)/bin/python -m pytest -m oldest $$(grep -l 'mark\.oldest' tests/test_*.py); fi
+		$(NEWEST)/bin/python -m pytest -m "oldest or newest" && JAXNSD_PLAIN=1 $(NEWEST)/bin/python -m pytest -m oldest && \
+		if [ -n "$(SHORT)" ]; then echo "test-newest: SHORT is set, so the other fast tests did not run"; else \
+		XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0" \
+			$(NEWEST)/bin/python -m pytest -m "not slow and not long and not oldest"; fi; fi
 
-test-versions: | $(BIN)/python ## by hand: a woodpecker, a ball, gradients and a batch with each minor version of JAX
+test-versions: | $(BIN)/python ## by hand: three motions, their gradients and README's blocks with each minor version of JAX
 	@for version in $(VERSIONS); do \
 		python=$(BIN)/python; case $$version in 0.1[1-9].*) python="$(NEWER)";; esac; \
 		[ -n "$$python" ] || { echo "$$version needs a newer Python than there is here"; continue; }; \
 		"$$python" -m venv out/versions/$$version && out/versions/$$version/bin/python -m pip install --quiet --disable-pip-version-check \
-			--editable . "jax==$$version" "jaxlib==$$version" && out/versions/$$version/bin/python tests/versions.py || exit 1; done
+			--editable '.[ensemble]' "jax==$$version" "jaxlib==$$version" pytest pytest-xdist filelock && \
+		out/versions/$$version/bin/python tests/versions.py && \
+		out/versions/$$version/bin/python -m pytest -n 0 -m "slow or not slow" tests/test_readme.py || exit 1; done
 
 lint: $(VENV)/.installed-test ## ruff
 	$(BIN)/ruff check .
@@ -87,8 +93,7 @@ $(OLDEST)/.installed: pyproject.toml | $(BIN)/python
 # Every time: there may be a newer JAX since.
 $(NEWEST)/.installed: FORCE
 	"$(NEWER)" -m venv $(NEWEST)
-	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable . \
-		pytest pytest-xdist filelock scipy
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable '.[test]'
 	@touch $@
 
 FORCE:

@@ -37,7 +37,9 @@ def test_the_source_distribution_holds_what_its_tests_load(built, tmp_path):
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         archive.extractall(tmp_path, filter="data")
     (unpacked,) = tmp_path.iterdir()
-    for name in {"README.md", "LICENSE", "Makefile", "CHANGELOG.md"}.union(*map(sources, ("jaxnsd", "tests", "examples", "notebooks"))):
+    for name in {"README.md", "LICENSE", "Makefile", "CHANGELOG.md"}.union(
+        *map(sources, ("jaxnsd", "tests", "examples", "notebooks", "docs"))
+    ):
         assert (unpacked / name).is_file(), name
     # One file that imports nothing but the package, and those that load README, notebooks and examples.
     tests = ["tests/test_butcher.py", "tests/test_readme.py", "tests/test_notebooks.py", "tests/test_examples.py", "-k", "not bad"]

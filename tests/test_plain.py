@@ -1,5 +1,8 @@
 """The plain way: whatever fails in what makes programs faster, results are the same, and it is said once."""
 
+import os
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -53,3 +56,17 @@ def test_the_plain_way_from_the_start(monkeypatch):
     for module, name in ((kernels, "kernel"), (kernels, "stepwise"), (kernels, "at_once"), (products, "written_out")):
         monkeypatch.setattr(module, name, None)
     np.testing.assert_allclose(_value_and_gradient(), expected, rtol=1e-9)
+
+
+def test_an_import_that_comes_too_late_says_so():
+    """XLA has read its settings at the first computation: of that a run would be several times slower, in silence."""
+
+    def said(program, **environment):
+        environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | environment
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        return "imported after JAX's first computation" in done.stderr
+
+    late = "import jax.numpy as jnp; jnp.ones(2).sum(); import jaxnsd"
+    assert said(late)
+    assert not said(late, JAXNSD_XLA_FLAGS="0")
+    assert not said("import jaxnsd, jax.numpy as jnp; jnp.ones(2).sum()")
