@@ -10,8 +10,8 @@ import numpy as np
 
 from .code import is_known
 
-#: Entries up to which an array is numbers.
-SMALL = 512
+#: Entries up to which what only arranges the entries of small arrays is small.
+WIDE = 1 << 14
 
 
 class Large:
@@ -52,11 +52,11 @@ def filled(entries, shape):
     return out.reshape(shape)
 
 
-def of_known(x):
+def of_known(code, x):
     """A known array."""
     x = np.asarray(x)
-    if x.size > SMALL:
-        return x
+    if x.size > code.sizes.small and x.size > WIDE:
+        return in_memory(code, code.table(x.ravel(), x.dtype), x.shape, x.dtype)
     return filled([entry for entry in x.ravel()], x.shape)
 
 
@@ -81,14 +81,20 @@ def large(code, x, dtype):
     if isinstance(x, Large):
         return x
     entries = list(x.ravel())
-    if all(map(is_known, entries)) and len(set(map(_bits, entries))) <= 1:
+    known = list(map(is_known, entries))
+    if all(entry is entries[0] for entry in entries) or (all(known) and len(set(map(_bits, entries))) <= 1):
         value = entries[0] if entries else np.dtype(dtype).type(0)
         return Large(x.shape, dtype, lambda index: value, cheap=True)
+    if all(known):
+        return in_memory(code, code.table(entries, dtype), x.shape, dtype)
     key = "large", id(x)
     if key not in code.known:
         pointer = code.room(x.size, dtype)
-        for i, entry in enumerate(entries):
-            code.store(entry, pointer, np.int64(i), dtype)
+        if many := sum(known) > max(4, x.size // 2):
+            code.copy(pointer, code.table([entry if k else 0 for entry, k in zip(entries, known, strict=True)], dtype), x.size, dtype)
+        for i, (entry, k) in enumerate(zip(entries, known, strict=True)):
+            if not (many and k):
+                code.store(entry, pointer, np.int64(i), dtype)
         code.known[key] = in_memory(code, pointer, x.shape, dtype), x
     return code.known[key][0]
 

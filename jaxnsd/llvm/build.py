@@ -20,7 +20,7 @@ import numpy as np
 
 from . import control
 from .arrays import in_memory, is_small, large, made, small, written
-from .code import Code, UnknownError, is_known
+from .code import SIZES, Code, TooLargeError, UnknownError, is_known
 
 try:
     from llvmlite import binding
@@ -196,9 +196,16 @@ def _function(head, code):
 
 def text_of(closed):
     """LLVM's text of a jaxpr, whose function XLA calls; `UnknownError` where there is something in it that has no rule."""
+    for sizes in SIZES[:-1]:
+        with contextlib.suppress(TooLargeError):
+            return _text_of(closed, sizes)
+    return _text_of(closed, SIZES[-1])
+
+
+def _text_of(closed, sizes):
     jaxpr, _ = control.parts_of(closed)
     functions, declared = [], {"malloc": "declare ptr @malloc(i64)", "free": "declare void @free(ptr)"}
-    code = Code()
+    code = Code(sizes)
     code.spread = functools.partial(_spread, functions, declared)
 
     def array(k, aval, source):
@@ -210,7 +217,7 @@ def text_of(closed):
     args = []
     for k, x in enumerate(jaxpr.invars):
         whole, kind = array(k, x.aval, "%args")
-        args.append(small(code, whole) if kind.size <= control.SMALL else whole)
+        args.append(small(code, whole) if kind.size <= code.sizes.small else whole)
     out = control.evaluate(code, closed, args)
     for k, (x, var) in enumerate(zip(out, jaxpr.outvars, strict=True)):
         to, kind = array(k, var.aval, "%results")
@@ -239,7 +246,7 @@ def _spread(functions, declared, code, closed, arrays, kinds, results, n, length
     shared = code.room(len(pointers) + len(rooms), np.int64)
     for k, pointer in enumerate([*pointers, *rooms]):
         code.line(f"store ptr {pointer}, ptr {code.place(shared, np.int64(k), np.int64)}")
-    inner = Code()
+    inner = Code(code.sizes)
     inner.inside = True
     given = iter(range(len(pointers) + len(rooms)))
 
@@ -248,7 +255,7 @@ def _spread(functions, declared, code, closed, arrays, kinds, results, n, length
 
     inside = [in_memory(inner, pointer(), kind.shape, kind.dtype) if x is None else x for x, kind in zip(known, kinds, strict=True)]
     places = [pointer() for _ in rooms]
-    consts = [small(inner, x) if kind.size <= control.SMALL else x for x, kind in zip(inside[:n], kinds[:n], strict=True)]
+    consts = [small(inner, x) if kind.size <= inner.sizes.small else x for x, kind in zip(inside[:n], kinds[:n], strict=True)]
     rows = [large(inner, x, kind.dtype) for x, kind in zip(inside[n:], kinds[n:], strict=True)]
     start, end = control.number("%from"), control.number("%to")
 

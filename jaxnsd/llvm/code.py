@@ -6,17 +6,34 @@ nothing that way. It also means that such a zero times a number that is not fini
 hand is left to be multiplied.
 """
 
+import hashlib
 import struct
+from dataclasses import dataclass
 
 import numpy as np
 
-#: Operations of one function, above which LLVM takes longer than XLA: its time grows faster than their number. 12 000 take 3 CPU seconds,
-#: 60 000 take 35.
-LARGEST = 20_000
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of a function is written out, number by number; the rest are loops over memory."""
+
+    small: int  # entries up to which an array is numbers
+    products: int  # multiplications up to which a product of matrices is
+    passes: int  # operations, about, up to which a loop of a known number of passes is
+    largest: int  # operations of the function: above it is made anew with the next sizes
+
+
+#: What is tried, one after the other. Written out, zeros are seen and nothing is stored: what is small runs two to five times as fast that
+#: way. LLVM's time grows faster than the number of operations, 12 000 take 3 CPU seconds, 60 000 take 35.
+SIZES = (Sizes(512, 2048, 12_000, 20_000), Sizes(64, 256, 1000, 20_000), Sizes(16, 64, 100, 40_000))
 
 
 class UnknownError(NotImplementedError):
     """Something that this back end has no rule for: the caller leaves it to XLA."""
+
+
+class TooLargeError(UnknownError):
+    """A function that has too many operations."""
 
 
 class Value:
@@ -69,8 +86,9 @@ ZERO = np.int64(0)
 class Code:
     """A function ``void f(ptr args, ptr results)`` as it grows; both point to pointers to arrays."""
 
-    def __init__(self):
-        self.lines, self.names, self.block, self.size = [], 0, "entry", 0
+    def __init__(self, sizes=SIZES[0]):
+        self.sizes, self.lines, self.names, self.block, self.size = sizes, [], 0, "entry", 0
+        self.once = False  # whether one operation alone reads what is being made
         self.known = {}  # what has been computed already: {operation and operands: result}
         self.declared = {}
         self.memory = 0  # bytes of working memory
@@ -100,8 +118,8 @@ class Code:
     def fresh(self, text, dtype):
         """The result of an operation that has to be done here, a load or a call."""
         self.size += 1
-        if self.size > LARGEST:
-            raise UnknownError(f"more than {LARGEST} operations")
+        if self.size > self.sizes.largest:
+            raise TooLargeError(f"more than {self.sizes.largest} operations")
         name = self.name()
         self.line(f"{name} = {text}")
         return Value(name, dtype)
@@ -212,6 +230,15 @@ class Code:
         at = self.memory
         self.memory += -(-max(size, 1) * np.dtype(dtype).itemsize // 64) * 64
         return self.value(f"getelementptr i8, ptr %memory, i64 {at}", "int64").name
+
+    def table(self, entries, dtype):
+        """The pointer to known numbers."""
+        dtype = np.dtype(dtype)
+        numbers = [str(int(x)) if dtype.kind == "b" else literal(x, dtype) for x in entries]
+        text = f"[{len(numbers)} x {stored_type(dtype)}] [{', '.join(f'{stored_type(dtype)} {x}' for x in numbers)}]"
+        name = f"@known_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self.declared[name] = f"{name} = internal constant {text}"
+        return name
 
     def place(self, pointer, offset, dtype):
         """The pointer to an entry."""

@@ -1,15 +1,14 @@
 """Jaxprs become native code: equation by equation, with branches and loops as they are."""
 
+import collections
+
 import jax
 import numpy as np
 
 from ..jax_internals import Literal
 from . import rules
-from .arrays import SMALL, Large, filled, in_memory, is_small, large, made, scalar, settled, small, written
+from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, written
 from .code import UnknownError, Value, is_known
-
-#: Operations, about, up to which a loop of a known number of passes is written out.
-WRITTEN_OUT = 12_000
 
 #: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
 SHARED = 100_000
@@ -38,15 +37,19 @@ def parts_of(closed):
 def evaluate(code, closed, arrays):
     """The results of a jaxpr at ``arrays``."""
     jaxpr, consts = parts_of(closed)
-    values = dict(zip(jaxpr.constvars, map(rules.known_constant, consts), strict=True))
-    values.update(zip(jaxpr.invars, arrays, strict=True))
+    read_by = collections.Counter(x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal))
+    read_by.update(x for x in jaxpr.outvars if not isinstance(x, Literal))
+    values = {x: of_known(code, value) for x, value in zip(jaxpr.constvars, consts, strict=True)}
+    for x, value in zip(jaxpr.invars, arrays, strict=True):
+        values[x] = settled(code, value) if read_by[x] > 1 and isinstance(value, Large) else value
 
     def read(x):
-        return rules.known_constant(x.val) if isinstance(x, Literal) else values[x]
+        return of_known(code, x.val) if isinstance(x, Literal) else values[x]
 
     for equation in jaxpr.eqns:
         inputs, kinds = [read(x) for x in equation.invars], [Kind(x.aval) for x in equation.invars]
         results = [Kind(x.aval) for x in equation.outvars]
+        code.once = all(read_by[x] == 1 for x in equation.outvars)
         values.update(zip(equation.outvars, _equation(code, equation, inputs, kinds, results), strict=True))
     return [read(x) for x in jaxpr.outvars]
 
@@ -107,7 +110,7 @@ def _cond(code, params, arrays, kinds, results):
     branches, which, arrays = params["branches"], small(code, arrays[0])[()], arrays[1:]
     if is_known(which):
         return evaluate(code, branches[int(np.clip(int(which), 0, len(branches) - 1))], arrays)
-    rooms = [None if kind.size <= SMALL else code.room(kind.size, kind.dtype) for kind in results]
+    rooms = [None if kind.size <= code.sizes.small else code.room(kind.size, kind.dtype) for kind in results]
     labels, end, sources = [code.label() for _ in branches], code.label(), []
     dtype = kinds[0].dtype
     if dtype.kind == "b":
@@ -146,7 +149,7 @@ class _Carry:
 
     def __init__(self, code, first, kinds):
         self.code, self.kinds = code, kinds
-        self.rooms = [None if kind.size <= SMALL else code.room(kind.size, kind.dtype) for kind in kinds]
+        self.rooms = [None if kind.size <= code.sizes.small else code.room(kind.size, kind.dtype) for kind in kinds]
         self.numbers = [kind for kind, room in zip(kinds, self.rooms, strict=True) if room is None]
         self.dtypes = _dtypes(self.numbers)
         for x, kind, room in zip(first, kinds, self.rooms, strict=True):
@@ -196,7 +199,7 @@ def _while(code, params, arrays, kinds, results):
 def _ready(code, arrays, kinds):
     """What a loop reads in every pass: small arrays as numbers, what is long to compute in memory."""
     return [
-        small(code, x) if kind.size <= SMALL else settled(code, large(code, x, kind.dtype)) if not is_small(x) else x
+        small(code, x) if kind.size <= code.sizes.small else settled(code, large(code, x, kind.dtype)) if not is_small(x) else x
         for x, kind in zip(arrays, kinds, strict=True)
     ]
 
@@ -216,11 +219,11 @@ def row(code, x, kind, k):
         return part if isinstance(part, np.ndarray) else scalar(part)
     whole = large(code, x, kind.dtype)
     out = Large(kind.shape[1:], kind.dtype, lambda index: whole.at([k, *index]), cheap=whole.cheap)
-    if whole.pointer is not None and out.size > SMALL:
+    if whole.pointer is not None and out.size > code.sizes.small:
         out = in_memory(
             code, code.place(whole.pointer, code.whole_numbers("mul", k, np.int64(out.size)), kind.dtype), out.shape, kind.dtype
         )
-    return small(code, out) if out.size <= SMALL else out
+    return small(code, out) if out.size <= code.sizes.small else out
 
 
 def _scan(code, params, arrays, kinds, results):
@@ -231,11 +234,11 @@ def _scan(code, params, arrays, kinds, results):
     if m == n and length > 1 and code.spread is not None and not code.inside and length * work(closed) > SHARED:
         return code.spread(code, closed, arrays, kinds, results, n, length)
     consts = _ready(code, arrays[:n], kinds[:n])
-    if length * work(closed) <= WRITTEN_OUT and sum(kind.size for kind in rows_out) <= SMALL:
+    if length * work(closed) <= code.sizes.passes and sum(kind.size for kind in rows_out) <= code.sizes.small:
         return _written_out(code, params, closed, consts, arrays[n:m], arrays[m:], rows_in, rows_out)
     rooms = [code.room(kind.size, kind.dtype) for kind in rows_out]
     carry = _Carry(code, arrays[n:m], kinds[n:m])
-    rows = [large(code, x, kind.dtype) for x, kind in zip(arrays[m:], rows_in, strict=True)]
+    rows = [settled(code, large(code, x, kind.dtype)) for x, kind in zip(arrays[m:], rows_in, strict=True)]
 
     def body(k, entries):
         if params["reverse"]:

@@ -97,7 +97,11 @@ def _select(code, which, *cases, dtype, of):
         return cases[0]
     if of.kind != "b":
         if len(cases) != 2:
-            raise UnknownError("select_n of more than two cases")
+            out = cases[-1]
+            for k, case in reversed(list(enumerate(cases[:-1]))):
+                here = operate(code, "le", [which, of.type(k)], [of] * 2, bool, {})
+                out = _select(code, here, out, case, dtype=dtype, of=np.dtype(bool))
+            return out
         which = operate(code, "ne", [which, of.type(0)], [of] * 2, bool, {})
     kind, (no, yes) = type_of(dtype), (code.text(case, dtype) for case in cases)
     return code.value(f"select i1 {which.name}, {kind} {yes}, {kind} {no}", dtype)

@@ -10,32 +10,26 @@ import math
 import jax
 import numpy as np
 
-from .arrays import SMALL, Large, filled, in_memory, is_small, large, made, of_known, scalar, small, written
-from .code import UnknownError, is_known
+from .arrays import WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, written
+from .code import is_known
 from .numbers import ELEMENTWISE, converted, operate
 
 RULES = {}
 
-#: Multiplications up to which a product of matrices is written out.
-PRODUCTS = 1 << 11
 
-#: Entries up to which what only arranges the entries of small arrays is small.
-WIDE = 1 << 14
-
-
-def written_out(name, size, columns):
+def written_out(code, name, size, columns):
     """Whether an operation on small arrays is written out: where it is small, or nearly all that it computes is known.
 
     columns: the entries of the operands, in the order of the results'
     """
-    if size <= SMALL:
+    if size <= code.sizes.small:
         return True
     if size > WIDE:
         return False
     unknown = np.logical_or.reduce([_UNKNOWN(column) for column in columns])
     if name in ("mul", "and"):
         unknown &= np.logical_and.reduce([_NOT_ZERO(column) for column in columns])
-    return np.count_nonzero(unknown) <= SMALL
+    return np.count_nonzero(unknown) <= code.sizes.small
 
 
 _UNKNOWN = np.frompyfunc(lambda entry: not is_known(entry), 1, 1)
@@ -61,7 +55,7 @@ def elementwise(code, name, params, arrays, kinds, result):
     """Operations of one entry each."""
     shape, dtype, dtypes = result.shape, result.dtype, [kind.dtype for kind in kinds]
     columns = [np.broadcast_to(x, shape).ravel() for x in arrays] if all(map(is_small, arrays)) else None
-    if result.size <= SMALL or (columns and written_out(name, result.size, columns)):
+    if result.size <= code.sizes.small or (columns and written_out(code, name, result.size, columns)):
         columns = columns or [np.broadcast_to(small(code, x), shape).ravel() for x in arrays]
         return filled([operate(code, name, list(entries), dtypes, dtype, params) for entries in zip(*columns, strict=True)], shape)
     whole = [large(code, x, kind.dtype) for x, kind in zip(arrays, kinds, strict=True)]
@@ -73,16 +67,19 @@ def elementwise(code, name, params, arrays, kinds, result):
 
     if all(x.cheap for x in whole):
         return Large(shape, dtype, at, cheap=True)
-    return made(code, shape, dtype, at)
+    # What one operation alone reads is computed there.
+    return Large(shape, dtype, at) if code.once else made(code, shape, dtype, at)
 
 
 def arranged(code, x, kind, result, index_of, arrange):
     """What shows entries in another order: of small arrays by ``arrange``, of large ones a view that reads at ``index_of(index)``."""
-    if is_small(x) and result.size <= WIDE:
+    if is_small(x) and result.size <= (code.sizes.small if result.size > kind.size else WIDE):
         return arrange(x)
     whole = large(code, x, kind.dtype)
+    if result.size > kind.size:  # what is read several times is not computed several times
+        whole = settled(code, whole)
     out = Large(result.shape, kind.dtype, lambda index: whole.at(index_of(index)), cheap=whole.cheap)
-    return small(code, out) if result.size <= SMALL else out
+    return small(code, out) if result.size <= code.sizes.small else out
 
 
 @rule("broadcast_in_dim")
@@ -162,7 +159,7 @@ def _iota(code, params, arrays, kinds, results):
 @rule("concatenate")
 def _concatenate(code, params, arrays, kinds, results):
     axis, result = params["dimension"], results[0]
-    if result.size <= SMALL or (result.size <= WIDE and all(map(is_small, arrays))):
+    if result.size <= code.sizes.small or (result.size <= WIDE and all(map(is_small, arrays))):
         return [np.concatenate([small(code, x) for x in arrays], axis)]
     pointer, first = code.room(result.size, result.dtype), 0
     for x, kind in zip(arrays, kinds, strict=True):
@@ -190,20 +187,21 @@ def _write_part(code, x, kind, pointer, result, axis, first):
 @rule("stack")
 def _stack(code, params, arrays, kinds, results):
     axis = params.get("axis", params.get("dimension", 0))
-    parts = [x.reshape((*k.shape[:axis], 1, *k.shape[axis:])) if is_small(x) else x for x, k in zip(arrays, kinds, strict=True)]
-    if not all(map(is_small, parts)):
-        raise UnknownError("stack of large arrays")
     wider = [jax.ShapeDtypeStruct((*k.shape[:axis], 1, *k.shape[axis:]), k.dtype) for k in kinds]
+    parts = [_reshape(code, {}, [x], [k], [w])[0] for x, k, w in zip(arrays, kinds, wider, strict=True)]
     return _concatenate(code, {"dimension": axis}, parts, wider, results)
 
 
 @rule("unstack")
 def _unstack(code, params, arrays, kinds, results):
-    axis = params.get("axis", params.get("dimension", 0))
-    x = small(code, arrays[0]) if kinds[0].size <= SMALL else None
-    if x is None:
-        raise UnknownError("unstack of a large array")
-    return list(np.moveaxis(x, axis, 0)) if x.ndim > 1 else [scalar(entry) for entry in x]
+    axis, x = params.get("axis", params.get("dimension", 0)), arrays[0]
+    if is_small(x):
+        return list(np.moveaxis(x, axis, 0)) if x.ndim > 1 else [scalar(entry) for entry in x]
+    x, out = settled(code, x), []
+    for k, result in enumerate(results):
+        part = Large(result.shape, x.dtype, lambda i, k=k: x.at([*i[:axis], np.int64(k), *i[axis:]]), cheap=x.cheap)
+        out.append(small(code, part) if result.size <= code.sizes.small else part)
+    return out
 
 
 @rule("split")
@@ -222,7 +220,7 @@ def _split(code, params, arrays, kinds, results):
 def _pad(code, params, arrays, kinds, results):
     x, shape, config = arrays[0], results[0].shape, params["padding_config"]
     value = small(code, arrays[1])[()]
-    if results[0].size <= SMALL and is_small(x):
+    if results[0].size <= code.sizes.small and is_small(x):
         out = np.empty(shape, object)
         for index in np.ndindex(*shape):
             out[index] = value
@@ -231,19 +229,25 @@ def _pad(code, params, arrays, kinds, results):
             if all(0 <= k < n for k, n in zip(place, shape, strict=True)):
                 out[place] = x[index]
         return [out]
-    if any(low < 0 or high < 0 or inside for low, high, inside in config):
-        raise UnknownError("pad of a large array that cuts or spreads")
-    pointer, dtype = code.room(results[0].size, kinds[0].dtype), kinds[0].dtype
-    code.nest(shape, lambda index: code.store(value, pointer, code.offset(index, shape), dtype))
-    whole = large(code, x, dtype)
+    dtype, whole = kinds[0].dtype, large(code, x, kinds[0].dtype)
 
-    def one(index):
-        place = [code.whole_numbers("add", i, np.int64(low)) for i, (low, _, _) in zip(index, config, strict=True)]
-        code.store(whole.at(index), pointer, code.offset(place, shape), dtype)
+    def at(index):
+        place, there = [], np.True_
+        for i, n, (low, high, inside) in zip(index, kinds[0].shape, config, strict=True):
+            if low or high or inside:
+                i = of(code, "sub", [i, np.int64(low)], np.int64)
+                there = of(code, "and", [there, of(code, "ge", [i, np.int64(0)], np.int64, bool)], bool)
+                if inside:
+                    between = of(code, "rem", [i, np.int64(1 + inside)], np.int64)
+                    there = of(code, "and", [there, of(code, "eq", [between, np.int64(0)], np.int64, bool)], bool)
+                    i = of(code, "div", [i, np.int64(1 + inside)], np.int64)
+                there = of(code, "and", [there, of(code, "lt", [i, np.int64(n)], np.int64, bool)], bool)
+                i = _clamped(code, i, np.int64, max(n - 1, 0))
+            place.append(i)
+        return chosen(code, there, whole.at(place), value, dtype)
 
-    code.nest(kinds[0].shape, one)
-    out = in_memory(code, pointer, shape, dtype)
-    return [small(code, out) if results[0].size <= SMALL else out]
+    out = Large(shape, dtype, lambda index: value, cheap=True) if 0 in kinds[0].shape else made(code, shape, dtype, at)
+    return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
 _REDUCED = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_and": "and", "reduce_or": "or", "reduce_prod": "mul"}
@@ -274,7 +278,7 @@ def _reduce(code, params, arrays, kinds, results, operation):
     axes, kind = params["axes"], kinds[0]
     dtype = kind.dtype
     kept = [a for a in range(len(kind.shape)) if a not in axes]
-    if kind.size <= SMALL or (is_small(arrays[0]) and written_out(operation, kind.size, [arrays[0].ravel()])):
+    if kind.size <= code.sizes.small or (is_small(arrays[0]) and written_out(code, operation, kind.size, [arrays[0].ravel()])):
         rows = math.prod(results[0].shape), math.prod(kind.shape[a] for a in axes)
         x = np.transpose(small(code, arrays[0]), (*kept, *axes)).reshape(rows)
         return [filled([_tree(code, operation, list(row), dtype) for row in x], results[0].shape)]
@@ -309,8 +313,8 @@ def _unraveled(code, k, shape):
 @rule("cumsum", "cumprod", "cummax", "cummin")
 def _cumulative(code, params, arrays, kinds, results, name):
     operation = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}[name]
-    if kinds[0].size > SMALL:
-        raise UnknownError(f"{name} of a large array")
+    if kinds[0].size > code.sizes.small:
+        return [_running(code, operation, arrays[0], kinds[0], params["axis"], params["reverse"])]
     x = np.moveaxis(small(code, arrays[0]), params["axis"], 0).copy()
     x = x[::-1] if params["reverse"] else x
     for k in range(1, len(x)):
@@ -319,23 +323,57 @@ def _cumulative(code, params, arrays, kinds, results, name):
     return [np.moveaxis(x[::-1] if params["reverse"] else x, 0, params["axis"])]
 
 
+def _running(code, operation, x, kind, axis, reverse):
+    """Sums, say, of a large array up to each entry along an axis."""
+    shape, dtype, n = kind.shape, kind.dtype, kind.shape[axis]
+    x, pointer = large(code, x, dtype), code.room(kind.size, kind.dtype)
+
+    def along(rest):
+        def one(k, carried):
+            k = of(code, "sub", [np.int64(n - 1), k], np.int64) if reverse else k
+            place = [*rest[:axis], k, *rest[axis:]]
+            total = of(code, operation, [carried[0], x.at(place)], dtype)
+            code.store(total, pointer, code.offset(place, shape), dtype)
+            return [total]
+
+        code.count(np.int64(n), [_neutral(operation, dtype)], [dtype], one)
+
+    if kind.size:
+        code.nest([*shape[:axis], *shape[axis + 1 :]], along)
+    return in_memory(code, pointer, shape, dtype)
+
+
 @rule("argmax", "argmin")
 def _extreme(code, params, arrays, kinds, results, name):
-    if kinds[0].size > SMALL:
-        raise UnknownError(f"{name} of a large array")
-    (axis,), dtype, number = params["axes"], kinds[0].dtype, results[0].dtype
-    x, out = np.moveaxis(small(code, arrays[0]), axis, 0), np.empty(results[0].shape, object)
-    for index in np.ndindex(*out.shape):
-        best, at = x[(0, *index)], number.type(0)
-        for k in range(1, len(x)):
-            other = x[(k, *index)]
-            better = of(code, "gt" if name == "argmax" else "lt", [other, best], dtype, bool)
-            if dtype.kind == "f":  # not a number counts as the extreme one
-                nan = of(code, "and", [of(code, "ne", [other, other], dtype, bool), of(code, "eq", [best, best], dtype, bool)], bool)
-                better = of(code, "or", [better, nan], bool)
-            best, at = chosen(code, better, other, best, dtype), chosen(code, better, number.type(k), at, number)
-        out[index] = at
-    return [out]
+    (axis,), dtype, number, shape = params["axes"], kinds[0].dtype, results[0].dtype, results[0].shape
+
+    def better_of(k, other, at, best):
+        """The better one of two, number and value: the first where they are equal; not a number counts as the extreme one."""
+        better = of(code, "gt" if name == "argmax" else "lt", [other, best], dtype, bool)
+        if dtype.kind == "f":
+            nan = of(code, "and", [of(code, "ne", [other, other], dtype, bool), of(code, "eq", [best, best], dtype, bool)], bool)
+            better = of(code, "or", [better, nan], bool)
+        return chosen(code, better, k, at, number), chosen(code, better, other, best, dtype)
+
+    if kinds[0].size <= code.sizes.small:
+        x, out = np.moveaxis(small(code, arrays[0]), axis, 0), np.empty(shape, object)
+        for index in np.ndindex(*shape):
+            at, best = number.type(0), x[(0, *index)]
+            for k in range(1, len(x)):
+                at, best = better_of(number.type(k), x[(k, *index)], at, best)
+            out[index] = at
+        return [out]
+    x = settled(code, large(code, arrays[0], dtype))
+
+    def entry(index):
+        def one(k, carried):
+            return better_of(converted(code, k, np.int64, number), x.at([*index[:axis], k, *index[axis:]]), *carried)
+
+        first = x.at([*index[:axis], np.int64(0), *index[axis:]])
+        return code.count(np.int64(kinds[0].shape[axis]), [number.type(0), first], [number, dtype], one)[0]
+
+    out = made(code, shape, number, entry)
+    return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
 def chosen(code, condition, yes, no, dtype):
@@ -352,14 +390,14 @@ def _product(code, params, arrays, kinds, results):
     terms = math.prod(kinds[0].shape[i] for i in over_a)
     n = len(batch_a)
     sizes = max(kinds[0].size, kinds[1].size, results[0].size)
-    if sizes <= SMALL or (sizes <= WIDE and all(map(is_small, arrays))):
+    if sizes <= code.sizes.small or (sizes <= WIDE and all(map(is_small, arrays))):
         a, b = (
             np.transpose(small(code, x), (*batch, *free, *over)).reshape((*(kind.shape[i] for i in (*batch, *free)), terms))
             for x, kind, batch, free, over in zip(arrays, kinds, (batch_a, batch_b), (free_a, free_b), (over_a, over_b), strict=True)
         )
-        if n or sizes <= SMALL // 8 or not terms or _products(a.reshape(-1, terms), b.reshape(-1, terms)) <= PRODUCTS:
+        if n or sizes <= code.sizes.small // 8 or not terms or _products(a.reshape(-1, terms), b.reshape(-1, terms)) <= code.sizes.products:
             return [_sums_of_products(code, a, b, kinds, dtype, shape, n, len(free_a))]
-    whole = [large(code, x, kind.dtype) for x, kind in zip(arrays, kinds, strict=True)]
+    whole = [settled(code, large(code, x, kind.dtype)) for x, kind in zip(arrays, kinds, strict=True)]
     over = [kinds[0].shape[i] for i in over_a]
 
     def at(index):
@@ -380,7 +418,7 @@ def _product(code, params, arrays, kinds, results):
         return code.count(np.int64(terms), [dtype.type(0)], [dtype], body)[0] if terms else dtype.type(0)
 
     out = made(code, shape, dtype, at)
-    return [small(code, out) if results[0].size <= SMALL else out]
+    return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
 def _products(a, b):
@@ -431,9 +469,9 @@ def _dynamic_slice(code, params, arrays, kinds, results):
     if all(map(is_known, starts)):
         part = tuple(slice(int(a), int(a) + k) for a, k in zip(starts, sizes, strict=True))
         return [arranged(code, arrays[0], kinds[0], results[0], index_of, lambda x: x[part])]
-    whole = large(code, arrays[0], kinds[0].dtype)
+    whole = settled(code, large(code, arrays[0], kinds[0].dtype))
     out = Large(results[0].shape, kinds[0].dtype, lambda index: whole.at(index_of(index)), cheap=whole.cheap)
-    return [small(code, out) if results[0].size <= SMALL else out]
+    return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
 @rule("dynamic_update_slice")
@@ -441,7 +479,7 @@ def _dynamic_update_slice(code, params, arrays, kinds, results):
     x, update, shape, dtype = arrays[0], arrays[1], kinds[0].shape, kinds[0].dtype
     limits = [n - k for n, k in zip(shape, kinds[1].shape, strict=True)]
     starts = [_clamped(code, small(code, i)[()], kind.dtype, m) for i, kind, m in zip(arrays[2:], kinds[2:], limits, strict=True)]
-    if all(map(is_known, starts)) and results[0].size <= SMALL:
+    if all(map(is_known, starts)) and results[0].size <= code.sizes.small:
         out = small(code, x).copy()
         out[tuple(slice(int(a), int(a) + k) for a, k in zip(starts, kinds[1].shape, strict=True))] = small(code, update)
         return [out]
@@ -455,70 +493,120 @@ def _dynamic_update_slice(code, params, arrays, kinds, results):
 
     code.nest(kinds[1].shape, one)
     out = in_memory(code, pointer, shape, dtype)
-    return [small(code, out) if results[0].size <= SMALL else out]
+    return [small(code, out) if results[0].size <= code.sizes.small else out]
+
+
+def _outside(code, places):
+    """Whether one of the pairs (start, last one that fits) does not fit."""
+    out = np.False_
+    for start, last in places:
+        low, high = (of(code, name, [start, np.int64(n)], np.int64, bool) for name, n in (("lt", 0), ("gt", last)))
+        out = of(code, "or", [out, of(code, "or", [low, high], bool)], bool)
+    return out
 
 
 @rule("gather")
 def _gather(code, params, arrays, kinds, results):
+    """Windows at given places, moved inside where they do not fit, or filled, as the mode says."""
     numbers, sizes, shape = params["dimension_numbers"], params["slice_sizes"], kinds[0].shape
-    if "FILL" in str(params.get("mode")).upper():
-        raise UnknownError("gather that fills")
-    if results[0].size > SMALL:
-        raise UnknownError("gather of a large array")
-    where, of_batch = small(code, arrays[1]), getattr(numbers, "operand_batching_dims", ())
-    beside = getattr(numbers, "start_indices_batching_dims", ())
-    out = np.empty(results[0].shape, object)
-    lead = [i for i in range(out.ndim) if i not in numbers.offset_dims]
+    dtype, fills = kinds[0].dtype, "FILL" in str(params.get("mode")).upper()
+    instead = params.get("fill_value")
+    if instead is None:
+        instead = np.nan if dtype.kind == "f" else dtype.kind == "b" or (np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max)
+    of_batch, beside = getattr(numbers, "operand_batching_dims", ()), getattr(numbers, "start_indices_batching_dims", ())
+    lead = [i for i in range(len(results[0].shape)) if i not in numbers.offset_dims]
     inner = [a for a in range(len(shape)) if a not in numbers.collapsed_slice_dims and a not in of_batch]
-    for index in np.ndindex(*out.shape):
-        batch, place = tuple(index[i] for i in lead), [np.int64(0)] * len(shape)
+    where = arrays[1] if is_small(arrays[1]) else settled(code, arrays[1])
+
+    def place_of(index, starts):
+        batch, place, fits = [index[i] for i in lead], [np.int64(0)] * len(shape), []
         for axis, k in zip(of_batch, beside, strict=True):
-            place[axis] = np.int64(batch[k])
+            place[axis] = batch[k]
         for axis, k in zip(inner, numbers.offset_dims, strict=True):
-            place[axis] = np.int64(index[k])
+            place[axis] = index[k]
         for k, axis in enumerate(numbers.start_index_map):
-            start = _clamped(code, where[(*batch, k)], kinds[1].dtype, shape[axis] - sizes[axis])
-            place[axis] = code.whole_numbers("add", start, place[axis])
-        if all(map(is_known, place)) and is_small(arrays[0]):
-            out[index] = arrays[0][tuple(int(i) for i in place)]
-        else:
-            out[index] = large(code, arrays[0], kinds[0].dtype).at(place)
-    return [out]
+            start = converted(code, starts(batch, k), kinds[1].dtype, np.int64)
+            fits.append((start, shape[axis] - sizes[axis]))
+            place[axis] = code.whole_numbers("add", _clamped(code, start, np.int64, shape[axis] - sizes[axis]), place[axis])
+        return place, fits
+
+    def entry(index, starts, read):
+        place, fits = place_of(index, starts)
+        x = read(place)
+        return chosen(code, _outside(code, fits), dtype.type(instead), x, dtype) if fills else x
+
+    if kinds[0].size and results[0].size <= code.sizes.small and kinds[1].size <= code.sizes.small:
+        where, out = small(code, where), np.empty(results[0].shape, object)
+
+        def read(place):
+            if is_small(arrays[0]) and all(map(is_known, place)):
+                return arrays[0][tuple(int(i) for i in place)]
+            return large(code, arrays[0], dtype).at(place)
+
+        for index in np.ndindex(*out.shape):
+            out[index] = entry([np.int64(i) for i in index], lambda batch, k: where[(*map(int, batch), k)], read)
+        return [out]
+    whole, where = settled(code, large(code, arrays[0], dtype)), large(code, where, kinds[1].dtype)
+    out = made(code, results[0].shape, dtype, lambda index: entry(index, lambda batch, k: where.at([*batch, np.int64(k)]), whole.at))
+    return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
-@rule("scatter", "scatter-add")
+_SCATTERED = {"scatter": None, "scatter-add": "add", "scatter-sub": "sub", "scatter-mul": "mul", "scatter-min": "min", "scatter-max": "max"}
+
+
+@rule(*_SCATTERED)
 def _scatter(code, params, arrays, kinds, results, name):
-    """At places that are known: a window that does not fit is left out, or moved inside, as the mode says."""
-    numbers, shape = params["dimension_numbers"], kinds[0].shape
-    if max(kind.size for kind in kinds) > SMALL:
-        raise UnknownError(f"{name} of a large array")
-    out, where, updates = small(code, arrays[0]).copy(), small(code, arrays[1]), small(code, arrays[2])
-    if not all(map(is_known, where.ravel())):
-        raise UnknownError(f"{name} at places that are computed")
-    of_batch, beside = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
+    """Windows at given places: one that does not fit is left out, or moved inside, as the mode says."""
+    numbers, shape, dtype, combined = params["dimension_numbers"], kinds[0].shape, kinds[0].dtype, _SCATTERED[name]
+    clips = "CLIP" in str(params["mode"]).upper()
+    of_batch, beside = getattr(numbers, "operand_batching_dims", ()), getattr(numbers, "scatter_indices_batching_dims", ())
     inner = [a for a in range(len(shape)) if a not in numbers.inserted_window_dims and a not in of_batch]
-    lead = [i for i in range(updates.ndim) if i not in numbers.update_window_dims]
-    size = dict.fromkeys(range(len(shape)), 1) | {a: updates.shape[i] for a, i in zip(inner, numbers.update_window_dims, strict=True)}
-    for index in np.ndindex(*updates.shape):
-        batch, place, fits = tuple(index[i] for i in lead), [0] * len(shape), True
+    lead = [i for i in range(len(kinds[2].shape)) if i not in numbers.update_window_dims]
+    size = dict.fromkeys(range(len(shape)), 1) | {a: kinds[2].shape[i] for a, i in zip(inner, numbers.update_window_dims, strict=True)}
+
+    def place_of(index, starts):
+        batch, place, fits = [index[i] for i in lead], [np.int64(0)] * len(shape), []
         for axis, k in zip(of_batch, beside, strict=True):
             place[axis] = batch[k]
         for k, axis in enumerate(numbers.scatter_dims_to_operand_dims):
-            start, last = int(where[(*batch, k)]), shape[axis] - size[axis]
-            fits &= "CLIP" in str(params["mode"]).upper() or 0 <= start <= last
-            place[axis] = min(max(start, 0), last)
+            start = converted(code, starts(batch, k), kinds[1].dtype, np.int64)
+            fits.append((start, shape[axis] - size[axis]))
+            place[axis] = _clamped(code, start, np.int64, shape[axis] - size[axis])
         for axis, i in zip(inner, numbers.update_window_dims, strict=True):
-            place[axis] += index[i]
-        if fits:
-            at = tuple(place)
-            out[at] = updates[index] if name == "scatter" else of(code, "add", [out[at], updates[index]], kinds[0].dtype)
-    return [out]
+            place[axis] = code.whole_numbers("add", place[axis], index[i])
+        return place, np.False_ if clips else _outside(code, fits)
+
+    def new(old, update, outside):
+        value = update if combined is None else of(code, combined, [old, update], dtype)
+        return chosen(code, outside, old, value, dtype)
+
+    where = arrays[1]
+    if max(kind.size for kind in kinds) <= code.sizes.small and all(map(is_known, small(code, where).ravel())):
+        out, where, updates = small(code, arrays[0]).copy(), small(code, where), small(code, arrays[2])
+        for index in np.ndindex(*updates.shape):
+            place, outside = place_of([np.int64(i) for i in index], lambda batch, k: where[(*map(int, batch), k)])
+            at = tuple(int(i) for i in place)
+            out[at] = new(out[at], updates[index], outside)
+        return [out]
+    pointer = code.room(results[0].size, dtype)
+    written(code, arrays[0], dtype, pointer)
+    where, updates = settled(code, large(code, where, kinds[1].dtype)), settled(code, large(code, arrays[2], dtype))
+
+    def one(index):
+        place, outside = place_of(index, lambda batch, k: where.at([*batch, np.int64(k)]))
+        at = code.offset(place, shape)
+        code.store(new(code.load(pointer, at, dtype), updates.at(index), outside), pointer, at, dtype)
+
+    if results[0].size:
+        code.nest(kinds[2].shape, one)
+    out = in_memory(code, pointer, shape, dtype)
+    return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
 @rule("empty", "empty2")
 def _empty(code, params, arrays, kinds, results):
     zero = results[0].dtype.type(0)
-    if results[0].size <= SMALL:
+    if results[0].size <= code.sizes.small:
         return [filled([zero] * results[0].size, results[0].shape)]
     return [Large(results[0].shape, results[0].dtype, lambda index: zero, cheap=True)]
 
@@ -543,44 +631,63 @@ def _joined(code, params, arrays, kinds, results):
 
 @rule("jaxnsd_pick")
 def _pick(code, params, arrays, kinds, results):
-    places = np.asarray(params["places"], int)
-    if max(kinds[0].size, results[0].size) > SMALL:
-        raise UnknownError("pick of a large array")
-    return [small(code, arrays[0])[places]]
+    places = np.asarray(params["places"], np.int64)
+    if is_small(arrays[0]):
+        return [arrays[0][places]]
+    whole = settled(code, arrays[0])
+    table = in_memory(code, code.table(places, np.int64), places.shape, np.int64)
+    out = made(code, results[0].shape, whole.dtype, lambda index: whole.at([table.at(index[:1]), *index[1:]]))
+    return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
 @rule("jaxnsd_spread")
 def _spread(code, params, arrays, kinds, results):
-    if max(kinds[0].size, results[0].size) > SMALL:
-        raise UnknownError("spread of a large array")
-    x, dtype = small(code, arrays[0]), kinds[0].dtype
-    out = filled([dtype.type(0)] * results[0].size, results[0].shape)
+    dtype, shape = kinds[0].dtype, results[0].shape
+    if max(kinds[0].size, results[0].size) > code.sizes.small:
+        return [_spread_by_loops(code, params["places"], arrays[0], kinds[0], results[0])]
+    x, out = small(code, arrays[0]), filled([dtype.type(0)] * results[0].size, shape)
     for k, place in enumerate(params["places"]):
         for index in np.ndindex(*x.shape[1:]):
             out[(place, *index)] = of(code, "add", [out[(place, *index)], x[(k, *index)]], dtype)
     return [out]
 
 
+def _spread_by_loops(code, places, x, kind, result):
+    x, dtype, pointer = large(code, x, kind.dtype), kind.dtype, code.room(result.size, kind.dtype)
+    table = in_memory(code, code.table(places, np.int64), (len(places),), np.int64)
+    code.nest(result.shape, lambda index: code.store(dtype.type(0), pointer, code.offset(index, result.shape), dtype))
+
+    def one(index):
+        at = code.offset([table.at(index[:1]), *index[1:]], result.shape)
+        code.store(of(code, "add", [code.load(pointer, at, dtype), x.at(index)], dtype), pointer, at, dtype)
+
+    code.nest(kind.shape, one)
+    out = in_memory(code, pointer, result.shape, dtype)
+    return small(code, out) if result.size <= code.sizes.small else out
+
+
 @rule("jaxnsd_cross")
 def _cross(code, params, arrays, kinds, results):
-    if results[0].size > SMALL:
-        raise UnknownError("cross of large arrays")
-    a, b = (small(code, x).reshape(-1, 3) for x in arrays)
-    dtype, out = results[0].dtype, np.empty((len(a), 3), object)
-    for row in range(len(a)):
+    dtype, shape = results[0].dtype, results[0].shape
+
+    def three(a, b):
         for k in range(3):
             i, j = (k + 1) % 3, (k + 2) % 3
-            products = [of(code, "mul", [a[row, p], b[row, q]], dtype) for p, q in ((i, j), (j, i))]
-            out[row, k] = of(code, "sub", products, dtype)
-    return [out.reshape(results[0].shape)]
+            products = [of(code, "mul", [a[p], b[q]], dtype) for p, q in ((i, j), (j, i))]
+            yield of(code, "sub", products, dtype)
 
+    if results[0].size <= code.sizes.small:
+        a, b = (small(code, x).reshape(-1, 3) for x in arrays)
+        return [filled([entry for pair in zip(a, b, strict=True) for entry in three(*pair)], shape)]
+    whole, pointer = [settled(code, large(code, x, dtype)) for x in arrays], code.room(results[0].size, dtype)
 
-def known_constant(x):
-    """A constant of a jaxpr."""
-    x = np.asarray(x)
-    if x.size > SMALL:
-        raise UnknownError("a large constant")
-    return of_known(x)
+    def row(index):
+        a, b = ([x.at([*index, np.int64(k)]) for k in range(3)] for x in whole)
+        for k, entry in enumerate(three(a, b)):
+            code.store(entry, pointer, code.offset([*index, np.int64(k)], shape), dtype)
+
+    code.nest(shape[:-1], row)
+    return [in_memory(code, pointer, shape, dtype)]
 
 
 def apply(code, name, params, arrays, kinds, results):
@@ -589,7 +696,7 @@ def apply(code, name, params, arrays, kinds, results):
         function = RULES[name]
         if name in _REDUCED:
             return function(code, params, arrays, kinds, results, _REDUCED[name])
-        if name in ("argmax", "argmin", "scatter", "scatter-add") or name.startswith("cum"):
+        if name in ("argmax", "argmin", *_SCATTERED) or name.startswith("cum"):
             return function(code, params, arrays, kinds, results, name)
         return function(code, params, arrays, kinds, results)
     if name in ELEMENTWISE:
