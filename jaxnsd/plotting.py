@@ -1,4 +1,4 @@
-"""Pictures of simulated motions. The only module that imports matplotlib.
+"""Pictures of simulated motions. The only module that imports matplotlib; `drawing`, which makes films, asks it for axes.
 
 Every function takes a `Solution` or arrays and, if wanted, the axes to draw on; it returns the axes and never shows a window. Colours are
 those of Okabe and Ito, which people with any kind of colour vision tell apart.
