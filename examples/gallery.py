@@ -40,10 +40,10 @@ def woodpecker():
 
 
 def cubes():
-    """A tossed cube, and three more with slightly other spins."""
+    """A tossed cube, and three more with other velocities and spins."""
     system = models.Cube()
     q0, u0 = system.initial_state()
-    starts = u0 + jnp.asarray([0.0, 0.4, 0.8, 1.2])[:, None] * jnp.eye(6)[4]
+    starts = u0 + jnp.asarray([0.0, 0.25, 0.5, 0.75])[:, None] * (jnp.eye(6)[1] + 4 * jnp.eye(6)[4])
     sol = jax.jit(jax.vmap(lambda u: jaxnsd.simulate(system, jaxnsd.Moreau(), q0, u, 0.8, 1e-3)))(starts)
     return system, sol, {"speed": 0.5, "members": [0, 1, 2, 3]}
 

@@ -4,6 +4,7 @@ Every function takes a `Solution` or arrays and, if wanted, the axes to draw on;
 those of Okabe and Ito, which people with any kind of colour vision tell apart.
 """
 
+import io
 import os
 import textwrap
 from collections.abc import Callable, Sequence
@@ -46,13 +47,23 @@ def styled(function: Callable[..., Any]) -> Callable[..., Any]:
     return matplotlib.rc_context(STYLE)(function)
 
 
+class Picture(Figure):
+    """A figure that shows itself in a notebook, once, whether matplotlib's own way is switched on there or not."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        with matplotlib.rc_context(STYLE):
+            self.savefig(file, format="png", dpi=100)
+        return file.getvalue()
+
+
 @styled
 def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 4.0, **gridspec: Any) -> tuple[Figure, Any]:
     """``(figure, axes)`` in the house's style, outside of pyplot: no window, nothing to close.
 
     ``axes`` is an array of shape (rows, columns), squeezed as by `matplotlib.pyplot.subplots`; ``width`` and ``height`` in inches.
     """
-    fig = Figure(figsize=(width, height), layout="constrained")
+    fig = Picture(figsize=(width, height), layout="constrained")
     return fig, fig.subplots(rows, columns, gridspec_kw=gridspec)
 
 
@@ -318,9 +329,16 @@ def _patch(point, normal, corners, right, upward):
 def overview(system: System, sol: Solution, title: str | None = None) -> Figure:
     """One figure of a motion: coordinates, energy and, if the system has contacts, gaps and percussions; returns the figure.
 
-    Coordinates of different units, as their names say (`System.coordinate_names`), get axes of their own.
+    Coordinates of different units, as their names say (`System.coordinate_names`), get axes of their own. Of a system of `jaxnsd.bodies`
+    places, angles and contacts are drawn by name, see `jaxnsd.drawing.plots`.
     """
+    from .bodies import Multibody
+
     _single(sol, "overview")
+    if isinstance(system, Multibody):
+        from .drawing import plots
+
+        return plots.overview(system, sol, title)
     groups = _by_unit(system, sol.q.shape[1])
     contacts = sol.P_N.shape[1] > 0
     n = len(groups) + (3 if contacts else 1)
@@ -420,7 +438,7 @@ def identification(result: "Result", title: str = "") -> Figure:
     order = np.argsort(np.where(np.isfinite(rms), rms, np.inf))
     order = order[np.isfinite(rms[order])]
     shown = list(dict.fromkeys([order[0], order[len(order) // 2], order[-1]])) if order.size else []
-    fig = Figure(figsize=(10.0, 12.0), layout="constrained")
+    fig = Picture(figsize=(10.0, 12.0), layout="constrained")
     grid = fig.add_gridspec(4, 3, height_ratios=[1, 1, 1.1, 0.35 + 0.16 * n + 0.2 * len(result.warnings)])
     for column, k in enumerate(shown):
         _fit_of_trajectory(
