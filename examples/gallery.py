@@ -23,7 +23,7 @@ def fall():
     """A box, a ball and a capsule fall on a floor."""
     parts = [
         Body("box", 1.0, shapes=bodies.Box((0.3, 0.2, 0.15)), position=(0, 0, 0.5), orientation=(0.9, 0.3, 0.2, 0.1)),
-        Body("ball", 0.5, shapes=bodies.Sphere(0.1), position=(0.4, 0.1, 0.7)),
+        Body("ball", 0.5, shapes=bodies.Sphere(0.1), position=(0.2, 0.5, 0.7)),
         Body("capsule", 0.5, shapes=bodies.Capsule(0.05, 0.3), position=(-0.3, 0.2, 0.6), orientation=(0.7, 0.7, 0, 0)),
     ]
     system = bodies.assemble(parts, bodies.Plane(name="floor"), mu=0.3, e_N=0.3, contacts="world")

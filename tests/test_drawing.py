@@ -431,6 +431,24 @@ def test_what_draw_returns_is_looked_at(bouncing, returned, match):
         drawing.film(Odd(), bouncing)
 
 
+def test_bodies_draw_more_of_themselves_in_space(box):
+    @jaxnsd.system
+    class Marked(bodies.Multibody):
+        def draw(self, t, q):
+            return {"mark": q[:3]}
+
+    @jaxnsd.system
+    class Flat(bodies.Multibody):
+        def draw(self, t, q):
+            return {"mark": q[:2]}
+
+    sol = still(box, box.initial_state()[0], n=3)
+    found = shown(Marked.from_system(box), sol, 0.5)
+    assert {part.name for part in (*found.solids, *found.balls)} == {"box", "rod", "mark"}
+    with pytest.raises(ValueError, match="system of bodies must return points in space, with three coordinates"):
+        shown(Flat.from_system(box), sol, 0.5)
+
+
 # -------------------------------------------------------------------------------------------------------- a real browser
 #: What a visitor does, and what is then there to be seen.
 VISIT = """

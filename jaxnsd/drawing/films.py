@@ -199,15 +199,18 @@ def _in_space(shown, track, view, size, title, speed):
     def draw(k):
         middle = points.mean(axis=0) if track is None else track[k]
         at = camera if track is None else camera._replace(eye=camera.eye + track[k] - track[0])
-        bodies, ghosts = ([_placed(part, k) for part in solids if part.ghost == ghost] for ghost in (False, True))
+        layers = {}
+        for part in solids:
+            layers.setdefault(part.ghost, []).append(_placed(part, k))
         for part in shown.lines:
-            (ghosts if part.ghost else bodies).append((_of_lines(part, k, thick), part.colour))
+            layers.setdefault(part.ghost, []).append((_of_lines(part, k, thick), part.colour))
+        bodies = layers.pop(0, [])
         arrows = [(meshes.arrow(v, 1.6 * thick).moved(np.eye(3), x), scene.ARROW) for x, v in shown.arrows(k)]
         picture = raster.render(
             at,
             raster.painted(bodies),
             grounds,
-            [raster.painted(ghosts)] if ghosts else [],
+            [raster.painted(ghost) for ghost in layers.values()],
             raster.painted(arrows),
             middle,
             shown.up,

@@ -207,7 +207,7 @@ def _scene(shown, data, follow, view, speed, title):
         {
             "name": part.name,
             "colour": part.colour,
-            "ghost": part.ghost,
+            "ghost": bool(part.ghost),
             "corners": data.add(part.mesh.corners),
             "normals": data.add(part.mesh.normals),
             "light": data.add(part.mesh.light),
@@ -221,7 +221,7 @@ def _scene(shown, data, follow, view, speed, title):
         {
             "name": part.name,
             "colour": part.colour,
-            "ghost": part.ghost,
+            "ghost": bool(part.ghost),
             "filled": bool(part.filled),
             "shape": [frames, *part.points.shape[1:3]],
             "points": data.add(_spatial(part.points)),

@@ -28,14 +28,14 @@ HELD = 0.12
 
 @dataclass
 class Solid:
-    """A rigid mesh: places (F, 3) and rotations (F, 3, 3) at the F times of the scene."""
+    """A rigid mesh: places (F, 3) and rotations (F, 3, 3) at the F times of the scene. ``ghost``: 0, or which of the further members."""
 
     name: str
     mesh: meshes.Mesh
     position: np.ndarray
     rotation: np.ndarray
     colour: tuple
-    ghost: bool = False
+    ghost: int = 0
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Lines:
     points: np.ndarray
     filled: bool
     colour: tuple
-    ghost: bool = False
+    ghost: int = 0
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Balls:
     radius: np.ndarray
     angle: np.ndarray | None
     colour: tuple
-    ghost: bool = False
+    ghost: int = 0
 
 
 @dataclass
@@ -221,9 +221,9 @@ def of(
     for number, (_, system, sol) in enumerate(parts):
         q = _between(np.asarray(sol.t, float), np.asarray(sol.q, float), t)
         if _of_bodies(system):
-            _bodies(scene, system, q, number > 0, geometry)
+            _bodies(scene, system, q, number, geometry)
         if system.defines("draw"):
-            _own(caller, scene, system, q, number > 0)
+            _own(caller, scene, system, q, number)
     _measure(scene)
     if arrows:
         contacts = _contacts(caller, parts[0][1], first)
@@ -292,6 +292,8 @@ def _own(caller, scene, system, q, ghost):
     if not set(sizes.values()) <= {(2,)} and not set(sizes.values()) <= {(3,)}:
         raise ValueError(f"{caller}: points of draw(t, q) must all have two, or all three, coordinates as last axis, got {sizes}")
     scene.dimension = next(iter(sizes.values()))[0]
+    if scene.dimension == 2 and _of_bodies(system):
+        raise ValueError(f"{caller}: draw(t, q) of a system of bodies must return points in space, with three coordinates, got {sizes}")
     first = scene.own if ghost else found
     moving = 0
     for name, value in found.items():
