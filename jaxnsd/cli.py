@@ -449,10 +449,14 @@ def _film(args, system, sol):
     from . import drawing
 
     options = {"speed": args.speed, "follow": args.follow, "title": args.model if _file(args.model) is None else Path(args.model).name}
-    path = _file(args.model)
-    try:
-        if path is not None:
+    if (path := _file(args.model)) is not None:
+        try:
+            drawing.meshes.of_file(path, ())
             options["geometry"] = path
+        except ValueError as error:
+            # Meshes that only pictures need may be missing: the shapes that touch are there.
+            print(f"jaxnsd run: {error}; the shapes that can touch are drawn", file=sys.stderr)
+    try:
         if args.film:
             print(f"film        {drawing.film(system, sol, args.film, **options)!r}")
         if args.page:

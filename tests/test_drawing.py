@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import types
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,7 +166,14 @@ def test_bodies_are_where_their_pose_says(box):
     assert_allclose(half.solids[0].rotation[1][:, 0], [np.sqrt(0.5), np.sqrt(0.5), 0], atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [BouncingBall, RotatingBall, CornerBlock, DoublePendulum, SliderCrankMinimal, Woodpecker, Cube])
+@pytest.mark.parametrize(
+    "make",
+    [
+        SliderCrankMinimal,
+        Woodpecker,
+        *(pytest.param(m, marks=pytest.mark.slow) for m in (BouncingBall, RotatingBall, CornerBlock, DoublePendulum, Cube)),
+    ],
+)
 def test_drawn_contacts_move_as_gaps_and_slips_say(make):
     """Along their normals the points at which contacts are drawn move with the velocities of the gaps; corners slip as they should."""
     system = make()
@@ -431,6 +439,12 @@ def test_what_draw_returns_is_looked_at(bouncing, returned, match):
         drawing.film(Odd(), bouncing)
 
 
+def test_a_body_without_a_shape_is_a_ball_with_its_inertia():
+    system = bodies.assemble([bodies.Body("lump", 2.0, (0.2, 0.2, 0.2))])
+    (solid,) = shown(system, still(system, system.initial_state()[0], n=3), 0.5).solids
+    assert_allclose(solid.mesh.corners.max(), np.sqrt(0.2 / (0.4 * 2.0)))
+
+
 def test_bodies_draw_more_of_themselves_in_space(box):
     @jaxnsd.system
     class Marked(bodies.Multibody):
@@ -552,6 +566,34 @@ def test_a_page_of_a_plane_in_a_browser(tmp_path, bouncing):
     assert (np.ptp(picture[:600, :700], axis=2) > 40).sum() > 300
 
 
+@pytest.mark.slow
+def test_in_a_fresh_notebook_pictures_show_themselves_once(tmp_path):
+    """A figure, a film and a page, without magics."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    start = f"""
+import sys
+sys.path[:0] = {[path for path in sys.path if path]!r}
+import jax.numpy as jnp, jaxnsd
+from jaxnsd import drawing, plotting
+from jaxnsd.models import BouncingBall
+sol = jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), jnp.array([0.1]), jnp.zeros(1), 0.1, 0.01)
+"""
+    shows = [
+        "plotting.overview(BouncingBall(), sol)",
+        "drawing.film(BouncingBall(), sol, size=(64, 48))",
+        "drawing.page(BouncingBall(), sol)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in (start, *shows)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [[out for out in cell.outputs if out.output_type in ("execute_result", "display_data")] for cell in notebook.cells[1:]]
+    assert [len(found) for found in outputs] == [1, 1, 1]
+    kinds = [set(found[0].data) & {"image/png", "text/html"} for found in outputs]
+    assert kinds == [{"image/png"}, {"text/html"}, {"text/html"}]
+
+
 # --------------------------------------------------------------------------------------------------------- command line
 def test_the_command_line_refuses_before_the_run(capsys, tmp_path):
     from jaxnsd import cli
@@ -592,4 +634,21 @@ def test_meshes_of_a_file_are_drawn(tmp_path):
     assert name == "look" and colour == (1.0, 0.0, 0.0)
     assert_allclose(volume(mesh.moved(np.eye(3), -mesh.corners.mean(axis=(0, 1)))), 1 / 6)
     assert_allclose(mesh.corners.min(axis=(0, 1)), [0.5, 0, 0], atol=1e-6)
+    # Of URDF: the mesh beside the file, in place of the ball that touches.
+    corners = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]])
+    faces = [corners[[0, 2, 1]], corners[[0, 1, 3]], corners[[1, 2, 3]], corners[[0, 3, 2]]]
+    (tmp_path / "meshes").mkdir()
+    stl = b"".join(np.concatenate([np.zeros(3), face.ravel()]).astype("<f4").tobytes() + b"\0\0" for face in faces)
+    (tmp_path / "meshes" / "tetra.stl").write_bytes(b" " * 80 + np.uint32(4).tobytes() + stl)
+    inertia = '<inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial>'
+    shapes = '<visual><geometry><mesh filename="meshes/tetra.stl"/></geometry></visual>'
+    shapes += '<collision><geometry><sphere radius="0.1"/></geometry></collision>'
+    (tmp_path / "robot.urdf").write_text(f'<robot name="r"><link name="base">{inertia}{shapes}</link></robot>')
+    ((_, mesh, _),) = next(iter(meshes.of_file(tmp_path / "robot.urdf", ("base",)).values()))
+    assert_allclose(abs(volume(mesh)), 1 / 6, rtol=1e-5)
+    assert_allclose(np.sort(mesh.corners.max(axis=(0, 1))), 1, atol=1e-6)
+    with pytest.raises(ValueError, match=r"drawing: MuJoCo refuses the model: .*missing.stl"):
+        meshes.of_file((tmp_path / "robot.urdf").read_text().replace("meshes/tetra", "missing"), ("base",))
+    with pytest.raises(ValueError, match=r"there is no file 'nowhere.xml'"):
+        meshes.of_file("nowhere.xml", ())
     assert Path(drawing.__file__).with_name("three.LICENSE").read_text().startswith("The MIT License")

@@ -180,12 +180,11 @@ def _in_space(shown, track, view, size, title, speed):
 
     width, height = size
     axes = raster.axes_of(*_angles(shown, view), shown.up)
-    points = scene.extent(shown, False)
-    points = points if len(points) else scene.extent(shown, True)
+    points = scene.seen(shown)
     if track is not None:
         # What is followed stays where it is in the picture, and the picture is as large as what is around it.
         around = points.reshape(-1, 3)
-        reach = _reach(shown, track, around)
+        reach = 1.4 * _reach(shown, track, around)
         points = track[0] + reach * np.array(np.meshgrid(*[(-1, 1)] * 3)).reshape(3, 8).T
     camera = raster.aimed(points, axes, width, height)
     radius = 0.5 * np.linalg.norm(points.max(axis=0) - points.min(axis=0))
@@ -193,7 +192,7 @@ def _in_space(shown, track, view, size, title, speed):
     solids = scene.solids_of_space(shown)
     font, small = _fonts(height)
     caption = f"squares of {square:g} m" if shown.grounds else ""
-    grounds = [raster.Ground(g.point, g.normal, square, 1.6 * radius) for g in shown.grounds]
+    backdrop = raster.Backdrop([(g.point, g.normal) for g in shown.grounds], square, 1.6 * radius)
     thick = scene.LINE * radius
 
     def draw(k):
@@ -209,7 +208,7 @@ def _in_space(shown, track, view, size, title, speed):
         picture = raster.render(
             at,
             raster.painted(bodies),
-            grounds,
+            backdrop,
             [raster.painted(ghost) for ghost in layers.values()],
             raster.painted(arrows),
             middle,
@@ -321,8 +320,7 @@ def _in_plane(shown, track, view, size, title, speed):
 
 def _window(shown, track, ax):
     """``(middle (2,), half (2,))`` of what the axes show, in the ratio of the axes."""
-    points = scene.extent(shown, False)
-    points = points if len(points) else scene.extent(shown, True)
+    points = scene.seen(shown)
     near = [line.points.reshape(-1, 2) for line in shown.lines if line.colour == scene.FIXED and not line.filled]
     low, high = points.min(axis=0), points.max(axis=0)
     if track is not None:

@@ -1,5 +1,7 @@
 """Shapes as triangles, for pictures in space."""
 
+import re
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -209,15 +211,13 @@ def of_file(path, names):
 
     path:  MJCF or URDF, a path or a string of XML; names: those of the system's bodies; what is on another body is on its parent
 
-    Taken are all geoms of groups 0 to 2, those for pictures alone too, but no planes. Raises ImportError without ``mujoco``.
+    Taken are all geoms of groups 0 to 2, those for pictures alone too, but no planes; of a link of URDF its visual geometry, where it has
+    such. Raises ImportError without ``mujoco``, ValueError for a file, or a mesh, that it refuses.
     """
     from ..bodies import mjcf
 
     mujoco = mjcf._mujoco("drawing")
-    spec = mjcf._read("drawing", path, mujoco.MjSpec.from_string, mujoco.MjSpec.from_file)
-    for mesh in spec.meshes:
-        mesh.file = mjcf._in_package(mesh.file, spec.modelfiledir)
-    spec.compiler.discardvisual = False
+    spec, urdf = _spec(mujoco, mjcf, path)
     with mjcf._refusals("drawing"):
         model = spec.compile()
     data = mujoco.MjData(model)
@@ -226,6 +226,9 @@ def of_file(path, names):
     for g in range(model.ngeom):
         kind, b = mjcf.GEOMS[model.geom_type[g]], model.geom_bodyid[g]
         if kind in ("plane", "hfield", "sdf") or model.geom_group[g] > 2:
+            continue
+        # What MuJoCo reads of URDF is in group 1 where it is for pictures, else in group 0.
+        if urdf and model.geom_group[g] == 0 and np.any((model.geom_bodyid == b) & (model.geom_group == 1)):
             continue
         if kind == "mesh":
             k = model.geom_dataid[g]
@@ -243,6 +246,28 @@ def of_file(path, names):
         colour = None if np.allclose(rgba[:3], 0.5) else tuple(rgba[:3].tolist())
         found.setdefault(name, []).append((own or f"{name}_{kind}", mesh.moved(R_b.T @ R_g, x), colour))
     return found
+
+
+def _spec(mujoco, mjcf, path):
+    """``(specification, whether it is one of URDF)`` of a path or a string of XML, visual geometry and all."""
+    text = str(path)
+    file = None if text.lstrip().startswith("<") else Path(path)
+    if file is not None and not file.is_file():
+        raise ValueError(f"drawing: there is no file {text!r}; give a path, or a string of XML that starts with <")
+    text = text if file is None else file.read_text(encoding="utf-8")
+    urdf = re.search(r"<robot\b[^>]*>", text)
+    with mjcf._refusals("drawing"):
+        if urdf is None:
+            return mjcf._read("drawing", path, mujoco.MjSpec.from_string, mujoco.MjSpec.from_file), False
+        if "<mujoco" not in text:
+            # MuJoCo leaves out what is for pictures where nothing says that it shall not.
+            compiler = '<mujoco><compiler discardvisual="false" strippath="false"/></mujoco>'
+            text = text[: urdf.end()] + compiler + text[urdf.end() :]
+        spec = mujoco.MjSpec.from_string(text)
+    folder = Path() if file is None else file.parent.resolve()
+    for mesh in spec.meshes:
+        mesh.file = str(folder / mjcf._in_package(mesh.file, str(folder)))
+    return spec, True
 
 
 def of_bodies(system):
@@ -264,6 +289,9 @@ def of_bodies(system):
         thickness = 0.04 * max((np.linalg.norm(end) for end in ends), default=0.0)
         if name not in found:
             rods = [rod(np.zeros(3), end, thickness) for end in ends]
-            rods += [sphere(2 * thickness).moved(np.eye(3), ends[-1])] if thickness else []
+            # A ball at the centre of mass; where nothing says how large the body is, one with its inertia.
+            mass, inertia = float(system.mass[b - 1]), np.trace(np.asarray(system.inertia[b - 1])) / 3
+            radius = 2 * thickness or np.sqrt(2.5 * inertia / mass if mass > 0 else 0.0)
+            rods += [sphere(radius).moved(np.eye(3), ends[-1])] if radius else []
             found[name] = [(name, joined(rods), None)]
     return found

@@ -163,8 +163,7 @@ def _scene(shown, data, follow, view, speed, title):
     """What page.html reads, with places in the numbers in place of arrays."""
     flat, frames = shown.dimension == 2, len(shown.t)
     solids = _discs(shown) if flat else scene.solids_of_space(shown)
-    points = scene.extent(shown, False)
-    points = points if len(points) else scene.extent(shown, True)
+    points = scene.seen(shown)
     middle, thick = shown.middle, scene.LINE * shown.size * (1.2 if flat else 1.0)
     axes = np.eye(3) * [[1], [1], [-1]] if flat else raster.axes_of(*films._angles(shown, view), shown.up)
     tracks = {}
@@ -198,7 +197,7 @@ def _scene(shown, data, follow, view, speed, title):
     if flat:
         out["half"] = (0.6 * np.ptp(points, axis=0) + 0.1 * shown.size).tolist()
     else:
-        camera = raster.aimed(points, axes, 800, 600)
+        camera = raster.aimed(points, axes, 700, 600)
         out |= {
             "middle": (camera.eye + axes[2] * ((middle - camera.eye) @ axes[2])).tolist(),
             "distance": float((middle - camera.eye) @ axes[2]),

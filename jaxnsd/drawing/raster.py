@@ -85,32 +85,32 @@ def _counted(start, count):
 
 
 class Layer:
-    """What is nearest to the camera of a mesh: ``near`` (height, width) 1 / depth, zero where nothing is, ``which`` triangle is there."""
+    """What is nearest to the camera of a mesh: of all pixels (k,) that are covered, 1 / depth (k,), the triangle (k,) that is there, and
+    the weights (k, 3) of its corners.
+    """
 
     def __init__(self, camera, corners, both_sides=None):
         """corners (n, 3, 3); both_sides (n,): triangles that are seen from behind, too."""
-        height, width = camera.height, camera.width
         x, y, depth = camera.seen(corners)
         area = (x[:, 1] - x[:, 0]) * (y[:, 2] - y[:, 0]) - (x[:, 2] - x[:, 0]) * (y[:, 1] - y[:, 0])
         facing = area < 0 if both_sides is None else (area < 0) | both_sides
-        self.there = np.flatnonzero(facing & (depth.min(axis=1) > 1e-6))
-        x, y, inverse = x[self.there], y[self.there], 1 / depth[self.there]
-        self.x, self.y, self.camera = x, y, camera
-        triangle, row, column = spans(x, y, width, height)
-        near = np.sum(_weights(x, y, triangle, row, column) * inverse[triangle], axis=1).astype(np.float32)
-        pixel = row * width + column
-        self.near = np.zeros(height * width, np.float32)
-        np.maximum.at(self.near, pixel, near)
-        self.which = np.full(height * width, -1, np.int64)
-        first = near == self.near[pixel]
-        self.which[pixel[first]] = triangle[first]
-
-    def pixels(self):
-        """``(pixels (k,), triangles (k,) of the mesh, weights (k, 3) of their corners)`` that are covered."""
-        pixel = np.flatnonzero(self.which >= 0)
-        triangle = self.which[pixel]
-        row, column = np.divmod(pixel, self.camera.width)
-        return pixel, self.there[triangle], _weights(self.x, self.y, triangle, row, column)
+        there = np.flatnonzero(facing & (depth.min(axis=1) > 1e-6))
+        x, y, inverse = x[there], y[there], 1 / depth[there]
+        triangle, row, column = spans(x, y, camera.width, camera.height)
+        weights = _weights(x, y, triangle, row, column)
+        near = np.sum(weights * inverse[triangle], axis=1).astype(np.float32)
+        # A buffer as large as what is covered.
+        top, left = row.min(initial=camera.height), column.min(initial=camera.width)
+        width = max(column.max(initial=0) - left + 1, 1)
+        place = (row - top) * width + column - left
+        buffer = np.zeros(place.max(initial=0) + 1, np.float32)
+        np.maximum.at(buffer, place, near)
+        first = np.flatnonzero(near == buffer[place])
+        which = np.full(len(buffer), -1)
+        which[place[first]] = first
+        chosen = which[which >= 0]
+        self.pixel, self.near = row[chosen] * camera.width + column[chosen], near[chosen]
+        self.triangle, self.weights = there[triangle[chosen]], weights[chosen]
 
 
 def _weights(x, y, triangle, row, column):
@@ -143,8 +143,8 @@ def painted(parts):
 
 
 def _shaded(camera, layer, shapes, light):
-    """``(pixels, colours (k, 3), parts (k,), normals (k, 3))`` of a layer."""
-    pixel, triangle, weights = layer.pixels()
+    """``(colours (k, 3), parts (k,), normals (k, 3))`` of the pixels of a layer."""
+    triangle, weights = layer.triangle, layer.weights
     normal = np.einsum("kc,kcd->kd", weights, shapes.mesh.normals[triangle])
     normal = normal / np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-12)
     middle = shapes.mesh.corners[triangle].mean(axis=1)
@@ -158,27 +158,42 @@ def _shaded(camera, layer, shapes, light):
     shine = SHINE * np.clip(np.sum(normal * half, axis=1), 0, 1) ** 30
     front = np.clip(np.sum(normal * view, axis=1), 0, 1)
     colour = shapes.colour[triangle] * (AMBIENT + FILL * front + DIFFUSE * lit)[:, None] + shine[:, None]
-    return pixel, np.clip(colour, 0, 1).astype(np.float32), shapes.part[triangle], normal
+    return np.clip(colour, 0, 1).astype(np.float32), shapes.part[triangle], normal
 
 
-class Ground:
-    """A plane with squares, which fades away from the middle; what of it a camera sees is kept while the camera stays."""
+class Backdrop:
+    """White, and planes with squares that fade away from the middle; what a camera sees of it is kept while the camera stays.
 
-    def __init__(self, point, normal, square, radius):
-        self.point, self.normal, self.square, self.radius = point, normal, square, radius
-        axes = [np.eye(3)[k] for k in range(3) if abs(normal[k]) < 1e-3]
-        self.axes = axes if len(axes) == 2 else meshes.along(normal)[:, :2].T
+    grounds: pairs (point (3,), normal (3,)); square: edge of the squares, radius: how far they are seen, in m
+    """
+
+    def __init__(self, grounds=(), square=0.1, radius=1.0):
+        self.grounds, self.square, self.radius = list(grounds), square, radius
         self.kept = None
 
     def seen(self, camera, middle):
-        """``(near (height, width), tone, fade)``; None where the camera is behind it."""
-        key = camera.eye.tobytes(), middle.tobytes(), camera.width
+        """``(picture (k, 3), near (k,), tone (k,), fade (k,), which ground (k,))`` of all pixels, -1 where there is none."""
+        key = camera.eye.tobytes(), np.asarray(middle).tobytes(), camera.width
         if self.kept is None or self.kept[0] != key:
             self.kept = key, self._seen(camera, middle)
         return self.kept[1]
 
     def _seen(self, camera, middle):
-        point, normal, (right, up, forward) = self.point, self.normal, camera.axes
+        count = camera.width * camera.height
+        near, tone, fade = (np.zeros(count, np.float32) for _ in range(3))
+        which = np.full(count, -1, np.int8)
+        for number, (point, normal) in enumerate(self.grounds):
+            found = self._plane(camera, middle, point, normal)
+            if found is not None:
+                over = found[0] > near
+                for whole, part in zip((near, tone, fade), found, strict=True):
+                    np.copyto(whole, part, where=over)
+                which[over] = number
+        return np.repeat((1 - fade * (1 - tone))[:, None], 3, axis=1), near, tone, fade, which
+
+    def _plane(self, camera, middle, point, normal):
+        """``(near, tone, fade)`` of one plane; None where the camera is behind it."""
+        right, up, forward = camera.axes
         behind = normal @ (camera.eye - point)
         if behind <= 0:
             return None
@@ -189,75 +204,71 @@ class Ground:
         visible = near > 1e-6
         depth = np.where(visible, 1 / np.where(visible, near, 1), 0)
         foot = middle - ((middle - point) @ normal) * normal
+        axes = [np.eye(3)[k] for k in range(3) if abs(normal[k]) < 1e-3]
+        axes = axes if len(axes) == 2 else meshes.along(normal)[:, :2].T
         u, v = (
             np.float32((camera.eye - foot) @ axis)
             + depth * (np.float32(forward @ axis) + column * np.float32(right @ axis) + row * np.float32(up @ axis))
-            for axis in self.axes
+            for axis in axes
         )
         fade = np.clip(1.5 - np.sqrt(u * u + v * v) / np.float32(self.radius), 0, 1) * visible
-        u, v = (x + np.float32(foot @ axis % (2 * self.square)) for x, axis in zip((u, v), self.axes, strict=True))
+        u, v = (x + np.float32(foot @ axis % (2 * self.square)) for x, axis in zip((u, v), axes, strict=True))
         light = (np.floor(u / self.square) + np.floor(v / self.square)) % 2 == 0
-        return np.where(fade > 0, near, 0), np.where(light, np.float32(TONES[1]), np.float32(TONES[0])), fade * fade * (3 - 2 * fade)
+        tone = np.where(light, np.float32(TONES[1]), np.float32(TONES[0]))
+        return np.where(fade > 0, near, 0).ravel(), tone.ravel(), (fade * fade * (3 - 2 * fade)).ravel()
 
     def painted(self, camera, light, corners, middle):
-        """``(near, tone)``, (height * width,) each, with the shadows of triangles; None where the camera is behind it."""
-        found, slope = self.seen(camera, middle), self.normal @ light
-        if found is None:
-            return None
-        near, tone, fade = found
-        height = (corners - self.point) @ self.normal
-        above = height.min(axis=1) > -1e-3 * self.radius if len(corners) else np.zeros(0, bool)
-        if above.any() and slope > 0.1:
-            flat = corners[above] - (height[above] / slope)[..., None] * light
-            dark = Layer(camera, flat, np.ones(len(flat), bool)).near.reshape(near.shape) > 0
-            tone = np.where(dark, np.float32(SHADOW) * tone, tone)
-        return near.ravel(), (1 - fade * (1 - tone)).ravel()
+        """``(picture, near)`` to be drawn on, with the shadows of triangles (n, 3, 3)."""
+        picture, near, tone, fade, which = self.seen(camera, middle)
+        picture = picture.copy()
+        for number, (point, normal) in enumerate(self.grounds):
+            slope, height = normal @ light, (corners - point) @ normal
+            above = height.min(axis=1, initial=np.inf) > -1e-3 * self.radius
+            if above.any() and slope > 0.1:
+                flat = corners[above] - (height[above] / slope)[..., None] * light
+                pixel = Layer(camera, flat, np.ones(len(flat), bool)).pixel
+                pixel = pixel[which[pixel] == number]
+                picture[pixel] = (1 - fade[pixel] * (1 - SHADOW * tone[pixel]))[:, None]
+        return picture, near.copy()
 
 
-def render(camera, bodies, grounds=(), ghosts=(), arrows=None, middle=None, up=2):
+def render(camera, bodies, backdrop=None, ghosts=(), arrows=None, middle=(0.0, 0.0, 0.0), up=2):
     """A picture (height, width, 3) of bytes.
 
     bodies: `Painted`; ghosts: several of them, each seen through; arrows: one whose hidden parts shine through
-    grounds: `Ground`; middle: where they are seen, (3,); up: axis of the world from which the light comes
+    middle: where the `Backdrop` is seen, (3,); up: axis of the world from which the light comes
     """
     camera = camera._replace(focal=camera.focal * FINER, width=camera.width * FINER, height=camera.height * FINER)
     height, width = camera.height, camera.width
     light = 0.85 * np.eye(3)[up] - 0.45 * camera.axes[0] - 0.35 * camera.axes[2]
     light = light / np.linalg.norm(light)
-    picture = np.ones((height * width, 3), np.float32)
-    nearest = np.zeros(height * width, np.float32)
     lit = (bodies.mesh.normals.mean(axis=1) @ light) > 0
-    for ground in grounds:
-        drawn = ground.painted(camera, light, bodies.mesh.corners[lit], middle)
-        if drawn is not None:
-            near, tone = drawn
-            over = near > nearest
-            np.copyto(picture, tone[:, None], where=over[:, None])
-            np.copyto(nearest, near, where=over)
+    picture, nearest = (backdrop or Backdrop()).painted(camera, light, bodies.mesh.corners[lit], np.asarray(middle, float))
     layer = Layer(camera, bodies.mesh.corners)
-    pixel, colour, part, normal = _shaded(camera, layer, bodies, light)
+    colour, part, normal = _shaded(camera, layer, bodies, light)
     # What lies on the ground is not hidden by it.
-    front = layer.near[pixel] * (1 + 1e-4) > nearest[pixel]
-    pixel, colour, part, normal = pixel[front], colour[front], part[front], normal[front]
-    picture[pixel], nearest[pixel] = colour, layer.near[pixel]
-    _outline(picture, height, width, pixel, part, normal)
+    front = layer.near * (1 + 1e-4) > nearest[layer.pixel]
+    pixel = layer.pixel[front]
+    picture[pixel], nearest[pixel] = colour[front], layer.near[front]
+    _outline(picture, width, pixel, part[front], normal[front])
     for ghost in ghosts:
         layer = Layer(camera, ghost.mesh.corners)
-        pixel, colour, _, _ = _shaded(camera, layer, ghost, light)
-        front = layer.near[pixel] > nearest[pixel]
-        picture[pixel[front]] += GHOST * (colour[front] - picture[pixel[front]])
+        colour, *_ = _shaded(camera, layer, ghost, light)
+        front = layer.near > nearest[layer.pixel]
+        pixel = layer.pixel[front]
+        picture[pixel] += GHOST * (colour[front] - picture[pixel])
     if arrows is not None and len(arrows.mesh.light):
         layer = Layer(camera, arrows.mesh.corners)
-        pixel, colour, _, _ = _shaded(camera, layer, arrows, light)
-        clear = np.where(layer.near[pixel] > nearest[pixel], 1.0, 0.5)[:, None].astype(np.float32)
-        picture[pixel] += clear * (colour - picture[pixel])
+        colour, *_ = _shaded(camera, layer, arrows, light)
+        clear = np.where(layer.near > nearest[layer.pixel], 1.0, 0.5)[:, None].astype(np.float32)
+        picture[layer.pixel] += clear * (colour - picture[layer.pixel])
     picture = picture.reshape(height, width, 3)
     rows = sum(picture[k::FINER] for k in range(FINER))
     picture = sum(rows[:, k::FINER] for k in range(FINER)) / FINER**2
     return (255 * np.clip(picture, 0, 1) + 0.5).astype(np.uint8)
 
 
-def _outline(picture, height, width, pixel, part, normal):
+def _outline(picture, width, pixel, part, normal):
     """Darken pixels beside which another part, nothing, or another side of the same part is."""
     if not len(pixel):
         return

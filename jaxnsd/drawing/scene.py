@@ -112,7 +112,7 @@ class Scene:
         if not size.max():
             return []
         length = LONGEST * self.size * np.sqrt(size[k] / size.max())
-        there = np.flatnonzero(length > 0.01 * self.size)
+        there = np.flatnonzero(length > 0.02 * self.size)
         return [(self.points[k, i], length[i] * self.forces[k, i] / size[k, i]) for i in there]
 
 
@@ -351,10 +351,16 @@ def extent(scene: Scene, fixed: bool) -> np.ndarray:
     return np.concatenate(found) if found else np.zeros((0, scene.dimension))
 
 
+def seen(scene: Scene) -> np.ndarray:
+    """Corners (n, d) of what the picture is to show."""
+    for fixed in (False, True):
+        if len(points := extent(scene, fixed)):
+            return points
+    return np.zeros((1, scene.dimension))
+
+
 def _measure(scene):
-    points = extent(scene, False)
-    points = points if len(points) else extent(scene, True)
-    points = points if len(points) else np.zeros((1, scene.dimension))
+    points = seen(scene)
     low, high = points.min(axis=0), points.max(axis=0)
     scene.middle = 0.5 * (low + high)
     scene.size = float(max(0.5 * np.linalg.norm(high - low), 1e-6))
