@@ -104,6 +104,12 @@ def _parser():
     run.add_argument("--save-every", type=count, default=1, metavar="N", help="store every N-th step (default: %(default)s)")
     run.add_argument("--out", type=Path, metavar="FILE.npz", help="write the arrays here")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the motion here (.png, .pdf or .svg)")
+    run.add_argument("--film", type=Path, metavar="FILE.mp4", help="film of the motion (.mp4, with imageio-ffmpeg, or .gif)")
+    run.add_argument("--page", type=Path, metavar="FILE.html", help="page of the motion, which turns and plays in a browser (.html)")
+    run.add_argument(
+        "--speed", type=number, default=1.0, metavar="X", help="of film and page: 0.1 is ten times slower (default: %(default)s)"
+    )
+    run.add_argument("--follow", metavar="NAME", help="what the camera of film and page moves with (default: it stands)")
     run.add_argument("--float32", action="store_true", help="single precision (default: double)")
     run.add_argument("--progress", action="store_true", help="show a bar (with tqdm)")
     _add_cache(run)
@@ -424,6 +430,42 @@ def _make_directory(option, path):
         raise _ArgumentError(f"{option}: cannot make the directory {str(path)!r}: {error.strerror}") from error
 
 
+def _check_films(args, system, q0):
+    """Complain, before the run, of a film or a page that cannot be made."""
+    if not (args.film or args.page):
+        return
+    from . import drawing
+
+    try:
+        drawing.check(system, q0, film=args.film, page=args.page, speed=args.speed, follow=args.follow)
+    except ImportError as error:
+        raise _ArgumentError(error) from error
+    except KeyError as error:
+        raise _ArgumentError(error.args[0]) from error
+
+
+def _film(args, system, sol):
+    """Film and page, and a line for each."""
+    from . import drawing
+
+    options = {"speed": args.speed, "follow": args.follow, "title": args.model if _file(args.model) is None else Path(args.model).name}
+    if (path := _file(args.model)) is not None:
+        try:
+            drawing.meshes.of_file(path, ())
+            options["geometry"] = path
+        except ValueError as error:
+            # Meshes that only pictures need may be missing: the shapes that touch are there.
+            print(f"jaxnsd run: {error}; the shapes that can touch are drawn", file=sys.stderr)
+    try:
+        if args.film:
+            print(f"film        {drawing.film(system, sol, args.film, **options)!r}")
+        if args.page:
+            print(f"page        {drawing.page(system, sol, args.page, **options)!r}")
+    except ValueError as error:
+        # A run that failed is said below.
+        print(f"jaxnsd run: {error}", file=sys.stderr)
+
+
 def _run(args):
     jax.config.update("jax_enable_x64", not args.float32)
     _check_file("--out", args.out, (".npz",))
@@ -431,6 +473,7 @@ def _run(args):
     scheme = _scheme(args.scheme)
     try:
         system, q0, u0 = _model(args.model, args.set)
+        _check_films(args, system, q0)
 
         def make():
             return PartedRun(system, scheme, q0, u0, args.t1, args.dt, save_every=args.save_every)
@@ -462,6 +505,8 @@ def _run(args):
                     fig = plotting.overview(system, sol, title)
                 plotting.save(fig, args.plot)
             print(f"picture     {args.plot}")
+        if args.film or args.page:
+            _film(args, system, sol)
     except OSError as error:
         if stop:
             raise stop.but(f"and cannot write: {error}") from error

@@ -1,9 +1,11 @@
-"""Pictures of simulated motions. The only module that imports matplotlib.
+"""Pictures of simulated motions. The only module that imports matplotlib; `drawing`, which makes films, asks it for axes.
 
 Every function takes a `Solution` or arrays and, if wanted, the axes to draw on; it returns the axes and never shows a window. Colours are
 those of Okabe and Ito, which people with any kind of colour vision tell apart.
 """
 
+import html
+import io
 import os
 import textwrap
 from collections.abc import Callable, Sequence
@@ -46,20 +48,42 @@ def styled(function: Callable[..., Any]) -> Callable[..., Any]:
     return matplotlib.rc_context(STYLE)(function)
 
 
+class Picture(Figure):
+    """A figure that shows itself in a notebook, once, whether matplotlib's own way is switched on there or not."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        with matplotlib.rc_context(STYLE):
+            self.savefig(file, format="png", dpi=100)
+        return file.getvalue()
+
+
 @styled
 def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 4.0, **gridspec: Any) -> tuple[Figure, Any]:
     """``(figure, axes)`` in the house's style, outside of pyplot: no window, nothing to close.
 
     ``axes`` is an array of shape (rows, columns), squeezed as by `matplotlib.pyplot.subplots`; ``width`` and ``height`` in inches.
     """
-    fig = Figure(figsize=(width, height), layout="constrained")
+    fig = Picture(figsize=(width, height), layout="constrained")
     return fig, fig.subplots(rows, columns, gridspec_kw=gridspec)
 
 
 @styled
 def save(fig: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure to a file, whose format follows from its name."""
-    fig.savefig(path)
+    """Write a figure to a file, whose format follows from its name; .html is a page with the figure in it, whose words can be searched."""
+    if not str(path).lower().endswith(".html"):
+        fig.savefig(path)
+        return
+    picture = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        fig.savefig(picture, format="svg")
+    drawing = picture.getvalue()
+    style = "body { margin: 2em auto; max-width: 1100px } svg { width: 100%; height: auto }"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(
+            f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{html.escape(fig.get_suptitle().splitlines()[0])}</title>'
+        )
+        file.write(f"<style>{style}</style>\n{drawing[drawing.index('<svg') :]}</html>\n")
 
 
 def impacts(sol: Solution) -> np.ndarray:
@@ -318,9 +342,16 @@ def _patch(point, normal, corners, right, upward):
 def overview(system: System, sol: Solution, title: str | None = None) -> Figure:
     """One figure of a motion: coordinates, energy and, if the system has contacts, gaps and percussions; returns the figure.
 
-    Coordinates of different units, as their names say (`System.coordinate_names`), get axes of their own.
+    Coordinates of different units, as their names say (`System.coordinate_names`), get axes of their own. Of a system of `jaxnsd.bodies`
+    places, angles and contacts are drawn by name, see `jaxnsd.drawing.plots`.
     """
+    from .bodies import Multibody
+
     _single(sol, "overview")
+    if isinstance(system, Multibody):
+        from .drawing import plots
+
+        return plots.overview(system, sol, title)
     groups = _by_unit(system, sol.q.shape[1])
     contacts = sol.P_N.shape[1] > 0
     n = len(groups) + (3 if contacts else 1)
@@ -420,35 +451,44 @@ def identification(result: "Result", title: str = "") -> Figure:
     order = np.argsort(np.where(np.isfinite(rms), rms, np.inf))
     order = order[np.isfinite(rms[order])]
     shown = list(dict.fromkeys([order[0], order[len(order) // 2], order[-1]])) if order.size else []
-    fig = Figure(figsize=(10.0, 12.0), layout="constrained")
-    grid = fig.add_gridspec(4, 3, height_ratios=[1, 1, 1.1, 0.35 + 0.16 * n + 0.2 * len(result.warnings)])
-    for column, k in enumerate(shown):
-        _fit_of_trajectory(
-            fig.add_subplot(grid[0, column]), result, k, ("best", "median", "worst")[column if len(shown) == 3 else 2 * column]
-        )
-    _residuals_by_trajectory(fig.add_subplot(grid[1, 0]), result, rms)
-    _residual_histogram(fig.add_subplot(grid[1, 1]), result)
-    ax = fig.add_subplot(grid[1, 2])
+    # Every row has columns of its own: long names in one of them do not narrow the others.
+    heights = [1, 1, 0.5 + 0.2 * min(n, 8) if n else 0.05, 0.35 + 0.16 * n + 0.2 * len(result.warnings)]
+    fig = Picture(figsize=(10.0, 0.6 + 2.9 * sum(heights)), layout="constrained")
+    top, middle, below, words = fig.subfigures(4, 1, height_ratios=heights)
+    for column, (k, ax) in enumerate(zip(shown, np.atleast_1d(top.subplots(1, len(shown) or 1)), strict=False)):
+        which = {1: "", 2: ("best: ", "worst: ")[column % 2], 3: ("best: ", "median: ", "worst: ")[column]}[len(shown)]
+        _fit_of_trajectory(ax, result, k, which)
+    if not shown:
+        top.axes[0].set_axis_off()
+    first, second, third = middle.subplots(1, 3)
+    if len(rms) > 1:
+        _residuals_by_trajectory(first, result, rms)
+    else:
+        _residuals_over_time(first, result)
+    _residual_histogram(second, result)
     for i, history in enumerate(result.history):
         history = np.asarray(history, float).reshape(-1, 2)
         for column, colour, label in ((0, COLOURS[0], "training"), (1, COLOURS[1], "validation")):
             if np.isfinite(history[:, column]).any():
-                ax.semilogy(history[:, column], color=colour, linewidth=0.9, label=None if i else label)
-    ax.set(
+                third.semilogy(history[:, column], color=colour, linewidth=0.9, label=None if i else label)
+    third.set(
         xlabel="iteration",
         ylabel="mean square residual / noise$^2$",
         title=f"loss from {len(result.history)} start{'s' * (len(result.history) > 1)}",
     )
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend(frameon=False)
+    third.xaxis.set_major_locator(MaxNLocator(integer=True))
+    third.legend(frameon=False)
     if n:
-        _intervals(fig.add_subplot(grid[2, :2]), result)
-        _correlations(fig.add_subplot(grid[2, 2]), result)
-    ax = fig.add_subplot(grid[3, :])
+        left, right = below.subplots(1, 2, width_ratios=[1.6, 1])
+        _intervals(left, result)
+        _correlations(right, result)
+    ax = words.subplots()
     ax.axis("off")
     ax.text(0, 1, _wrapped(str(result)), family="monospace", fontsize=7.5, verticalalignment="top", transform=ax.transAxes)
-    name = type(result.system).__name__
-    text = f"{name}, {problem.settings.scheme!r}, $\\Delta t$ = {problem.settings.dt:.3g} s, {len(problem.data)} trajectories"
+    name, count = type(result.system).__name__, len(problem.data)
+    text = (
+        f"{name}, {problem.settings.scheme!r}, $\\Delta t$ = {problem.settings.dt:.3g} s, {count} trajector{'y' if count == 1 else 'ies'}"
+    )
     fig.suptitle(f"{title}\n{text}" if title else text, x=0.01, horizontalalignment="left")
     return fig
 
@@ -461,17 +501,18 @@ def _wrapped(text, width=125):
 def _fit_of_trajectory(ax, result, k, which):
     """Measured and fitted columns of trajectory k, one above the other; the first six at the most."""
     part = result.of_trajectory(k)
-    drawn = min(part["y"].shape[1], part["predicted"].shape[1], 6)
+    drawn, ticks = min(part["y"].shape[1], part["predicted"].shape[1], 6), []
     for column, colour in zip(range(drawn), COLOURS, strict=False):
         seen = part["mask"][:, column]
         low, high = np.min(part["y"][seen, column], initial=np.inf), np.max(part["y"][seen, column], initial=-np.inf)
+        ticks.append(result.problem.columns[column] + (f"\n{low:.3g} to {high:.3g}" if high >= low else ""))
         # Columns differ in unit and size: each has a band of its own.
         place = lambda y, low=low, high=high, column=column: 0.85 * (y - low) / (high - low if high > low else 1) - column  # noqa: E731
         ax.plot(part["t"][seen], place(part["y"][seen, column]), ".", color=colour, markersize=4, alpha=0.4)
         ax.plot(part["t"], place(part["predicted"][:, column]), color=colour, linewidth=0.9)
     held = "" if result.training[k] else ", held out"
-    ax.set_yticks([0.4 - column for column in range(drawn)], [f"$y_{{{column}}}$" for column in range(drawn)])
-    ax.set(xlabel="time $t$ in s", title=f"{which}: {result.problem.names[k]}{held}", ylim=(-drawn + 0.85, 1.0))
+    ax.set_yticks([0.4 - column for column in range(drawn)], ticks)
+    ax.set(xlabel="time $t$ in s", title=f"{which}{result.problem.names[k]}{held}", ylim=(-drawn + 0.85, 1.0))
     ax.tick_params(axis="y", length=0)
 
 
@@ -490,12 +531,22 @@ def _residuals_by_trajectory(ax, result, rms):
     ax.legend(frameon=False, fontsize="small", ncols=3, loc="upper left")
 
 
+def _residuals_over_time(ax, result):
+    """Residuals of the one trajectory that there is."""
+    part = result.of_trajectory(0)
+    there = part["mask"].any(1)
+    for column, colour in zip(range(part["residual"].shape[1]), _colours(part["residual"].shape[1]), strict=True):
+        ax.plot(part["t"][there], part["residual"][there, column], ".", color=colour, markersize=3)
+    ax.axhline(0, color="0.6", linewidth=0.7)
+    ax.set(xlabel="time $t$ in s", ylabel="residual / noise", title="residuals over time")
+
+
 def _residual_histogram(ax, result):
     parts = [result.of_trajectory(k) for k in range(len(result.problem.data))]
     r = np.concatenate([part["residual"][part["mask"].any(1)].ravel() for part in parts if part["ok"]] or [np.zeros(1)])
     r = r[r != 0]
     reach = max(4.0, np.quantile(np.abs(r), 0.99)) if r.size else 4.0
-    ax.hist(np.clip(r, -reach, reach), bins=50, color=COLOURS[5], density=True, label="residuals")
+    ax.hist(np.clip(r, -reach, reach), bins=int(np.clip(2 * np.sqrt(r.size), 10, 50)), color=COLOURS[5], density=True, label="residuals")
     x = np.linspace(-reach, reach, 200)
     ax.plot(x, np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi), color="black", linewidth=0.9, label="the noise that was given")
     ax.set(xlabel="residual / noise (the ends hold all beyond)", ylabel="density", title="residuals")

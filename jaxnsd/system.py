@@ -218,6 +218,7 @@ class System:
                                      default `NewtonImpact()`, which takes the three above
     ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("$x$ in m", "angle in rad")``; default None
     ``velocity_names``               tuple of n_u strings: ``("$v$ in m/s", ...)``; default None
+    ``draw(t, q)``                   dict of points and lines by name, for films and pages, see `jaxnsd.drawing`; default none
     ===============================  ==========================================================================================
 
     Methods are traced, and run again only where something else is given: arguments, fields, or what they read beside these under a name
@@ -286,6 +287,10 @@ class System:
         """Bilateral (nonholonomic) constraints on velocity level, gamma(t, q, u) = 0 of shape (n_gamma,)."""
         del t, q
         return jnp.zeros((0,), u.dtype)
+
+    def draw(self, t: ArrayLike, q: jax.Array) -> dict[str, Any]:
+        """What the system looks like at (t, q): points and lines by name, see `jaxnsd.drawing`."""
+        raise TypeError(f"{type(self).__name__} has no method draw(t, q)")
 
     # ------------------------------------------------------------------------------------------------ what is derived
     def defines(self, name: str) -> bool:

@@ -29,7 +29,7 @@ def call(capsys, name, *arguments):
     return status, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["monte_carlo", "identify", "identify_cube", "elastic_bar", "lobatto_figures"])
+@pytest.mark.parametrize("name", ["monte_carlo", "identify", "identify_cube", "elastic_bar", "lobatto_figures", "gallery"])
 def test_help(capsys, name):
     status, out, _ = call(capsys, name, "--help")
     assert status == 0
@@ -52,6 +52,7 @@ def test_help(capsys, name):
         ("elastic_bar", ["--out", "picture.docx"], ".png"),
         ("lobatto_figures", ["--out", __file__], "cannot make the directory"),
         ("lobatto_figures", ["--fast"], "--fast"),
+        ("gallery", ["--only", "all"], "'fall', 'woodpecker', 'cubes'"),
         ("identify", ["--out", "picture.docx"], ".png"),
         ("identify_cube", ["nothing.npz"], "no file or folder"),
     ],
@@ -158,3 +159,10 @@ def test_lobatto_figures(capsys, tmp_path):
         for line in re.findall(rf"case {case}, (?:positions|velocities): (.*)", out):
             orders = {int(s): float(order) for s, order in re.findall(r"s = (\d) ([\d.]+)", line)}
             assert orders == pytest.approx(expected, abs=tolerance)
+
+
+@pytest.mark.slow
+def test_gallery(capsys, tmp_path):
+    status, out, _ = call(capsys, "gallery", "--out", tmp_path, "--only", "woodpecker")
+    assert status == 0 and "made in" in out
+    assert {path.suffix for path in tmp_path.iterdir()} > {".html"}

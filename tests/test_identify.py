@@ -149,6 +149,20 @@ def test_report_and_words(fitted, tmp_path):
     assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
     for word in ("stiffness", "95 % interval", "3 trajectories"):
         assert word in str(fitted)
+    fitted.report(tmp_path / "report.html", "a <ball>")
+    page = (tmp_path / "report.html").read_text()
+    assert "<title>a &lt;ball&gt;</title>" in page and "stiffness" in page and "throw 1" in page and "http-equiv" not in page
+    with pytest.raises(ValueError, match=r"must end in .png, .pdf, .svg or .html, got '.*report.docx'"):
+        fitted.report(tmp_path / "report.docx")
+    with pytest.raises(ValueError, match="does not exist, make it first"):
+        fitted.report(tmp_path / "nowhere" / "report.png")
+
+
+def test_columns_are_named(posed):
+    assert posed.columns == ("$y_{0}$",)
+    assert problem(camera(0), columns="height in m").columns == ("height in m",)
+    with pytest.raises(ValueError, match=r"columns must be 1 strings, one for each column of y, got \('a', 'b'\)"):
+        problem(camera(0), columns=("a", "b"))
 
 
 def test_profile_agrees_with_the_interval_where_the_loss_is_a_parabola(fitted):

@@ -11,6 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxnsd
 from jaxnsd import bodies, plotting
+from jaxnsd.bodies.rotations import about
+from jaxnsd.drawing import plots
 from jaxnsd.models import MODELS, BeadColumn, BouncingBall, RotatingBall
 
 
@@ -225,6 +227,83 @@ def test_strobe_in_a_plane_and_in_space():
     # Seen along x: y to the right, z upwards.
     y, z = (np.concatenate([getattr(line, f"get_{axis}data")() for line in ax.lines]) for axis in "xy")
     assert np.isclose(np.abs(y), 0.1).any() and np.isclose(z, 1.3).any()
+
+
+def robot():
+    """A trunk on a free joint with an arm, over a floor that its two feet reach, and what is drawn of a motion."""
+    parts = [
+        bodies.Body("trunk", 1.0, shapes=[bodies.Sphere(0.1, position=(x, 0, 0), name=name) for x, name in ((-1, "left"), (1, "right"))]),
+        bodies.Body("arm", 0.1, (0.1, 0.1, 0.1), (0, 0, 1.0), bodies.Revolute((0, 1.0, 0), name="elbow"), "trunk"),
+    ]
+    system = bodies.assemble(parts, bodies.Plane(name="floor"), mu=0.5)
+    q0, u0 = system.initial_state()
+    t = jnp.linspace(0.0, 1.0, 11)
+    q = jnp.tile(q0, (11, 1)).at[:, 0].set(t).at[:, 1].set(1e-15 * t).at[:, 7].set(t)
+    q = q.at[:, 3].set(jnp.cos(t)).at[:, 6].set(jnp.sin(t))
+    P_N, P_F = np.zeros((10, 2)), np.zeros((10, 2, 2))
+    P_N[4, 1], P_F[4, 1], P_F[5, 1] = 2.0, (0.3, 0.4), (0.0, 0.0)
+    events = np.zeros(10, int)
+    events[4] = int(jaxnsd.Event.IMPACT)
+    return system, types.SimpleNamespace(t=t, q=q, u=jnp.tile(u0, (11, 1)), P_N=P_N, P_F=P_F, events=events, scheme=None)
+
+
+def curves(ax):
+    return {line.get_label(): line for line in ax.lines if line.get_label()[0] != "_"}
+
+
+def test_bodies_joints_and_contacts_by_name():
+    system, sol = robot()
+    t = np.asarray(sol.t)
+    drawn = curves(plots.positions(system, sol))
+    # Round-off along y and z is no motion.
+    assert list(drawn) == ["trunk x"]
+    assert_allclose(drawn["trunk x"].get_ydata(), t)
+    arm = curves(plots.positions(system, sol, ["arm"]))
+    assert_allclose(arm["arm z"].get_ydata(), np.cos(t), atol=1e-12)
+    ax = plots.joints(system, sol)
+    assert ax.get_ylabel() == "elbow" or "degrees" in ax.get_ylabel()
+    assert_allclose(curves(ax)["elbow"].get_ydata(), np.degrees(t))
+    turned = curves(plots.angles(system, sol))
+    assert_allclose(turned["trunk yaw"].get_ydata(), np.degrees(2 * t), atol=1e-9)
+    assert_allclose(turned["trunk roll"].get_ydata(), 0, atol=1e-9)
+    # The other foot never touches.
+    assert plots.closing(system, sol) == {"floor and right": [1]}
+    assert list(curves(plots.gaps(system, sol))) == ["floor and right"]
+    drawn = curves(plots.percussions(system, sol))
+    assert_array_equal(drawn["floor and right"].get_ydata(), sol.P_N[:, 1])
+    assert_array_equal(drawn["impact"].get_xdata(), t[5:6])
+    used = curves(plots.friction(system, sol))["floor and right"].get_ydata()
+    assert_allclose(used[4], 0.5)
+    assert np.isnan(np.delete(used, 4)).all()
+    assert len(plotting.overview(system, sol, "robot").axes) == 7
+    for call, error, match in (
+        (lambda: plots.joints(system, sol, ["trunk"]), ValueError, "hinges, or sliders, that are not prescribed, got free"),
+        (lambda: plots.positions(system, sol, ["leg"]), KeyError, "leg"),
+        (lambda: plots.gaps(system, sol, ["floor and left"]), KeyError, "does not close; these do: 'floor and right'"),
+        (lambda: plots.angles(BouncingBall(), sol), TypeError, "got BouncingBall; try plotting.overview"),
+    ):
+        with pytest.raises(error, match=match):
+            call()
+
+
+def test_what_stands_still_fills_no_axes():
+    system, sol = robot()
+    sol.q = jnp.tile(sol.q[:1], (11, 1)) + 1e-15 * jnp.arange(11.0)[:, None]
+    for draw in (plots.positions, plots.joints, plots.angles):
+        low, high = draw(system, sol).get_ylim()
+        assert high - low > 1e-7
+
+
+def test_roll_pitch_and_yaw():
+    roll, pitch, yaw = 0.3, -0.4, 2.0
+    R = np.eye(3)
+    for axis, angle in ((2, yaw), (1, pitch), (0, roll)):
+        R = R @ np.asarray(about(jnp.eye(3)[axis], jnp.asarray(angle)))
+    assert_allclose(plots.rolled(R), [roll, pitch, yaw])
+
+
+def test_a_figure_shows_itself_in_a_notebook(ball, sol):
+    assert plotting.overview(ball, sol)._repr_png_()[:4] == b"\x89PNG"
 
 
 def test_strobe_refuses_what_it_cannot_draw():

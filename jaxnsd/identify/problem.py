@@ -71,6 +71,8 @@ class Problem:
                   holds for tiny changes only, and would outweigh all others. Typical is what the derivatives of all frames are, before
                   weights, or what they would have grown to with the cube of time: of a fall they grow with its square. Trajectories
                   in which an unknown does less than others by as much are not typical of it
+    columns:      names of the columns of y with their units, for pictures: ``("height in m",)``; default: those of coordinates and
+                  velocities where measure is left out and the system has them, else y_0, y_1, ...
     solver, sensitivity:  those of `simulate`
     """
 
@@ -93,6 +95,7 @@ class Problem:
         noise: Any = 1.0,
         robust: Robust | None = None,
         horizon: float = 1e3,
+        columns: Sequence[str] | None = None,
         solver: AbstractContactSolver | None = None,
         sensitivity: str = "saltation",
     ) -> None:
@@ -121,8 +124,21 @@ class Problem:
             raise ValueError(f"identify: horizon must be greater than one, got {horizon!r}")
         self.windows, self.robust, self.horizon = windows, robust, float(horizon)
         self.programs = {}
+        self.columns = self._columns(columns, measure is None)
         self.free = free_state if windows is None else windows.free
         self._start(noise, when is not None)
+
+    def _columns(self, columns, states):
+        """Names of the columns of y."""
+        m = self.data[0].y.shape[1]
+        if columns is not None:
+            columns = (columns,) if isinstance(columns, str) else tuple(columns)
+            if len(columns) != m or not all(isinstance(name, str) for name in columns):
+                raise ValueError(f"identify: columns must be {m} strings, one for each column of y, got {columns!r}")
+            return columns
+        system = self.parts(self.unknowns.first())[0]
+        known = (*(getattr(system, "coordinate_names", None) or ()), *(getattr(system, "velocity_names", None) or ()))
+        return known[:m] if states and len(known) >= m else tuple(f"$y_{{{i}}}$" for i in range(m))
 
     def _start(self, noise, shifted):
         """What follows from the arguments: the items, checks by a first evaluation of shapes, the size of everything."""

@@ -160,9 +160,17 @@ class Result:
         return out
 
     def report(self, path: str | Path, title: str = "") -> None:
-        """Write one page (.png, .pdf or .svg): fit, residuals, intervals, correlations, losses, warnings."""
+        """Write one page (.png, .pdf, .svg or .html): fit, residuals, intervals, correlations, losses, warnings.
+
+        Raises ValueError for another ending, or a folder that there is not.
+        """
         from .. import plotting
 
+        path = Path(path)
+        if path.suffix.lower() not in (".png", ".pdf", ".svg", ".html"):
+            raise ValueError(f"report: the file must end in .png, .pdf, .svg or .html, got {str(path)!r}")
+        if not path.parent.is_dir():
+            raise ValueError(f"report: the directory {str(path.parent)!r} does not exist, make it first")
         plotting.save(plotting.identification(self, title), path)
 
     def __str__(self):

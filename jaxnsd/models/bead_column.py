@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, static, system
+from . import pictures
 
 
 @system
@@ -20,6 +21,8 @@ class BeadColumn(System):
     gravity: Parameter = 9.81  # m/s^2
     e_N: Parameter = 0.9
     n: int = static(default=10)
+
+    draw = pictures.bead_column
 
     @property
     def coordinate_names(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 
 
 @system
@@ -20,6 +21,7 @@ class BouncingBall(System):
 
     coordinate_names = ("$q$ in m",)
     velocity_names = (r"$\dot q$ in m/s",)
+    draw = pictures.bouncing_ball
 
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T = m/2 u^2."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 
 
 @system
@@ -25,6 +26,7 @@ class CornerBlock(System):
 
     coordinate_names = ("$x$ in m", "$y$ in m", r"$\varphi$ in rad")
     velocity_names = (r"$\dot x$ in m/s", r"$\dot y$ in m/s", r"$\dot\varphi$ in rad/s")
+    draw = pictures.corner_block
 
     def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """diag(m, m, J) with J = m/3 (a^2 + b^2), a and b half the width and the height."""

@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 
 #: Corners of a cube of side 2.
 CORNERS = np.stack(np.meshgrid(*[(-1.0, 1.0)] * 3, indexing="ij"), axis=-1).reshape(8, 3)
@@ -36,6 +37,7 @@ class Cube(System):
         r"$\omega_y$ in rad/s",
         r"$\omega_z$ in rad/s",
     )
+    draw = pictures.cube
 
     def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """diag(m, m, m, J, J, J) with J = m a^2 / 6."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 
 
 @system
@@ -24,6 +25,7 @@ class DoublePendulum(System):
 
     coordinate_names = (r"$\varphi_1$ in rad", r"$\varphi_2$ in rad")
     velocity_names = (r"$\dot\varphi_1$ in rad/s", r"$\dot\varphi_2$ in rad/s")
+    draw = pictures.double_pendulum
 
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T = m1/2 l1^2 u1^2 + m2/2 (l1^2 u1^2 + l2^2 u2^2 + 2 l1 l2 u1 u2 cos(q1 - q2))."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 
 
 @system
@@ -23,6 +24,7 @@ class RotatingBall(System):
 
     coordinate_names = ("$x$ in m", "$y$ in m", r"$\varphi$ in rad")
     velocity_names = (r"$\dot x$ in m/s", r"$\dot y$ in m/s", r"$\dot\varphi$ in rad/s")
+    draw = pictures.rotating_ball
 
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T = m/2 (x'^2 + y'^2) + J/2 phi'^2 with J = 2/5 m R^2."""

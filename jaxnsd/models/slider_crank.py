@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 
 
 @system
@@ -29,6 +30,7 @@ class _SliderCrank(System):
     e_N: Parameter = 0.4
     e_F: Parameter = 0.0
     mu: Parameter = 0.01
+    draw = pictures.slider_crank
 
     def bodies(self, q: jax.Array) -> jax.Array:
         """Centres and angles of crank, rod and slider: rows (x, y, phi) of shape (3, 3)."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 
 
 @system
@@ -36,6 +37,7 @@ class Sphere(System):
         r"$\omega_y$ in rad/s",
         r"$\omega_z$ in rad/s",
     )
+    draw = pictures.sphere
 
     def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """diag(m, m, m, J, J, J) with J = 2/5 m R^2."""

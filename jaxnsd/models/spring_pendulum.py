@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, static, system
+from . import pictures
 
 
 @system
@@ -26,6 +27,7 @@ class SpringPendulum(System):
 
     coordinate_names = ("$l$ in m", r"$\varphi$ in rad")
     velocity_names = (r"$\dot l$ in m/s", r"$\dot\varphi$ in rad/s")
+    draw = pictures.spring_pendulum
 
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T = m/2 (l'^2 + l^2 phi'^2); C18 (64), where a square is missing."""

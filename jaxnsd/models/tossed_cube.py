@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 from .cube import CORNERS, Cube, _rotation
 
 #: Matrix of the cross product with the unit vector z.
@@ -56,6 +57,7 @@ class TossedCube(System):
     W_F = Cube.W_F
     gap_velocity = Cube.gap_velocity
     tangential_velocity = Cube.tangential_velocity
+    draw = pictures.cube
 
     def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """That of T = m/2 |v + R (omega x s)|^2 + 1/2 omega J omega with s from the centre to the centre of mass."""

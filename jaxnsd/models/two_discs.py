@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 
 
 @system
@@ -22,6 +23,7 @@ class TwoDiscs(System):
 
     coordinate_names = ("$x_1$ in m", "$y_1$ in m", "$x_2$ in m", "$y_2$ in m")
     velocity_names = (r"$\dot x_1$ in m/s", r"$\dot y_1$ in m/s", r"$\dot x_2$ in m/s", r"$\dot y_2$ in m/s")
+    draw = pictures.two_discs
 
     def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """diag(m1, m1, m2, m2)."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..system import Parameter, System, system
+from . import pictures
 
 
 @system
@@ -34,6 +35,7 @@ class Woodpecker(System):
 
     coordinate_names = ("$y$ in m", r"$\varphi_M$ in rad", r"$\varphi_S$ in rad")
     velocity_names = (r"$\dot y$ in m/s", r"$\dot\varphi_M$ in rad/s", r"$\dot\varphi_S$ in rad/s")
+    draw = pictures.woodpecker
 
     def e_N(self) -> jax.Array:
         """Restitution coefficients of the three contacts."""
