@@ -15,16 +15,17 @@ BALL, STEPS = jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), 16
 class Table(jaxnsd.System):
     """A ball on a table z = A sin(omega t): q = (height of the ball,)."""
 
+    mass: float = 1.0
     gravity: float = 1.0
     amplitude: float = 1.2
     frequency: float = 1.0
     e_N: float = 0.5
 
     def kinetic_energy(self, t, q, u):
-        return 0.5 * u @ u
+        return 0.5 * self.mass * u @ u
 
     def potential_energy(self, t, q):
-        return self.gravity * q[0]
+        return self.mass * self.gravity * q[0]
 
     def gap(self, t, q):
         return q - self.amplitude * jnp.sin(self.frequency * t)
@@ -77,3 +78,79 @@ def test_what_is_no_orbit_is_said():
     rests = ball(Table(amplitude=0.5))
     assert rests.outcome == OrbitOutcome.LOCKED and "stays closed" in rests.sentence
     assert not bool(rests.success) and "LOCKED" in repr(rests)
+
+
+def fold(system):
+    """Amplitude A = g pi (1 - e) / (omega^2 (1 + e)) below which there is no such orbit."""
+    g, w, e = system.gravity, system.frequency, system.e_N
+    return g * np.pi * (1 - e) / (w**2 * (1 + e))
+
+
+def doubling(system):
+    """Amplitude at which a multiplier is -1: trace + 1 + e^2 = 0."""
+    g, w, e = system.gravity, system.frequency, system.e_N
+    return g / w**2 * np.hypot(np.pi * (1 - e) / (1 + e), 2 * (1 + e**2) / (1 + e) ** 2)
+
+
+def test_the_branch_of_the_ball(tmp_path):
+    orbit = ball()
+    up = orbits.follow(orbit, "amplitude", to=1.8)
+    (point,) = up.special
+    assert point.kind == "period doubling" and abs(point.value - doubling(Table())) < 1e-10
+    assert np.any(np.abs(np.asarray(point.orbit.multipliers) + 1) < 1e-10)
+    assert up.stable[up.values < point.value].all() and not up.stable[up.values > point.value].any()
+    assert up.values[-1] == 1.8 and up.end.startswith("ended at amplitude = 1.8")
+    # Around the fold, past which the impact meets the start of the period, which gives way.
+    down = orbits.follow(orbit, lambda system: system.amplitude, to=0.9, max_points=40)
+    assert [point.kind for point in down.special] == ["fold"] and down.end.startswith("after max_points")
+    assert abs(down.special[0].value - fold(Table())) < 1e-10 and down.values.min() > fold(Table()) - 1e-12
+    assert down.stable[: np.argmin(down.values)].all() and not down.stable[np.argmin(down.values) + 1 :].any()
+    np.testing.assert_allclose(np.prod(down.multipliers, axis=1), 0.25, rtol=1e-12)
+    assert np.unique(down.t0).size > 1 and len(down) == 40 == len(down.orbits)
+    # Its points are orbits, found from anywhere.
+    again = orbits.periodic(down.orbits[-1].system, BALL, down.q[-1], down.u[-1], turn, n_steps=STEPS, t0=down.t0[-1])
+    np.testing.assert_allclose(again.u, down.u[-1], rtol=1e-12)
+    down.save(tmp_path / "branch.npz")
+    loaded = orbits.Branch.load(tmp_path / "branch.npz")
+    assert repr(loaded) == repr(down) and np.array_equal(loaded.multipliers, down.multipliers)
+    assert {name: len(column) for name, column in loaded.columns().items()} == {name: 40 for name in down.columns()}
+
+
+def test_bad_input_is_one_sentence(tmp_path):
+    orbit = ball()
+    for error, text, arguments in (
+        (TypeError, "n_steps must be a whole number", {"n_steps": 1.5}),
+        (ValueError, "n_steps must be at least 1", {"n_steps": 0}),
+        (ValueError, "settle must be at least 0", {"settle": -1}),
+        (ValueError, "give period=, its period in s", {"period": None}),
+        (ValueError, "period must be a positive time", {"period": -1.0}),
+        (ValueError, "the period is an unknown", {"section": lambda t, q, u: q[0]}),
+        (ValueError, "section.* must be a finite number", {"section": lambda t, q, u: q * jnp.ones(2), "period": 1.0}),
+        (TypeError, "section must be a function", {"section": 3, "period": 1.0}),
+        (ValueError, "reset.* must return", {"reset": lambda t, q, u: q}),
+        (ValueError, "as many velocities as coordinates", {"u": [1.0, 2.0]}),
+    ):
+        with pytest.raises(error, match=text) as caught:
+            q, u = 2.0, arguments.pop("u", None)
+            orbits.periodic(Table(), BALL, [q], u or [-2.6], **({"period": turn, "n_steps": STEPS} | arguments))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="at mid-interval"):
+        orbits.periodic(Table(), jaxnsd.LocatedImpacts(jaxnsd.SymmetricMoreau()), [2.0], [-2.6], turn, n_steps=STEPS)
+    with pytest.raises(TypeError, match="must be a scheme"):
+        orbits.periodic(Table(), "Moreau", [2.0], [-2.6], turn, n_steps=STEPS)
+    for error, text, arguments in (
+        (ValueError, "colour is no parameter of Table, which has: mass, gravity, amplitude, frequency, e_N", ("colour", 1.0)),
+        (ValueError, "mass does not move the orbit", ("mass", 2.0)),
+        (ValueError, "must return a leaf", (lambda system: 2 * 3, 1.0)),
+        (ValueError, "to must be a finite value other than", ("e_N", 0.5)),
+        (ValueError, "to must be a finite value", ("e_N", np.nan)),
+    ):
+        with pytest.raises(error, match=text):
+            orbits.follow(orbit, *arguments)
+    with pytest.raises(ValueError, match="has not converged: LOCKED"):
+        orbits.follow(ball(Table(amplitude=0.5)), "e_N", 0.6)
+    with pytest.raises(TypeError, match="needs an Orbit"):
+        orbits.follow(Table(), "e_N", 0.6)
+    with pytest.raises(ValueError, match="was not written by"):
+        np.savez(tmp_path / "other.npz", x=1)
+        orbits.Branch.load(tmp_path / "other.npz")

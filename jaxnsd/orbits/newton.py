@@ -45,6 +45,7 @@ class Start(NamedTuple):
     direction: Any  # of the parameter, a system
     row: Any  # (n + 2,)
     scale: Any  # (n + 2,), sizes of the unknowns
+    limit: Any  # motions to simulate at most, a whole number
 
 
 class Found(NamedTuple):
@@ -72,8 +73,8 @@ class _Carry(NamedTuple):
     done: Any
 
 
-@functools.partial(jax.jit, static_argnames=("shooting", "limit"))
-def find(shooting, given, start, limit):
+@functools.partial(jax.jit, static_argnames="shooting")
+def find(shooting, given, start):
     """`Found` of a start; its v has the derivative of the implicit function, what follows from it that of the motion."""
 
     def rule(primals, tangents):
@@ -97,7 +98,7 @@ def find(shooting, given, start, limit):
         nothing = jax.tree.map(lambda _: ZERO, (found.F, found.residual, found.iterations, found.outcome))
         return found, Found(d_v, nothing[0], d_J, d_sol, *nothing[1:])
 
-    solved = with_rule(functools.partial(_iterate, shooting, limit), rule)
+    solved = with_rule(functools.partial(_iterate, shooting), rule)
     return solved(given, start)
 
 
@@ -114,8 +115,8 @@ def _least_squares(J, b, scale):
     return scale * (V.T @ (inverse * (U.T @ (b / rows))))
 
 
-def _iterate(shooting, limit, given, start):
-    given, start = lax.stop_gradient((given, start))
+def _iterate(shooting, given, start):
+    given, start = jax.tree.map(lax.stop_gradient, (given, start))
     eps = jnp.finfo(start.v.dtype).eps
     exact, accepted = EXACT * eps, ACCEPTED * jnp.sqrt(eps)
 
@@ -145,7 +146,7 @@ def _iterate(shooting, limit, given, start):
     F, J, sol, size = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     one, none = jnp.ones((), start.v.dtype), jnp.zeros((), bool)
     c = _Carry(start.v, F, J, sol, size, jnp.zeros_like(start.v), one, jnp.zeros((), jnp.int32), none, none)
-    c = lax.while_loop(lambda c: ~c.done & (c.tries < limit), body, c)
+    c = lax.while_loop(lambda c: ~c.done & (c.tries < start.limit), body, c)
     residual = jnp.max(jnp.abs(c.F[:-2]))
     return Found(c.v, c.F[:-1], c.J, c.solution, residual, c.tries, _outcome(shooting, given, start, c, c.size <= accepted))
 

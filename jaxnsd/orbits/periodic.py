@@ -73,7 +73,16 @@ def periodic(
         q, u, T = _settled(shooting, system, q, u, t0, T, settle)
     given = Given(system, t0, T if section is None else lax.stop_gradient(T))
     start = at_parameters(system, q, u, T)
-    return orbit(shooting, given, start, find(shooting, given, start, LIMIT))
+    return orbit(shooting, given, start, find(shooting, given, start))
+
+
+def refined(orbit: Orbit, factor: int = 2) -> Orbit:
+    """The same orbit with ``factor`` times as many steps a period: its distance to this one is an estimate of the error of this one."""
+    shooting = orbit.shooting
+    period = orbit.period if shooting.period is None else shooting.period
+    options = {"section": shooting.section, "reset": shooting.reset, "t0": orbit.t0, "solver": shooting.solver}
+    n_steps = _whole("factor", factor, 2) * shooting.n_steps
+    return periodic(orbit.system, shooting.scheme, orbit.q, orbit.u, period, n_steps=n_steps, **options)
 
 
 def at_parameters(system, q, u, T):
@@ -81,7 +90,7 @@ def at_parameters(system, q, u, T):
     direction = jax.tree.map(lambda x: jnp.zeros_like(x) if is_float(x) else x, system)
     v = lax.stop_gradient(jnp.concatenate([q, u, jnp.stack([T, jnp.zeros_like(T)])]))
     row = jnp.zeros_like(v).at[-1].set(1)
-    return Start(v, direction, row, sizes(q, u, T))
+    return Start(v, direction, row, sizes(q, u, T), jnp.asarray(LIMIT, jnp.int32))
 
 
 def sizes(q, u, T):
