@@ -166,30 +166,30 @@ def _outcome(shooting, given, start, c, converged):
     sol, code = c.solution, OrbitOutcome
     system = shifted(given.system, start.direction, c.v[-1])
     failed = ~sol.success | ~jnp.isfinite(c.size)
-    n = sol.P_N.shape[1]
-    no = jnp.zeros((), bool)
-    captured = locked = no
+    captured, locked = closings(sol, system.contact_data(given.t0, sol.q[0])[0])
     located = "impact_times" in sol.auxiliary
-    if n:
-        pushed = sol.P_N > 0
-        before = jnp.concatenate([pushed[:1], pushed[:-1]])
-        closes = pushed & ~before
-        if located:
-            closes &= jnp.all(sol.auxiliary["impact_contacts"][1:] < 0, axis=1)[:, None]
-        captured = jnp.any(closes)
-        e_N, _, _ = system.contact_data(given.t0, sol.q[0])
-        # Closed without a located impact: it rests.
-        rests = pushed & (e_N > 0)[None]
-        if located:
-            rests &= jnp.all(sol.auxiliary["impact_contacts"][1:] < 0, axis=1)[:, None]
-        steps = min(LOCKED, shooting.n_steps)
-        locked = jnp.any(jnp.all(jnp.stack([rests[k : shooting.n_steps - steps + k + 1] for k in range(steps)]), axis=0))
-    slow, missed = (code.GRAZING, no) if located else (code.NOT_LOCATED, captured)
+    slow, missed = (code.GRAZING, jnp.zeros((), bool)) if located else (code.NOT_LOCATED, captured)
     not_found = jnp.where(c.changed, code.EVENT_ORDER_CHANGED, code.NO_RETURN)
     out = jnp.where(converged, code.CONVERGED, jnp.where(missed, code.NOT_LOCATED, not_found))
     out = jnp.where(captured, slow, out)
     out = jnp.where(locked, code.LOCKED, out)
     return jnp.where(failed, code.SIMULATION_FAILED, out).astype(jnp.int32)
+
+
+def closings(sol, e_N):
+    """Whether a contact closes without a located impact, and whether one with restitution e_N (n_N,) stays closed for several steps."""
+    if not sol.P_N.shape[1]:
+        return (jnp.zeros((), bool),) * 2
+    pushed = sol.P_N > 0
+    # What starts closed does not close.
+    closes = pushed & ~jnp.concatenate([pushed[:1], pushed[:-1]])
+    rests = pushed & (e_N > 0)[None]
+    if "impact_contacts" in sol.auxiliary:
+        none = jnp.all(sol.auxiliary["impact_contacts"][1:] < 0, axis=1)[:, None]
+        closes, rests = closes & none, rests & none
+    n_steps = pushed.shape[0]
+    steps = min(LOCKED, n_steps)
+    return jnp.any(closes), jnp.any(jnp.all(jnp.stack([rests[k : n_steps - steps + k + 1] for k in range(steps)]), axis=0))
 
 
 def orbit(shooting, given, start, found):

@@ -65,10 +65,8 @@ def periodic(
 
     Raises ValueError or TypeError, before tracing, for input that makes no sense.
     """
-    solver = SemismoothNewton() if solver is None else solver
-    n_steps, settle = _whole("n_steps", n_steps, 1), _whole("settle", settle, 0)
-    system, q, u, t0, T = _checked(system, scheme, q, u, period, n_steps, section, reset, t0, solver)
-    shooting = Shooting(scheme, n_steps, q.shape[0], period if callable(period) else None, section, reset, solver)
+    settle = whole("periodic", "settle", settle, 0)
+    shooting, system, q, u, t0, T = prepared("periodic", system, scheme, q, u, period, n_steps, section, reset, t0, solver)
     if settle:
         q, u, T = _settled(shooting, system, q, u, t0, T, settle)
     given = Given(system, t0, T if section is None else lax.stop_gradient(T))
@@ -81,7 +79,7 @@ def refined(orbit: Orbit, factor: int = 2) -> Orbit:
     shooting = orbit.shooting
     period = orbit.period if shooting.period is None else shooting.period
     options = {"section": shooting.section, "reset": shooting.reset, "t0": orbit.t0, "solver": shooting.solver}
-    n_steps = _whole("factor", factor, 2) * shooting.n_steps
+    n_steps = whole("refined", "factor", factor, 2) * shooting.n_steps
     return periodic(orbit.system, shooting.scheme, orbit.q, orbit.u, period, n_steps=n_steps, **options)
 
 
@@ -102,64 +100,68 @@ def sizes(q, u, T):
     return jnp.concatenate([size, size * 2 * jnp.pi / T, jnp.stack([T, jnp.ones_like(T)])])
 
 
-def _whole(name, value, least):
+def whole(caller, name, value, least):
+    """A whole number not below ``least``."""
     try:
         value = operator.index(value)
     except TypeError:
-        raise TypeError(f"periodic: {name} must be a whole number, got {value!r}") from None
+        raise TypeError(f"{caller}: {name} must be a whole number, got {value!r}") from None
     if value < least:
-        raise ValueError(f"periodic: {name} must be at least {least}, got {value}")
+        raise ValueError(f"{caller}: {name} must be at least {least}, got {value}")
     return value
 
 
-def _checked(system, scheme, q, u, period, n_steps, section, reset, t0, solver):
-    """``(system, q, u, t0, T)`` as arrays of one dtype."""
+def prepared(caller, system, scheme, q, u, period, n_steps, section, reset, t0, solver):
+    """``(Shooting, system, q, u, t0, T)``, checked, arrays of one dtype."""
+    n_steps = whole(caller, "n_steps", n_steps, 1)
+    solver = SemismoothNewton() if solver is None else solver
     if not isinstance(system, System):
-        raise TypeError(f"periodic: system must be a jaxnsd.System, got {system!r}")
+        raise TypeError(f"{caller}: system must be a jaxnsd.System, got {system!r}")
     if not isinstance(scheme, Scheme):
-        raise TypeError(f"periodic: scheme must be a scheme such as jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3)), got {scheme!r}")
+        raise TypeError(f"{caller}: scheme must be a scheme such as jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3)), got {scheme!r}")
     for name, value in (("section", section), ("reset", reset)):
         if value is not None and not callable(value):
-            raise TypeError(f"periodic: {name} must be a function of (t, q, u), got {value!r}")
+            raise TypeError(f"{caller}: {name} must be a function of (t, q, u), got {value!r}")
     if scheme.lead:
         raise ValueError(
-            f"periodic: velocities of {scheme!r} are at mid-interval, so the end of a period is not the state at its start; use "
+            f"{caller}: velocities of {scheme!r} are at mid-interval, so the end of a period is not the state at its start; use "
             "LocatedImpacts(MoreauJean()) or LocatedImpacts(Lobatto(3))"
         )
     if period is None:
         what = "a first guess of the period" if section is not None else "its period in s, or section= where the motion is autonomous"
-        raise ValueError(f"periodic: give period=, {what}")
+        raise ValueError(f"{caller}: give period=, {what}")
     if callable(period) and section is not None:
-        raise ValueError("periodic: with a section the period is an unknown, and period= a number, its first guess; got a function")
+        raise ValueError(f"{caller}: with a section the period is an unknown, and period= a number, its first guess; got a function")
     q, u = jnp.asarray(q), jnp.asarray(u)
     if q.ndim != 1 or u.ndim != 1 or q.shape != u.shape:
         raise ValueError(
-            f"periodic: q and u must be vectors with as many velocities as coordinates, got shapes {q.shape} and {u.shape}; orbits of "
+            f"{caller}: q and u must be vectors with as many velocities as coordinates, got shapes {q.shape} and {u.shape}; orbits of "
             "quaternions are not found here: describe the motion by as many coordinates as it has velocities"
         )
     if not (is_float(q) and is_float(u)):
-        raise TypeError(f"periodic: q and u must be floating, got {q.dtype} and {u.dtype}; write 1.0 in place of 1")
+        raise TypeError(f"{caller}: q and u must be floating, got {q.dtype} and {u.dtype}; write 1.0 in place of 1")
     dtype = jnp.result_type(q, u)
     system = jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_float(x) else x, system)
     T = jnp.reshape(jnp.asarray(period(system) if callable(period) else period, dtype), ())
     t0 = jnp.asarray(t0, dtype)
     if checks.known(T) and not (np.isfinite(T) and T > 0):
-        raise ValueError(f"periodic: the period must be a positive time in s, got {float(T)}")
+        raise ValueError(f"{caller}: the period must be a positive time in s, got {float(T)}")
     if checks.known(T, t0, q, u, *jax.tree.leaves(system)):
         check(system, scheme, q, u, t1=float(t0 + T), t0=float(t0), n_steps=n_steps, solver=solver)
         if section is not None:
             value = np.asarray(of_system(section, 3)(system, t0, q, u))
             if value.size != 1 or not np.all(np.isfinite(value)):
-                raise ValueError(f"periodic: section(t, q, u) must be a finite number at the guess, got {value}")
+                raise ValueError(f"{caller}: section(t, q, u) must be a finite number at the guess, got {value}")
         if reset is not None:
-            _check_reset(system, reset, t0, q, u)
-    return system, q.astype(dtype), u.astype(dtype), t0, T
+            _check_reset(caller, system, reset, t0, q, u)
+    shooting = Shooting(scheme, n_steps, q.shape[0], period if callable(period) else None, section, reset, solver)
+    return shooting, system, q.astype(dtype), u.astype(dtype), t0, T
 
 
-def _check_reset(system, reset, t0, q, u):
+def _check_reset(caller, system, reset, t0, q, u):
     shapes = jax.eval_shape(functools.partial(of_system(reset, 3), system), t0, q, u)
     if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0].shape != q.shape or shapes[1].shape != u.shape:
-        raise ValueError(f"periodic: reset(t, q, u) must return (q, u) of shapes {q.shape} and {u.shape}, got {shapes}")
+        raise ValueError(f"{caller}: reset(t, q, u) must return (q, u) of shapes {q.shape} and {u.shape}, got {shapes}")
 
 
 @functools.partial(jax.jit, static_argnames="shooting")
