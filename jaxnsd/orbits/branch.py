@@ -11,6 +11,8 @@ import numpy as np
 from .orbit import Orbit
 from .special import Special
 
+_ARRAYS = ("values", "period", "t0", "q", "u", "highest", "multipliers", "stable", "weakest")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Branch:
@@ -20,6 +22,7 @@ class Branch:
     values:     (K,) its values
     period:     (K,) s
     t0, q, u:   (K,), (K, n_q), (K, n_u) starts; the start of forced motion moves where an impact would pass it
+    highest:    (K, n_q) largest values of the coordinates at the nodes of the orbit, which do not depend on the start
     multipliers: (K, n) complex, the largest first; ``stable`` (K,) booleans
     weakest:    (K,) percussion of the weakest impact in N s, infinite where there is none: it vanishes at a grazing
     special:    list of `Special` points
@@ -33,6 +36,7 @@ class Branch:
     t0: np.ndarray
     q: np.ndarray
     u: np.ndarray
+    highest: np.ndarray
     multipliers: np.ndarray
     stable: np.ndarray
     weakest: np.ndarray
@@ -50,19 +54,20 @@ class Branch:
         return f"Branch({len(self)} orbits, {self.parameter} = {ends}, {found}; {self.end})"
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The branch as columns (K,) by name, as `pandas.DataFrame` takes them: parameter, period, coordinates, velocities, multipliers as
-        absolute value and angle in rad, stability.
+        """The branch as columns (K,) by name, as `pandas.DataFrame` takes them: parameter, period, start, largest coordinates,
+        multipliers as absolute value and angle in rad, stability, weakest impact.
         """
         out = {self.parameter: self.values, "period": self.period, "t0": self.t0}
         out |= {f"q[{i}]": self.q[:, i] for i in range(self.q.shape[1])}
         out |= {f"u[{i}]": self.u[:, i] for i in range(self.u.shape[1])}
+        out |= {f"max q[{i}]": self.highest[:, i] for i in range(self.q.shape[1])}
         for i in range(self.multipliers.shape[1]):
             out |= {f"abs multiplier[{i}]": np.abs(self.multipliers[:, i]), f"angle multiplier[{i}]": np.angle(self.multipliers[:, i])}
         return out | {"stable": self.stable, "weakest": self.weakest}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the branch to a ``.npz`` file: all but the orbits' solutions."""
-        arrays = {name: getattr(self, name) for name in ("values", "period", "t0", "q", "u", "multipliers", "stable", "weakest")}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
         text = {
             "parameter": self.parameter,
             "end": self.end,

@@ -358,6 +358,7 @@ class _Follower:
         return Branch(
             self.which.name,
             np.array([self.value(point) for point in points]),
+            highest=np.stack([np.max(point.orbit.solution.q, axis=0) for point in points]),
             multipliers=np.stack([point.multipliers for point in points]),
             weakest=self.history(0),
             special=self.special,
