@@ -230,7 +230,9 @@ class _Follower:
     def at(self, v, row, tangent):
         """The `_Point` that Newton's method finds from v, or None."""
         shooting = self.start.shooting
-        given, start = self.given, Start(v, self.direction, row, self.scale, np.int32(LIMIT))
+        dtype = self.start.q.dtype
+        v, row, scale = (np.asarray(x, dtype) for x in (v, row, self.scale))
+        given, start = self.given, Start(v, self.direction, row, scale, np.int32(LIMIT))
         found = find(shooting, given, start)
         self.outcome = found.outcome
         if int(found.outcome) != OrbitOutcome.CONVERGED:

@@ -26,6 +26,12 @@ HALVINGS = 8
 #: Singular values, relative to the largest, that count as zero: closed contacts and constraints leave directions in which nothing moves.
 RANK = 1e-11
 
+#: A period is not shorter than this part of its guess.
+SHORTEST = 0.1
+
+#: Rate of a motion, in parts of its size a period, below which it stands still.
+STILL = 1e-7
+
 #: Steps in which a contact with restitution stays closed, from which a motion counts as locked.
 LOCKED = 4
 
@@ -125,7 +131,8 @@ def _iterate(shooting, given, start):
         F = jnp.concatenate([F, (start.row @ (v - start.v))[None]])
         rows = jnp.concatenate([start.scale[:-2], jnp.max(jnp.abs(_square(J, start.row) * start.scale[None])[-2:], axis=1)])
         size = jnp.max(jnp.abs(F) / jnp.where(rows > 0, rows, 1))
-        usable = jnp.all(jnp.isfinite(J)) & jnp.isfinite(size) & sol.success
+        # Every motion returns after no time.
+        usable = jnp.all(jnp.isfinite(J)) & jnp.isfinite(size) & sol.success & (v[-2] > SHORTEST * start.v[-2])
         return F, J, sol, jnp.where(usable, size, jnp.inf)
 
     def body(c):
@@ -169,6 +176,8 @@ def _outcome(shooting, given, start, c, converged):
     captured, locked = closings(sol, system.contact_data(given.t0, sol.q[0])[0])
     located = "impact_times" in sol.auxiliary
     slow, missed = (code.GRAZING, jnp.zeros((), bool)) if located else (code.NOT_LOCATED, captured)
+    if shooting.section is not None:
+        converged &= jnp.max(jnp.abs(c.J[:-1, -2]) * start.scale[-2] / start.scale[:-2]) > STILL
     not_found = jnp.where(c.changed, code.EVENT_ORDER_CHANGED, code.NO_RETURN)
     out = jnp.where(converged, code.CONVERGED, jnp.where(missed, code.NOT_LOCATED, not_found))
     out = jnp.where(captured, slow, out)

@@ -184,9 +184,29 @@ class Orbit:
         code = OrbitOutcome(int(self.outcome))
         what, advice = SENTENCES[code]
         if code == OrbitOutcome.CONVERGED:
-            m = self.repeats
-            return f"CONVERGED: {what}." + (f" It does so {m} times in this period, which is {m} times the true one." if m > 1 else "")
+            return f"CONVERGED: {what}.{self._remarks()}"
+        if code == OrbitOutcome.NO_RETURN and self.autonomous:
+            what += self._on_the_way()
         return f"{code.name}: {what} (residual {float(self.residual):.3g} after {int(self.iterations)} motions). What to try: {advice}."
+
+    def _remarks(self):
+        """What a user may not have meant of an orbit that was found."""
+        times, contacts = self.repeats, self.solution.P_N.shape[1]
+        text = f" It does so {times} times in this period, which is {times} times the true one." if times > 1 else ""
+        return text + (
+            " No contact closes in it." if contacts and not np.any(np.asarray(self.solution.P_N) > 0) and not self.events else ""
+        )
+
+    def _on_the_way(self):
+        """Why autonomous motion may not return."""
+        sol, shooting = self.solution, self.shooting
+        after = jax.vmap(lambda t, q, u: shooting.after_reset(self.system, t, q, u))(sol.t, sol.q, sol.u)
+        values = jax.vmap(lambda t, z: shooting.on_section(self.system, t, z[: shooting.n_q], z[shooting.n_q :]))(sol.t, after)
+        states = np.concatenate([sol.q, sol.u], axis=1)
+        if np.all(np.ptp(states, axis=0) <= 1e-6 * (1e-300 + np.abs(states).max())):
+            return ": the one that it ended at stands still, in an equilibrium"
+        values = np.asarray(values)[1:-1]
+        return "" if np.any(values > 0) and np.any(values < 0) else ": the motion that it ended with does not cross the section"
 
     def raise_if_failed(self) -> "Orbit":
         """Raise `OrbitError` with the `sentence` if the orbit was not found; otherwise return it. On the host, of one orbit or a batch."""
