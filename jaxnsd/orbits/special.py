@@ -13,13 +13,18 @@ derivative. Those, ``w' D(K) x`` with the null vectors w and x, give the derivat
 """
 
 import functools
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import numpy as np
 
 from .leaves import Parameter, all_of
+from .newton import Given, Start, find
+from .newton import orbit as orbit_of
 from .orbit import Orbit
+from .periodic import LIMIT, sizes
 
 #: multiplier at which K is singular
 CRITICAL = {"fold": 1.0, "branch point": 1.0, "period doubling": -1.0}
@@ -76,6 +81,42 @@ class Special:
             right = np.append(J_p[:, -1], w @ D_p[:, -1])
             out[parameter.name] = float(-np.linalg.lstsq(M, right, rcond=1e-12)[0][-1])
         return out
+
+    def doubled(self, distance: float = 0.02) -> Orbit:
+        """The orbit of twice the period that leaves the branch at this period doubling, at a small distance of it, to be followed.
+
+        distance:  of its start from that of the point, in units of the sizes of coordinates and velocities; the parameter is found with it
+
+        The orbit has twice as many steps a period; its outcome says whether it was found. Raises ValueError for other points, and for
+        motions with a reset, which would have to act in the middle of the new period as well.
+        """
+        if self.kind != "period doubling" or self.orbit is None:
+            raise ValueError(f"Special.doubled: only the period doublings of a followed branch have such an orbit, not {self!r}")
+        orbit, old = self.orbit, self.orbit.shooting
+        if old.reset is not None:
+            raise ValueError("Special.doubled: takes no motion with a reset, which would act in the middle of the new period as well")
+        shooting = replace(old, n_steps=2 * old.n_steps, period=old.period and Twice(old.period))
+        _, x, _ = null_vectors(shifted_by(np.asarray(orbit.jacobian)[:, :-1], CRITICAL[self.kind]))
+        T = 2 * orbit.period
+        scale = np.array(sizes(orbit.q, orbit.u, T))
+        # After the first of the two periods it is on the other side, so the sum of both has no other length.
+        x = np.append(x[:-1], [0.0, 0.0])
+        x /= np.linalg.norm(x / scale)
+        scale[-1] = abs(self.value) or 1.0
+        v = np.concatenate([orbit.q, orbit.u, [T, 0.0]]) + distance * x
+        start = Start(v, self.parameter.direction(orbit.system), x / scale**2, scale, np.int32(LIMIT))
+        given = Given(orbit.system, orbit.t0, T)
+        return orbit_of(shooting, given, start, find(shooting, given, start))
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Twice a period that is a function of the system."""
+
+    period: Callable[..., Any]
+
+    def __call__(self, system: Any) -> Any:
+        return 2 * self.period(system)
 
 
 @functools.partial(jax.jit, static_argnames="shooting")
