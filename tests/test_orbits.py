@@ -217,7 +217,7 @@ def test_a_rimless_wheel():
     with pytest.raises(ValueError, match=r"the section was not crossed within 1\.5 periods of 0\.1 s after 0 returns"):
         wheel(0.4, 0.1, settle=3)
     slow = wheel(0.01, 0.9)
-    assert not bool(slow.success) and slow.outcome in (OrbitOutcome.NO_RETURN, OrbitOutcome.SIMULATION_FAILED)
+    assert not bool(slow.success) and "does not cross the section" in slow.sentence
     settled = wheel(0.6, 2.5, settle=8)
     assert abs(settled.period - orbit.period) < 1e-13
 
@@ -289,6 +289,11 @@ def test_an_impact_oscillator_and_its_branches():
     last = branch.orbits[-1]
     gap = branch.orbits[-1].system.stop - np.asarray(last.solution.q)[:, 0]
     assert 0 < gap.min() < 0.02 and len(last.events) == 1
+    # A guess that misses the stop: the orbit of the linear oscillator, and that it does not reach the stop is said.
+    far = orbits.periodic(Stop(stop=5.0), jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3)), [0.0], [0.0], turns, n_steps=128)
+    amplitude = 1 / (1 - FIRST.frequency**2 + 2j * FIRST.damping * FIRST.frequency)
+    np.testing.assert_allclose(far.q[0], amplitude.real, rtol=0, atol=1e-7)
+    assert bool(far.success) and "No contact closes in it" in far.sentence
     # Near the other grazing the scheme does not see the impact any more, and says so.
     assert "GRAZING" in orbits.follow(oscillator(1, 128), "frequency", to=2.2).end
 
@@ -358,12 +363,20 @@ def test_an_orbit_is_a_function_of_the_parameters():
     differences = np.stack([(exact(p + h * e) - exact(p - h * e)) / (2 * h) for e in np.eye(2)], axis=1)
     np.testing.assert_allclose(jax.jit(jax.jacfwd(start))(p), differences, rtol=0, atol=1e-7)
     np.testing.assert_allclose(jax.jit(jax.grad(lambda p: start(p)[0]))(p), differences[0], rtol=0, atol=1e-7)
-    ps = np.array([[0.5, 1.2], [0.6, 1.1], [0.3, 1.0]])
+    ps = np.array([[0.5, 1.2], [0.6, 1.1], [0.3, 1.0], [1.5, 1.2]])
     found = jax.jit(jax.vmap(lambda p: ball(Table(e_N=p[0], amplitude=p[1]))))(ps)
     np.testing.assert_allclose(found.q[:2, 0], [exact(p)[0] for p in ps[:2]], rtol=0, atol=1e-12)
-    assert np.asarray(found.success).tolist() == [True, True, False]  # the last is below its fold
-    with pytest.raises(orbits.OrbitError, match=r"1 of 3 orbits were not found; the first is \(2,\)"):
+    assert np.asarray(found.success).tolist() == [True, True, False, False]  # the third is below its fold, the last gains energy
+    assert found.outcome[3] == OrbitOutcome.SIMULATION_FAILED
+    with pytest.raises(orbits.OrbitError, match=r"2 of 4 orbits were not found; the first is \(2,\)"):
         found.raise_if_failed()
+
+
+@pytest.mark.slow
+def test_a_scheme_that_captures_impacts_has_no_orbits():
+    orbit = orbits.periodic(Table(), jaxnsd.MoreauJean(), [2.06], [-2.63], turns, n_steps=64)
+    assert orbit.outcome in (OrbitOutcome.NOT_LOCATED, OrbitOutcome.LOCKED) and not bool(orbit.success)
+    assert orbit.outcome == OrbitOutcome.LOCKED or "LocatedImpacts(scheme)" in orbit.sentence
 
 
 @pytest.mark.slow
@@ -426,6 +439,8 @@ def test_an_autonomous_oscillator_with_impacts():
     assert abs(orbit.u[0] - u) < 1e-6 and abs(orbit.period - back(u)[1]) < 1e-6
     np.testing.assert_allclose(orbit.multipliers, [1, multiplier], rtol=0, atol=5e-6)
     assert abs(orbit.multipliers[1] - multiplier) < orbit.error < 1e-5 and bool(orbit.stable)
+    still = orbits.periodic(system, jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3)), [0.0], [1e-3], 4.0, n_steps=64, section=middle)
+    assert still.outcome == OrbitOutcome.NO_RETURN and "or none but an equilibrium" in still.sentence
 
 
 @pytest.mark.long
@@ -446,9 +461,10 @@ def test_orders_four_and_six_and_the_derivatives_of_an_oscillator():
     coarse, fine = errors(0, 32), errors(0, 128)
     assert 0.8 * 4**4 < coarse[0] / fine[0] < 1.2 * 4**4 and coarse[1] / fine[1] > 0.8 * 4**4
     scheme = jaxnsd.LocatedImpacts(jaxnsd.Lobatto(4))
+    np.testing.assert_allclose(orbits.refined(oscillator(0, 32, scheme)).q, oscillator(0, 64, scheme).q, rtol=1e-13)
     (coarse, _), (fine, _) = errors(0, 32, scheme), errors(0, 64, scheme)
     assert fine < 1e-11 and 0.6 * 2**6 < coarse / fine < 1.6 * 2**6
-    branch = orbits.follow(oscillator(1, 128), "frequency", to=3.8)
+    branch = orbits.follow(oscillator(1, 64, scheme), "frequency", to=3.8)
     for point, dr, dz in zip(branch.special[:2], (1.133841335627, 0.1967562777591), (-3.458677309998, -1.326492007945), strict=True):
         found = point.derivatives()
         assert abs(found["e_N"] - dr) < 1e-6 and abs(found["damping"] - dz) < 1e-6

@@ -202,11 +202,9 @@ class Orbit:
         sol, shooting = self.solution, self.shooting
         after = jax.vmap(lambda t, q, u: shooting.after_reset(self.system, t, q, u))(sol.t, sol.q, sol.u)
         values = jax.vmap(lambda t, z: shooting.on_section(self.system, t, z[: shooting.n_q], z[shooting.n_q :]))(sol.t, after)
-        states = np.concatenate([sol.q, sol.u], axis=1)
-        if np.all(np.ptp(states, axis=0) <= 1e-6 * (1e-300 + np.abs(states).max())):
-            return ": the one that it ended at stands still, in an equilibrium"
         values = np.asarray(values)[1:-1]
-        return "" if np.any(values > 0) and np.any(values < 0) else ": the motion that it ended with does not cross the section"
+        crossed = np.any(values > 0) and np.any(values < 0)
+        return ", or none but an equilibrium" + ("" if crossed else "; the motion that it ended with does not cross the section")
 
     def raise_if_failed(self) -> "Orbit":
         """Raise `OrbitError` with the `sentence` if the orbit was not found; otherwise return it. On the host, of one orbit or a batch."""
