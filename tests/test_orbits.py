@@ -298,7 +298,7 @@ def test_an_impact_oscillator_and_its_branches():
     assert "GRAZING" in orbits.follow(oscillator(1, 128), "frequency", to=2.2).end
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_unstable_branch_to_its_grazing():
     """Where the impact has no speed left the orbit is that of the linear oscillator with the amplitude s:
     (1 - w^2)^2 + (2 z w)^2 = 1 / s^2.
@@ -341,8 +341,11 @@ def test_an_orbit_of_twice_the_period_leaves_the_branch():
     assert abs(np.prod(np.asarray(two.multipliers)) - 0.5**4) < 1e-12 and abs(two.period - 4 * np.pi) < 1e-13
     last = orbits.follow(two, "amplitude", to=1.6)
     seen = orbits.poincare(Table(amplitude=1.6), BALL, [2.0], [-2.6], turns, n_steps=STEPS, n_periods=2, transient=400)
-    there = np.concatenate([last.q[-1], last.u[-1]])
-    assert last.t0[-1] == 0 and last.stable.all()
+    assert last.stable.all()
+    # The start of the period may have moved, by whole steps: at a node it is seen at the phase of the other.
+    sol = last.orbits[-1].solution
+    node = int(np.argmin(np.abs((np.asarray(sol.t) + np.pi) % (2 * np.pi) - np.pi)))
+    there = np.concatenate([sol.q[node], sol.u[node]])
     assert min(np.abs(np.concatenate([q, u]) - there).max() for q, u in zip(seen.q, seen.u, strict=True)) < 1e-10
     with pytest.raises(ValueError, match=r"not Special\(fold"):
         orbits.follow(ball(), "amplitude", to=0.9, max_points=40).special[0].doubled()
