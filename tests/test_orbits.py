@@ -140,6 +140,8 @@ def test_bad_input_is_one_sentence(tmp_path):
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="at mid-interval"):
         orbits.periodic(Table(), jaxnsd.LocatedImpacts(jaxnsd.SymmetricMoreau()), [2.0], [-2.6], turns, n_steps=STEPS)
+    with pytest.raises(ValueError, match="slowest must be a number that is not negative"):
+        jaxnsd.LocatedImpacts(jaxnsd.MoreauJean(), slowest=-1.0)
     with pytest.raises(TypeError, match="must be a scheme"):
         orbits.periodic(Table(), "Moreau", [2.0], [-2.6], turns, n_steps=STEPS)
     for error, text, arguments in (
