@@ -32,7 +32,7 @@ from .system import Parameter, System, static, system
 from .tridiagonal import Tridiagonal
 
 if TYPE_CHECKING:
-    from . import bodies, compare, drawing, ensemble, identify, models, plotting
+    from . import bodies, compare, drawing, ensemble, identify, models, orbits, plotting
 
 __all__ = [
     "HHT",
@@ -71,6 +71,7 @@ __all__ = [
     "keep",
     "models",
     "node_velocities",
+    "orbits",
     "plotting",
     "project_position",
     "project_velocity",
@@ -85,7 +86,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 #: Modules that are imported when they are asked for: plotting imports matplotlib.
-_ON_DEMAND = ("bodies", "compare", "drawing", "ensemble", "identify", "models", "plotting")
+_ON_DEMAND = ("bodies", "compare", "drawing", "ensemble", "identify", "models", "orbits", "plotting")
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import matplotlib
+import matplotlib.patches
 import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
@@ -26,6 +27,7 @@ from .system import System
 
 if TYPE_CHECKING:
     from .identify import Result
+    from .orbits import Branch, Diagram, Orbit
 
 #: Okabe & Ito's palette without its yellow, which is faint on white: blue, vermilion, green, purple, orange, sky blue, black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -437,6 +439,107 @@ def _finish(ax, ylabel, legend, single=()):
         handles, labels = ax.get_legend_handles_labels()
         every = -(-len(handles) // 10)
         ax.legend(handles[::every], labels[::every], frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return ax
+
+
+#: Markers of the special points of a branch.
+SPECIAL = {"fold": "s", "period doubling": "D", "branch point": "P", "Neimark-Sacker": "o", "grazing": "X"}
+
+
+@styled
+def branch(branch: "Branch", of: str = "max q[0]", *, label: str | None = None, ax: Axes | None = None) -> Axes:
+    """A branch of periodic orbits: a column of it, see `orbits.Branch.columns`, against the parameter.
+
+    Stable parts are solid and blue, unstable ones dashed and vermilion; special points have a marker of their kind and stand in the legend.
+    Raises ValueError for a column that the branch does not have.
+    """
+    columns = branch.columns()
+    if of not in columns:
+        raise ValueError(f"branch: {of!r} is no column of the branch, which has {', '.join(columns)}")
+    x, y, stable = branch.values, columns[of], branch.stable
+    # Where the start has moved, what is seen at it jumps.
+    moved = (np.diff(branch.t0) != 0) & (of[:2] in ("q[", "u["))
+    ax = _axes(ax)
+    named = {line.get_label() for line in ax.lines}
+    first = 0
+    for last in range(1, len(x) + 1):
+        if last < len(x) and stable[last] == stable[first] and not moved[last - 1]:
+            continue
+        # As far as the next point, so that the line has no gaps.
+        end = last + 1 if last < len(x) and not moved[last - 1] else last
+        name = "stable" if stable[first] else "unstable"
+        style = {"color": COLOURS[0]} if stable[first] else {"color": COLOURS[1], "linestyle": "--"}
+        ax.plot(x[first:end], y[first:end], label=f"_{name}" if name in named else name, **style)
+        named.add(name)
+        first = last
+    for point in branch.special:
+        i, j = point.index, min(point.index + 1, len(x) - 1)
+        part = np.clip((point.value - x[i]) / (x[j] - x[i]), 0, 1) if x[i] != x[j] else 0.5
+        text = f"{point.kind}, {point.value:.6g}"
+        ax.plot(point.value, y[i] + part * (y[j] - y[i]), SPECIAL[point.kind], color="black", markersize=5, linestyle="none", label=text)
+    ax.set(xlabel=branch.parameter, ylabel=label or of)
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+@styled
+def multipliers(branch: "Branch", *, ax: Axes | None = None) -> Axes:
+    """The multipliers of a branch in the complex plane beside the unit circle, light at its start and dark at its end."""
+    ax = _axes(ax)
+    ax.add_patch(matplotlib.patches.Circle((0, 0), 1, fill=False, color="0.6", linewidth=0.8))
+    values = branch.multipliers
+    order = np.broadcast_to(np.arange(len(values))[:, None], values.shape)
+    ax.scatter(values.real.ravel(), values.imag.ravel(), c=order.ravel(), cmap="viridis_r", s=6)
+    ax.axvline(0, color="0.85", linewidth=0.6, zorder=0)
+    ax.axhline(0, color="0.85", linewidth=0.6, zorder=0)
+    ax.set(xlabel=r"Re $\mu$", ylabel=r"Im $\mu$", aspect="equal")
+    return ax
+
+
+@styled
+def orbit(orbit: "Orbit", coordinate: int = 0, *, label: str | None = None, ax: Axes | None = None) -> Axes:
+    """Phase portrait of a periodic orbit, for systems with q_dot = u: velocity against coordinate, dashed where an impact turns it.
+
+    The states beside an impact are extrapolated from the nodes next to it.
+    """
+    sol = orbit.solution
+    _single(sol, "orbit")
+    n = sol.q.shape[1]
+    if not -n <= coordinate < n:
+        raise ValueError(f"orbit: coordinate {coordinate} of a system with {n}")
+    t, q, u = np.asarray(sol.t), np.asarray(sol.q)[:, coordinate], np.asarray(sol.u)[:, coordinate]
+    ax, last = _axes(ax), len(t) - 1
+    jumps = []
+    # Of several impacts in a step the first is drawn.
+    for k, at in {min(int(np.searchsorted(t, impact.time)) - 1, last - 1): impact.time for impact in reversed(orbit.impacts)}.items():
+        before, after = max(k - 1, 0), min(k + 2, last)
+        rates = [(u[j] - u[i]) / (t[j] - t[i]) if j > i else 0.0 for i, j in ((before, k), (k + 1, after))]
+        ends = [u[k] + rates[0] * (at - t[k]), u[k + 1] - rates[1] * (t[k + 1] - at)]
+        place = q[k] + 0.5 * (u[k] + ends[0]) * (at - t[k])
+        jumps.append((k, place, ends))
+    start, lead = 0, ([], [])
+    for k, place, ends in sorted(jumps):
+        ax.plot([*lead[0], *q[start : k + 1], place], [*lead[1], *u[start : k + 1], ends[0]], color=COLOURS[0])
+        ax.plot([place, place], ends, color=COLOURS[1], linestyle="--", linewidth=1.0)
+        start, lead = k + 1, ([place], [ends[1]])
+    ax.plot([*lead[0], *q[start:]], [*lead[1], *u[start:]], color=COLOURS[0], label=label)
+    ax.plot(q[0], u[0], "o", color="black", markersize=4, label="_start")
+    ax.set_xlabel(_named(orbit.system, "coordinate_names", coordinate, f"$q_{{{coordinate}}}$"))
+    ax.set_ylabel(_named(orbit.system, "velocity_names", coordinate, f"$\\dot q_{{{coordinate}}}$"))
+    return ax
+
+
+@styled
+def diagram(diagram: "Diagram", coordinate: int = 0, *, parameter: str = "parameter", ax: Axes | None = None) -> Axes:
+    """Brute-force bifurcation diagram: a coordinate once a period against the parameter; a tick below where a member locked or failed."""
+    ax = _axes(ax)
+    values, q = np.asarray(diagram.values), np.asarray(diagram.q)[..., coordinate]
+    usable = np.asarray(diagram.success) & ~np.asarray(diagram.locked)
+    ax.plot(np.repeat(values[usable], q.shape[1]), q[usable].ravel(), ".", color=COLOURS[0], markersize=1.5, alpha=0.6)
+    if not usable.all():
+        ax.plot(values[~usable], np.zeros((~usable).sum()), "|", color="0.5", transform=ax.get_xaxis_transform(), label="locked or failed")
+        ax.legend(frameon=False, fontsize="small")
+    ax.set(xlabel=parameter, ylabel=f"$q_{{{coordinate}}}$")
     return ax
 
 

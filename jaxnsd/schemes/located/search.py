@@ -10,7 +10,6 @@ from ... import linalg
 from ...contact import apart
 from .. import base
 from ..condensed import kinematics
-from ..flow import THRESHOLD
 from .roots import correction, crossings, refine
 from .segments import REGULAR, SHORT, Contacts, Place, Record, added, contacts_at
 
@@ -79,7 +78,7 @@ def iteration(segments, system, t, dt, c):
     return lax.cond(
         c.locating,
         lambda c: locate(segments, system, t, dt, c, after, kept, contacts),
-        lambda c: judge(system, t + record.s + length, dt, c, after, kept, contacts),
+        lambda c: judge(segments.slowest, system, t + record.s + length, dt, c, after, kept, contacts),
         c,
     )
 
@@ -91,7 +90,7 @@ def veil(dt, c):
     return jnp.where(c.seen, -jnp.clip(gap, 0, floor), 10 * (jnp.abs(gap) + passed))
 
 
-def judge(system, t, dt, c, after, info, contacts):
+def judge(slowest, system, t, dt, c, after, info, contacts):
     """After a trial step to the end, t: is it the last segment, is an impact to be located, or must a contact be seen?"""
     length, start, u = c.record.length, c.contacts, c.record.place.state.u
     found = crossings(length, start[:2], contacts[:2], start.floor, SHORT * dt)
@@ -100,7 +99,7 @@ def judge(system, t, dt, c, after, info, contacts):
     # of what is closed: a body that spins, or flies over a bump, may land as slowly.
     kinematic = jnp.where(c.held, jnp.abs(system.gap_velocity(t, after.state.q, u) - start.rate), 0)
     gained = (linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) + kinematic) * (dt / length)
-    fast = crossing & (found.rate < -THRESHOLD * gained)
+    fast = crossing & (found.rate < -slowest * gained)
     slow = crossing & (~fast | (c.count >= c.records.valid.shape[0] - 1))
     first = jnp.argmin(jnp.where(fast, found.time, jnp.inf))
     hit = jnp.arange(crossing.shape[0]) == first

@@ -82,6 +82,7 @@ class Segments:
     max_impacts: int
     settings: Any
     advance: Any  # (prepared, t, dt, state) -> (state, info), the wrapped scheme's step, with its derivative
+    slowest: float  # closing speed, in units of that gained in a step, below which an impact is the wrapped scheme's
 
     def start(self, system, t, dt, state):
         """`Place` of a state of the scheme."""

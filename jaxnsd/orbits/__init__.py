@@ -1,0 +1,32 @@
+"""Periodic orbits of motions with located impacts, their stability, and how they change with a parameter.
+
+    orbit = orbits.periodic(system, scheme, q, u, period=T, n_steps=128)
+    branch = orbits.follow(orbit, "frequency", to=3.0)
+
+`periodic` finds an orbit, `follow` continues it around folds, through period doublings, to a grazing. `lyapunov`, `poincare` and `diagram`
+look at what is no orbit.
+"""
+
+from .branch import Branch
+from .follow import follow
+from .orbit import Impact, Orbit, OrbitError, OrbitOutcome
+from .periodic import periodic, refined
+from .sampling import Diagram, Exponents, diagram, lyapunov, poincare
+from .special import Special
+
+__all__ = [
+    "Branch",
+    "Diagram",
+    "Exponents",
+    "Impact",
+    "Orbit",
+    "OrbitError",
+    "OrbitOutcome",
+    "Special",
+    "diagram",
+    "follow",
+    "lyapunov",
+    "periodic",
+    "poincare",
+    "refined",
+]

@@ -1,0 +1,192 @@
+"""Points of a branch at which an orbit changes its kind: test functions, their zeros, and the derivatives of these.
+
+With K(mu) = [D_z phi - mu I, d_T phi; D_z phase, d_T phase], the derivative of the equations of an orbit (`jaxnsd.orbits.shooting`) by
+state and period with the multiplier mu in place of 1, the orbit
+
+    folds at                det K(1) = 0, where the parameter turns;  at a branch point K(1) is singular, and the parameter does not turn
+    doubles its period at   det K(-1) = 0
+    sheds a torus at        mu_1 mu_2 = 1 with a complex pair, det of the bialternate product of the multipliers (Neimark & Sacker)
+
+(Kuznetsov, Elements of Applied Bifurcation Theory, 2004, ch. 10). A zero is found along the branch, by the secant method on the bordered
+scalar s of ``[K b; c' 0] [x; s] = [0; 1]``, which is a smooth function with a simple zero there (Govaerts 2000), and asks for no second
+derivative. Those, ``w' D(K) x`` with the null vectors w and x, give the derivatives of the point's parameter.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from .leaves import Parameter, all_of
+from .newton import Given, Start, find
+from .newton import orbit as orbit_of
+from .orbit import Orbit
+from .periodic import LIMIT, sizes
+
+#: multiplier at which K is singular
+CRITICAL = {"fold": 1.0, "branch point": 1.0, "period doubling": -1.0}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Special:
+    """A point of a branch at which something happens.
+
+    kind:    "fold", "branch point", "period doubling", "Neimark-Sacker", "grazing"
+    value:   the parameter there
+    error:   an estimate of its error: the last change of the iteration, or of the extrapolation to the grazing
+    index:   the point lies behind this one of the branch, before the next
+    orbit:   the orbit there; None for a grazing, whose value is extrapolated, and for what was loaded
+    """
+
+    kind: str
+    value: float
+    error: float
+    index: int
+    orbit: Orbit | None = None
+    parameter: Parameter | None = field(default=None)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Special({self.kind} at {self.value:.10g}, error about {self.error:.1e})"
+
+    def derivatives(self) -> dict[str, float]:
+        """Derivatives of the parameter at this point by all other parameters of the system, by name.
+
+        By the implicit function theorem on the equations of the orbit and of its kind; for folds and period doublings, whose second
+        derivatives are compiled by the first call. Raises ValueError for others.
+        """
+        if self.kind not in ("fold", "period doubling") or self.orbit is None:
+            what = "what was loaded" if self.orbit is None and self.kind != "grazing" else f"a {self.kind}"
+            raise ValueError(f"Special.derivatives: folds and period doublings of a followed branch have derivatives here, {what} has not")
+        orbit, own = self.orbit, self.parameter
+        v = np.concatenate([orbit.q, orbit.u, [orbit.period, 0.0]])
+        K = shifted_by(np.asarray(orbit.jacobian)[:, :-1], CRITICAL[self.kind])
+        w, x, _ = null_vectors(K)
+        along = np.append(x, 0.0)
+
+        def by(parameter):
+            direction = parameter.direction(orbit.system)
+            return map(np.asarray, _curvature(orbit.shooting, orbit.system, direction, v, orbit.t0, orbit.period, along))
+
+        J, D = by(own)
+        M = np.concatenate([J, (w @ D)[None]])
+        out = {}
+        for parameter in all_of(orbit.system):
+            if parameter == own:
+                continue
+            J_p, D_p = by(parameter)
+            right = np.append(J_p[:, -1], w @ D_p[:, -1])
+            out[parameter.name] = float(-np.linalg.lstsq(M, right, rcond=1e-12)[0][-1])
+        return out
+
+    def doubled(self, distance: float = 0.02) -> Orbit:
+        """The orbit of twice the period that leaves the branch at this period doubling, at a small distance of it, to be followed.
+
+        distance:  of its start from that of the point, in units of the sizes of coordinates and velocities; the parameter is found with it
+
+        The orbit has twice as many steps a period; its outcome says whether it was found. Raises ValueError for other points, and for
+        motions with a reset, which would have to act in the middle of the new period as well.
+        """
+        if self.kind != "period doubling" or self.orbit is None:
+            raise ValueError(f"Special.doubled: only the period doublings of a followed branch have such an orbit, not {self!r}")
+        orbit, old = self.orbit, self.orbit.shooting
+        if old.reset is not None:
+            raise ValueError("Special.doubled: takes no motion with a reset, which would act in the middle of the new period as well")
+        shooting = replace(old, n_steps=2 * old.n_steps, period=old.period and Twice(old.period))
+        _, x, _ = null_vectors(shifted_by(np.asarray(orbit.jacobian)[:, :-1], CRITICAL[self.kind]))
+        T = 2 * orbit.period
+        scale = np.array(sizes(orbit.q, orbit.u, T))
+        # After the first of the two periods it is on the other side, so the sum of both has no other length.
+        x = np.append(x[:-1], [0.0, 0.0])
+        x /= np.linalg.norm(x / scale)
+        scale[-1] = abs(self.value) or 1.0
+        v = np.concatenate([orbit.q, orbit.u, [T, 0.0]]) + distance * x
+        start = Start(v, self.parameter.direction(orbit.system), x / scale**2, scale, np.int32(LIMIT))
+        given = Given(orbit.system, orbit.t0, T)
+        return orbit_of(shooting, given, start, find(shooting, given, start))
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Twice a period that is a function of the system."""
+
+    period: Callable[..., Any]
+
+    def __call__(self, system: Any) -> Any:
+        return 2 * self.period(system)
+
+
+@functools.partial(jax.jit, static_argnames="shooting")
+def _curvature(shooting, system, direction, v, t0, T, along):
+    return shooting.curvature(system, direction, v, t0, T, along)
+
+
+def shifted_by(K, mu):
+    """K(mu) from K(1), (n + 1, n + 1)."""
+    n = K.shape[0] - 1
+    return K + np.diag(np.append(np.full(n, 1.0 - mu), 0.0))
+
+
+def null_vectors(K):
+    """Left and right singular vectors of the smallest singular value, and that over the largest."""
+    U, s, V = np.linalg.svd(K)
+    return U[:, -1], V[-1], s[-1] / s[0]
+
+
+def bordered(K, b, c):
+    """The scalar s of the bordered system."""
+    n = len(K)
+    M = np.block([[K, b[:, None]], [c[None], np.zeros((1, 1))]])
+    return np.linalg.solve(M, np.append(np.zeros(n), 1.0))[-1]
+
+
+def torus(multipliers):
+    """``prod (mu_i mu_j - 1)`` over pairs of multipliers: changes its sign where a pair crosses the unit circle."""
+    n = len(multipliers)
+    pairs = [multipliers[i] * multipliers[j] - 1 for i in range(n) for j in range(i + 1, n)]
+    return float(np.real(np.prod(pairs))) if pairs else 1.0
+
+
+def illinois(function, a, fa, b, fb, tolerance, limit=40):
+    """``(root, last change)`` of a continuous function between a and b, where its signs differ: the secant method that keeps the root."""
+    change = abs(b - a)
+    for _ in range(limit):
+        new = b - fb * (b - a) / (fb - fa)
+        f = function(new)
+        change = abs(new - b)
+        if f is None or not np.isfinite(f):
+            return None
+        if f == 0 or change <= tolerance:
+            return new, change
+        if f * fb < 0:
+            a, fa = b, fb
+        else:
+            fa *= 0.5
+        b, fb = new, f
+    return b, change
+
+
+def extrapolated(values, indicator):
+    """``(value, error)`` of what ``values`` tend to where the ``indicator`` vanishes: polynomials through points before it (Neville), whose
+    indicators grow by a quarter from point to point; the error is the difference to the value from points twice as wide apart.
+    """
+    value, coarse = (_at_zero(values, indicator, ratio) for ratio in (1.25, 1.6))
+    return value, abs(value - coarse)
+
+
+def _at_zero(values, indicator, ratio, most=6):
+    chosen = [len(values) - 1]
+    for k in range(len(values) - 2, -1, -1):
+        if len(chosen) < most and indicator[k] > ratio * indicator[chosen[-1]]:
+            chosen.append(k)
+    x, y = np.asarray(indicator)[chosen], list(np.asarray(values)[chosen])
+    best, change = y[0], np.inf
+    for order in range(1, len(x)):
+        y = [(x[i] * y[i + 1] - x[i + order] * y[i]) / (x[i] - x[i + order]) for i in range(len(y) - 1)]
+        if abs(y[0] - best) >= change:
+            break
+        best, change = y[0], abs(y[0] - best)
+    return float(best)
