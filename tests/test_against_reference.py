@@ -248,7 +248,7 @@ def test_schemes_that_capture_impacts_are_of_first_order(scheme, many):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme, many", [(list(LOCATING)[0], 16)])
+@pytest.mark.parametrize("scheme, many", [(next(iter(LOCATING)), 16)])
 def test_located_impacts_keep_the_order(scheme, many):
     """Of motions with impacts alone, after which no contact persists."""
     found = [case for case in cases(SEED, many) if case.isolated]
