@@ -342,6 +342,12 @@ class _Event:
         *of_reversal, reverses = self.reversal(args, d_args, own, flows)
         return *jax.tree.map(lambda a, b: jnp.where(happens, a, b), of_impacts, tuple(of_reversal)), happens | reverses
 
+    def stays(self, u):
+        """Contacts (n,) that rest at u and are pressed on: what an impact, or a force, lets go of has not come to rest."""
+        resting = self.landing | self.persistent
+        _, P = self.flow.acceleration(self.prepared, self.t, self.dt, self.q, u, resting, self.slow, self.placed)
+        return resting & (P.P_N > 0)
+
     def at_rest(self, after, d_args, own):
         """What is added to the tangents of q, u and percussions of a step in which contacts come to rest: their gaps stay as they are.
 
@@ -349,7 +355,7 @@ class _Event:
         """
         (d_prepared, d_t, d_dt, *_), (dq, du, dP) = d_args, own
         t, q, u, n, d = self.t, after.q, after.u, self.flow.n, self.flow.d
-        resting = self.landing | self.persistent
+        resting = self.stays(u)
         inertia = self.scheme.inertia(self.prepared, t, q, u, kinematics(self.system, t, q, u))
         G = linalg.pack(inertia.G)[n * d :, n * d :]
         r = jnp.where(resting, 1 / jnp.where(resting, jnp.diagonal(G), 1), 0)
