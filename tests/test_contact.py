@@ -319,10 +319,11 @@ def test_planar_contacts_of_all_scales_at_the_borders_of_their_modes(dtype, deca
 
 
 def test_a_planar_contact_whose_rows_depend_on_each_other():
-    # A body with one velocity: the normal percussion alone stops it; on a ground that moves along it can only slide.
+    # A body with one velocity: many percussions stop it, rounding decides which; on a ground that moves along it can only slide.
     a = np.array([2.0, 3.0])
     stops = solve_one(np.outer(a, a), -0.7 * a, 0.4, d=1)
-    np.testing.assert_allclose(stops.P, [0.35, 0], rtol=1e-14)
+    np.testing.assert_allclose(a @ stops.P, 0.7, rtol=1e-14)
+    assert 0 <= abs(stops.P[1]) <= 0.4 * stops.P[0] * (1 + 1e-14)
     slides = solve_one(np.ones((2, 2)), np.array([-1.0, 0.0]), 0.5, d=1)
     np.testing.assert_allclose([*slides.P, *slides.xi], [2, -1, 0, 1], rtol=1e-14)
 
