@@ -152,7 +152,9 @@ def test_kernels_are_native_calls_with_the_same_values_and_derivatives(monkeypat
         assert 'xla_cpu_small_call="true"' in once[0].lower(scale).compile().as_text()
         np.testing.assert_allclose(*[of(scale) for of in once], rtol=1e-9)
         np.testing.assert_allclose(*[jax.jit(jax.jacfwd(of))(scale) for of in once], rtol=1e-9)
-        np.testing.assert_allclose(*[jax.jit(jax.vmap(of))(jnp.array([0.8, 0.9])) for of in once], rtol=1e-9)
+        # Members one by one: without optimization XLA makes NaN of a member of a batch of the plain function, on some processors.
+        alone = [float(once[1](scale)) for scale in jnp.array([0.8, 0.9])]
+        np.testing.assert_allclose(jax.jit(jax.vmap(once[0]))(jnp.array([0.8, 0.9])), alone, rtol=1e-9)
         np.testing.assert_allclose(*[jax.jit(jax.vmap(of, (None, 0)))(scale, jnp.array([1.0, -2.0])) for of in once], rtol=1e-9)
 
 
