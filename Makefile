@@ -30,9 +30,8 @@ demo: $(VENV)/.installed-demo ## the main job: woodpecker toy, 4096 of them, and
 test: $(VENV)/.installed-test ## lint, format check and the fast tests
 	XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0" $(BIN)/python -m pytest
 
-test-slow: $(VENV)/.installed-test ## the slow tests, then those of the oldest JAX
+test-slow: $(VENV)/.installed-test ## the slow tests
 	$(BIN)/python -m pytest -m "slow and not long"
-	@$(MAKE) --no-print-directory test-oldest
 
 test-long: $(VENV)/.installed-test ## campaigns: every scheme on every system, orders, thousands of states and of tossed bodies (hours)
 	$(BIN)/python -m pytest -m long
@@ -40,14 +39,15 @@ test-long: $(VENV)/.installed-test ## campaigns: every scheme on every system, o
 test-oldest: $(OLDEST)/.installed ## values and derivatives with the oldest JAX that is supported
 	$(OLDEST)/bin/python -m pytest -m oldest $$(grep -l 'mark\.oldest' tests/test_*.py) # other files need what is not installed
 
-# Those of the oldest JAX come first, once as they are and once the plain way (see jaxnsd/plain.py); SHORT=1 leaves it at these.
+# Those of the oldest JAX come first, once as they are and once the plain way (see jaxnsd/plain.py); PART=first leaves it at these, PART=rest
+# leaves them out.
 test-newest: ## values and derivatives, the plain way, and the fast tests, with the newest JAX on the newest Python here
 	@if [ -z "$(NEWER)" ]; then echo "test-newest: there is no Python newer than 3.11 here, so no newer JAX: nothing was tested"; \
 	else $(MAKE) --no-print-directory $(NEWEST)/.installed && \
 		$(NEWEST)/bin/python -c 'import jax, sys; print("JAX", jax.__version__, "on Python", sys.version.split()[0])' && \
-		$(NEWEST)/bin/python -m pytest -m "oldest or newest" && JAXNSD_PLAIN=1 $(NEWEST)/bin/python -m pytest -m oldest && \
-		if [ -n "$(SHORT)" ]; then echo "test-newest: SHORT is set, so the other fast tests did not run"; else \
-		XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0" \
+		if [ "$(PART)" != rest ]; then \
+			$(NEWEST)/bin/python -m pytest -m "oldest or newest" && JAXNSD_PLAIN=1 $(NEWEST)/bin/python -m pytest -m oldest; fi && \
+		if [ "$(PART)" != first ]; then XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0" \
 			$(NEWEST)/bin/python -m pytest -m "not slow and not long and not oldest"; fi; fi
 
 test-versions: | $(BIN)/python ## by hand: three motions, their gradients and README's blocks with each minor version of JAX

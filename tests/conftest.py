@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import time
 from pathlib import Path
 
 # XLA starts a pool as wide as the machine in every process: with several test workers they would fight for the cores.
@@ -25,6 +26,13 @@ jax.config.update("jax_compilation_cache_max_size", 2**30)
 # Tracing makes millions of small objects that live on: looking through them for cycles, again and again, is a tenth of the time.
 gc.freeze()
 gc.set_threshold(100_000, 20, 50)
+
+
+def pytest_runtest_setup():
+    """No test begins after ``JAXNSD_TESTS_UNTIL``, in seconds since 1970: where time is bounded, what is left out is counted as skipped."""
+    until = os.environ.get("JAXNSD_TESTS_UNTIL")
+    if until and time.time() > float(until):
+        pytest.skip("no time is left")
 
 
 @pytest.fixture(autouse=True)
