@@ -13,7 +13,7 @@ import jax
 
 from . import plain
 from .jax_internals import ClosedJaxpr, Literal, Primitive, mlir, new_variable
-from .later import with_inner_parts
+from .later import renamed, with_inner_parts
 
 #: Operations that are spared by an array that is computed once, from which on it is.
 SPARED = 100
@@ -38,19 +38,16 @@ def held(closed):
     chosen = _chosen(equations, jaxpr.outvars)
     names, waiting, new = {}, [], []
 
-    def named(operands):
-        return [x if isinstance(x, Literal) else names.get(x, x) for x in operands]
-
     for k, equation in enumerate(equations):
         if any(x in waiting for x in equation.invars if not isinstance(x, Literal)):
             through = [new_variable(x.aval) for x in waiting]
             new.append(_EQUATION.replace(invars=waiting, outvars=through))
             names.update(zip(waiting, through, strict=True))
             waiting = []
-        new.append(equation.replace(invars=named(equation.invars)))
+        new.append(equation.replace(invars=renamed(equation.invars, names)))
         if k in chosen:
             waiting = [*waiting, *equation.outvars]
-    return ClosedJaxpr(jaxpr.replace(eqns=new, outvars=named(jaxpr.outvars)), closed.consts)
+    return ClosedJaxpr(jaxpr.replace(eqns=new, outvars=renamed(jaxpr.outvars, names)), closed.consts)
 
 
 def _chosen(equations, results):

@@ -7,6 +7,7 @@ are handed on; what changed from one to another has a function here, which says 
 
 import contextlib
 import copy
+import functools
 import sys
 
 import jax
@@ -56,8 +57,13 @@ def is_traced(x):
     return isinstance(x, Tracer)
 
 
+#: Functions by the names of the primitives that are lowered as what they trace to.
+_FUNCTIONS = {}
+
+
 def lowered_as(primitive, function, *, multiple_results=False):
     """Lower a primitive as what ``function`` traces to."""
+    _FUNCTIONS[primitive.name] = function
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=multiple_results))
 
 
@@ -102,9 +108,17 @@ def call_inside(equation):
     if name == "jaxnsd_rule":
         function = params["function"]
         inner = getattr(function, "jaxpr", None) or jax.make_jaxpr(function)(*(x.aval for x in equation.invars))
+    elif name in _FUNCTIONS:
+        inner = _traced(name, tuple(params.items()), tuple((x.aval.shape, x.aval.dtype) for x in equation.invars))
     else:
         inner = params["call_jaxpr" if name in ("closed_call", "custom_jvp_call") else "jaxpr"]
     return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+
+
+@functools.lru_cache(maxsize=256)
+def _traced(name, params, shapes):
+    """The closed jaxpr of a function of `_FUNCTIONS`."""
+    return jax.make_jaxpr(functools.partial(_FUNCTIONS[name], **dict(params)))(*(jax.ShapeDtypeStruct(*x) for x in shapes))
 
 
 def frames(equation):

@@ -70,7 +70,7 @@ def once(jaxpr):
     def write(jaxpr, consts, operands):
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(constant, jaxpr.constvars, consts), *operands), strict=True))
         for equation in jaxpr.eqns:
-            equation, operands = _plainer(equation, _operands(equation.invars, known))
+            equation, operands = _plainer(equation, renamed(equation.invars, known))
             if (handed_on := _handed_on(equation, operands)) is not None:
                 out = [handed_on]
             elif equation.primitive.name in _OPENED and not _is_done_again(equation):
@@ -86,16 +86,16 @@ def once(jaxpr):
                     equations.append(with_inner_parts(equation, once).replace(invars=operands, outvars=made[key][0]))
                 out = made[key][0]
             known.update(zip(equation.outvars, out, strict=True))
-        return _operands(jaxpr.outvars, known)
+        return renamed(jaxpr.outvars, known)
 
     out = write(jaxpr.jaxpr, jaxpr.consts, jaxpr.jaxpr.invars)
     variables, values = zip(*constants.values(), strict=True) if constants else ((), ())
     return ClosedJaxpr(jaxpr.jaxpr.replace(constvars=list(variables), eqns=equations, outvars=out), list(values))
 
 
-def _operands(operands, known):
-    """What is written for operands where a variable is ``known`` by another name."""
-    return [x if isinstance(x, Literal) else known[x] for x in operands]
+def renamed(operands, names):
+    """What is written for operands where variables have other names."""
+    return [x if isinstance(x, Literal) else names.get(x, x) for x in operands]
 
 
 #: Operations on one array that may hand it on as it is.

@@ -5,7 +5,11 @@ What is changed before a program is lowered is changed here, as jaxprs: whatever
 
 import jax
 
-from .jax_internals import ClosedJaxpr, Literal, call_inside, new_variable, with_inner
+from .jax_internals import ClosedJaxpr, call_inside, new_variable, with_inner
+from .later import renamed
+
+#: Functions of Python's and long lists of places: what they consist of, a product say, is to be seen once something of it is to change.
+_OPENED = ("jaxnsd_rule", "jaxnsd_pick", "jaxnsd_spread")
 
 
 def rewritten(closed, instead):
@@ -16,9 +20,6 @@ def rewritten(closed, instead):
     """
     jaxpr, names, equations, consts, made_by = closed.jaxpr, {}, [], [], {}
 
-    def named(operands):
-        return [x if isinstance(x, Literal) else names.get(x, x) for x in operands]
-
     def write(inner, operands):
         inside = {}
         for variable, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
@@ -27,9 +28,9 @@ def rewritten(closed, instead):
         inside.update(zip(inner.jaxpr.invars, operands, strict=True))
         for equation in inner.jaxpr.eqns:
             out = [new_variable(x.aval) for x in equation.outvars]
-            equations.append(equation.replace(invars=_operands(equation.invars, inside), outvars=out))
+            equations.append(equation.replace(invars=renamed(equation.invars, inside), outvars=out))
             inside.update(zip(equation.outvars, out, strict=True))
-        return _operands(inner.jaxpr.outvars, inside)
+        return renamed(inner.jaxpr.outvars, inside)
 
     changed = False
     for equation in jaxpr.eqns:
@@ -37,22 +38,21 @@ def rewritten(closed, instead):
         if other := instead(equation, made_by):
             function, operands = other
             inner = jax.make_jaxpr(function)(*(x.aval for x in operands))
-        elif equation.primitive.name == "jaxnsd_rule":
-            # A function of Python's: what it consists of is to be seen once something of it is to change.
+        elif equation.primitive.name in _OPENED:
             function = closed_call(equation)
             inner = rewritten(function, instead)
             inner = None if inner is function else inner
         if inner is not None:
-            names.update(zip(equation.outvars, write(inner, named(operands)), strict=True))
+            names.update(zip(equation.outvars, write(inner, renamed(operands, names)), strict=True))
             changed = True
         else:
             new = with_inner(equation, lambda inner: rewritten(inner, instead))
             changed = changed or new is not equation
-            equations.append(new.replace(invars=named(new.invars)))
+            equations.append(new.replace(invars=renamed(new.invars, names)))
         made_by.update(dict.fromkeys(equation.outvars, equation))
     if not changed:
         return closed
-    jaxpr = jaxpr.replace(constvars=[*jaxpr.constvars, *(x for x, _ in consts)], eqns=equations, outvars=named(jaxpr.outvars))
+    jaxpr = jaxpr.replace(constvars=[*jaxpr.constvars, *(x for x, _ in consts)], eqns=equations, outvars=renamed(jaxpr.outvars, names))
     return ClosedJaxpr(jaxpr, [*closed.consts, *(value for _, value in consts)])
 
 
@@ -62,7 +62,3 @@ def closed_call(equation):
     if len(consts) < len(jaxpr.constvars):  # they are among the operands
         jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
     return ClosedJaxpr(jaxpr, consts)
-
-
-def _operands(operands, known):
-    return [x if isinstance(x, Literal) else known[x] for x in operands]

@@ -10,6 +10,7 @@ from jax import lax
 
 import jaxnsd
 from jaxnsd import SemismoothNewton, derivatives, kernels, lanes, later, simulate
+from jaxnsd.bodies import lists
 from jaxnsd.jax_internals import jaxpr_as_fun
 from jaxnsd.models import BouncingBall, CornerBlock, RotatingBall
 from jaxnsd.schemes import Moreau
@@ -42,6 +43,20 @@ def test_products_have_the_values_of_the_library(dtype):
     for got, value in zip(inside, wanted, strict=True):
         assert got.dtype == value.dtype and got.shape == value.shape
         np.testing.assert_allclose(got, value, rtol=0, atol=40 * float(jnp.finfo(jnp.promote_types(dtype, jnp.float32)).eps) * 1e4)
+
+
+def test_lists_of_many_places_call_no_library():
+    """They are products with zeros and ones, both ways; read and written right."""
+    places = np.random.default_rng(0).integers(0, 60, 90)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(60, 3)))
+
+    def total(x):
+        return lanes.run(lambda args: jnp.sum(jnp.sin(lists.pick(args[0], places))), (x,))
+
+    for function, exact in ((total, jnp.sum(jnp.sin(x[places]))), (jax.grad(total), jax.grad(lambda x: jnp.sum(jnp.sin(x[places])))(x))):
+        lowered = jax.jit(function).lower(x)
+        assert "dot_general" not in lowered.as_text()
+        np.testing.assert_allclose(lowered.compile()(x), exact, rtol=1e-12)
 
 
 @jaxnsd.system

@@ -5,7 +5,7 @@ import collections
 import jax
 import numpy as np
 
-from ..jax_internals import Literal
+from ..jax_internals import Literal, scan_sizes
 from . import rules
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, written
 from .code import UnknownError, Value, is_known
@@ -204,14 +204,6 @@ def _ready(code, arrays, kinds):
     ]
 
 
-def scan_parts(params, count):
-    """Numbers of constants and of carried arrays of a scan with ``count`` operands."""
-    if "num_consts" in params:
-        return params["num_consts"], params["num_carry"]
-    consts, carry, _ = params["ft_in"].unpack()
-    return len(consts), len(carry)
-
-
 def row(code, x, kind, k):
     """The k-th part of an array along its first axis."""
     if is_small(x) and is_known(k):
@@ -227,7 +219,7 @@ def row(code, x, kind, k):
 
 
 def _scan(code, params, arrays, kinds, results):
-    n, m = scan_parts(params, len(arrays))
+    n, m = scan_sizes(params)
     m += n
     length, closed = params["length"], params["jaxpr"]
     rows_in, rows_out = kinds[m:], results[m - n :]
