@@ -31,6 +31,15 @@ def iterate(step, x, error, max_iterations):
     return lax.while_loop(unfinished, body, (x, error, jnp.zeros((), jnp.int32)))
 
 
+def when_needed(function):
+    """``function``, which native code compiles when it is first called (see `llvm.build.Later`)."""
+
+    def when_needed(*args):
+        return function(*args)
+
+    return jax.jit(when_needed)
+
+
 def solution(x):
     """``x``, marked as found by iteration: what `storing_solutions` stores."""
     return jax.tree.map(lambda x: checkpoint_name(x, "solution"), x)

@@ -28,7 +28,7 @@ def tried(function, instead):
         try:
             return function(*args, **options)
         except Exception as error:  # whatever it is, a slower run is better than none
-            _say(type(error).__name__, str(error).split("\n")[0][:200])
+            say(error)
             return instead(*args, **options)
 
     return attempt
@@ -39,7 +39,9 @@ def _once(text):
     warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
-def _say(kind, words):
+def say(error):
+    """Warn, once in a process, that a failure has left a program slower than it could be."""
+    kind, words = type(error).__name__, str(error).split("\n")[0][:200]
     python = ".".join(map(str, sys.version_info[:3]))
     _once.cache_info().currsize or _once(
         f"jaxnsd could not make its programs faster with JAX {jax.__version__} on Python {python} ({kind}: {words}). Results are right, "

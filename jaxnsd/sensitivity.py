@@ -30,7 +30,7 @@ from jax import lax
 
 from . import contact, laws, linalg, thresholds
 from .derivatives import is_float, not_a_number, pushed, traced_once, undefined, with_rule
-from .newton import solution, storing_solutions
+from .newton import solution, storing_solutions, when_needed
 from .results import Event
 from .schemes import base, gathered
 from .schemes.condensed import kinematics
@@ -113,10 +113,10 @@ def events(scheme, prepared, t, dt, before, after):
     def branch(choice):
         return lambda: find(choice) if choice.size else (nothing, jnp.asarray(False))
 
-    few = sizes[2]
-    found, impact = gathered.switch(pushed, (0, few), branch)
-    of_all = gathered.largest(impact | (jnp.sum(pushed) > few))
-    return lax.cond(of_all, lambda: find()[0], lambda: found)
+    few = sizes[:3]
+    found, impact = gathered.switch(pushed, few, branch)
+    of_all = gathered.largest(impact | (jnp.sum(pushed) > few[-1]))
+    return lax.cond(of_all, when_needed(lambda: find()[0]), lambda: found)
 
 
 def _where_contacts_push(after, function, nothing, *args):
@@ -170,7 +170,7 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
 
     if choice is None and gathered.sizes(n, d):
         # The Delassus operator of all contacts is the dearest of it, and bodies at rest have no impacts.
-        found[Event.SIMULTANEOUS] = lax.cond(jnp.any(impacts), simultaneous, lambda: jnp.zeros((n, n), bool))
+        found[Event.SIMULTANEOUS] = lax.cond(jnp.any(impacts), when_needed(simultaneous), lambda: jnp.zeros((n, n), bool))
     elif choice is None and n > 1:
         found[Event.SIMULTANEOUS] = simultaneous()
     return sum(jnp.any(mask).astype(jnp.int32) * int(event) for event, mask in found.items()), jnp.any(impacts)
@@ -206,11 +206,11 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
         def at_rest(d_args, own):
             return *first_order(event.at_rest(settled, d_args, own), own), jnp.zeros_like(t)
 
-        moved = lax.cond(jnp.any(event.impacting | event.turning), corrections, lambda *_: nothing, d_args, own)
+        moved = lax.cond(jnp.any(event.impacting | event.turning), when_needed(corrections), lambda *_: nothing, d_args, own)
         if scheme.position_level:
             return moved
         own = jax.tree.map(jnp.add, own, moved[:3])
-        return jax.tree.map(jnp.add, moved, lax.cond(jnp.any(event.landing), at_rest, lambda *_: nothing, d_args, own))
+        return jax.tree.map(jnp.add, moved, lax.cond(jnp.any(event.landing), when_needed(at_rest), lambda *_: nothing, d_args, own))
 
     dq, du, dP, none = _where_contacts_push(settled, of_contacts, nothing, d_args, own)
     shifted = scheme.shifted(primals[0], primals[1] + primals[2], after, d_after, dq, du)

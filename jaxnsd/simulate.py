@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from . import anisotropy, checks, kernels, lanes, laws, linalg, llvm, plain
+from . import anisotropy, checks, kernels, lanes, laws, linalg, llvm, plain, sparsity
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .contact import AbstractContactSolver, SemismoothNewton
@@ -296,11 +296,14 @@ def checked(
     options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
     if checks.large(n_steps // save_every, q0, u0):
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
-    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state)
+    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=sparsity.of(system))
 
 
-@functools.partial(jax.jit, static_argnames=("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress"))
-def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress, start):
+_STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known")
+
+
+@functools.partial(jax.jit, static_argnames=_STATIC)
+def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress, start, known=None):
     dtype = q0.dtype
     # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
     system = jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_float(x) and jnp.result_type(x) != dtype else x, system)
@@ -317,7 +320,13 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     else:
         run, begin, given = history.run, None, (args,)
     options = {"lockstep": lockstep, "begin": begin, "ahead": kernels.at_once, "fits": checks.batch_memory}
-    rows, final, *first = lanes.run(lambda given: run(*given), given, **options)
+
+
+    def counting(given):
+        (system, *others), *rest = given
+        return run((sparsity.counted_on(system, known), *others), *rest)
+
+    rows, final, *first = lanes.run(counting, given, **options)
     sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
     return dataclasses.replace(sol, residual=undefined(sol.residual, args))

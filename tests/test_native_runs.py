@@ -1,5 +1,8 @@
 """Native code against XLA: single operations drawn at random, control flow, whole runs and their derivatives."""
 
+import functools
+import itertools
+
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -204,3 +207,20 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(monkeypatch, tmp
 def test_an_operation_that_is_not_known_is_left_to_xla():
     closed = jax.make_jaxpr(jnp.sort)(jnp.ones(3))
     assert llvm.native(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals) is None
+
+
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_factors_of_matrices(n):
+    """LU factors with row exchanges and all triangular systems, of one matrix and of a batch, are those of LAPACK."""
+    rng = np.random.default_rng(n)
+    A, B = jnp.asarray(rng.normal(size=(3, n, n))), jnp.asarray(rng.normal(size=(3, n, 2)))
+    compare(jax.lax.linalg.lu, A, rtol=1e-10)
+    compare(jax.lax.linalg.lu, A[0].at[:, 0].set(0), rtol=1e-10)
+    triangular = jnp.eye(n)[None] + 0.1 * A
+    for left, lower, turned, unit in itertools.product((False, True), repeat=4):
+        b = B if left else B.swapaxes(1, 2)
+        options = {"left_side": left, "lower": lower, "transpose_a": turned, "unit_diagonal": unit}
+        solve = functools.partial(jax.lax.linalg.triangular_solve, **options)
+        compare(solve, triangular, b, rtol=1e-9)
+        compare(solve, triangular[0], b[0], rtol=1e-9)
+    compare(lambda x: jnp.tile(x, (2, 1, 3)), A)

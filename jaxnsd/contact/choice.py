@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from .. import llvm
+
 #: Up to so many contacts a gather is a sum over a mask: unlike that of an indexed read its transpose stays within one native loop.
 MASKS = 32
 
@@ -17,7 +19,11 @@ class Choice:
         place = jnp.where(active, before - 1, before[-1] + jnp.arange(n, dtype=jnp.int32) - before)
         #: (size, n) which contact is in which place
         self.mask = place[None, :] == jnp.arange(size, dtype=jnp.int32)[:, None]
-        self.index = None if n <= MASKS else jnp.sum(jnp.where(self.mask, jnp.arange(n)[None, :], 0), axis=1)
+        if llvm.available():
+            order = jnp.zeros_like(place).at[place].set(jnp.arange(n, dtype=jnp.int32), mode="promise_in_bounds", unique_indices=True)
+            self.index = order[:size]
+        else:
+            self.index = None if n <= MASKS else jnp.sum(jnp.where(self.mask, jnp.arange(n)[None, :], 0), axis=1)
 
     def take(self, x, axis=0):
         """Entries of the chosen contacts, ``axis`` of length n."""
@@ -29,6 +35,8 @@ class Choice:
 
     def put(self, x):
         """Array of all contacts, zero for those that were not chosen, from the entries (size, ...)."""
+        if self.index is not None:
+            return jnp.zeros((self.mask.shape[1], *x.shape[1:]), x.dtype).at[self.index].set(x, mode="promise_in_bounds", unique_indices=True)
         mask = self.mask.reshape(*self.mask.shape, *(1,) * (x.ndim - 1))
         return jnp.sum(jnp.where(mask, x[:, None], jnp.zeros((), x.dtype)), axis=0)
 

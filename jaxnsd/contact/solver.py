@@ -12,7 +12,7 @@ from jax.custom_batching import custom_vmap
 
 from .. import linalg, thresholds
 from ..linalg import absolute, divide, greater, maximum, minimum, multiply, where
-from ..newton import iterate
+from ..newton import iterate, when_needed
 from . import apart, single
 from .abstract import AbstractContactSolver, Result, settings
 from .gauss_seidel import gauss_seidel_sweep
@@ -179,7 +179,7 @@ class Equations:
         newton: None, or ``(first, guess, steps, refine)``: the first time Newton's method takes so many steps from a guess instead
         """
         cones, best, least, iterations = carry
-        lemke, eps = lambda: complete(self.problem, cones), float(jnp.finfo(least.dtype).eps)
+        lemke, eps = when_needed(lambda: complete(self.problem, cones)), float(jnp.finfo(least.dtype).eps)
         first, guess, steps, refine = newton or (False, None, None, False)
         none = jnp.zeros_like(iterations)
         z, cones, pivots, near = lax.cond(first, lambda: (guess, cones, none, jnp.ones((), bool)), lemke) if newton else lemke()
@@ -392,7 +392,7 @@ def rescue(settings, d, sizes):
 
     @custom_vmap
     def guarded(*args):
-        return lax.cond(args[2] > 1, one, nothing, *args)
+        return lax.cond(args[2] > 1, when_needed(one), nothing, *args)
 
     @guarded.def_vmap
     def _batched(axis_size, in_batched, *args):

@@ -7,6 +7,7 @@ import threading
 
 import jax
 
+from .. import plain
 from . import build
 from .code import UnknownError
 
@@ -14,8 +15,8 @@ __all__ = ["available", "left_to_xla", "native"]
 
 
 def available():
-    """Whether it is asked for, by ``JAXNSD_NATIVE=1`` in the environment, and llvmlite is installed."""
-    return build.binding is not None and os.environ.get("JAXNSD_NATIVE", "0") not in ("", "0")
+    """Whether llvmlite is installed; ``JAXNSD_NATIVE=0`` in the environment leaves programs to XLA."""
+    return build.binding is not None and os.environ.get("JAXNSD_NATIVE", "1") != "0" and not plain.wanted()
 
 
 _left = threading.local()
@@ -31,13 +32,26 @@ def left_to_xla():
         _left.wanted = before
 
 
+def _name(closed):
+    """`build.target_of`; None, with a warning, where it fails in another way than by what it does not know."""
+    try:
+        return build.target_of(closed)
+    except UnknownError:
+        raise
+    except Exception as error:  # whatever it is, a slower run is better than none
+        plain.say(error)
+        return None
+
+
 def native(function, avals):
     """``function(*args)``, a list, as a call of native code on a CPU; None where there is no rule for a part of it."""
     if not available() or getattr(_left, "wanted", False):
         return None
     closed = jax.make_jaxpr(function)(*avals)
     try:
-        name = build.target_of(closed)
+        name = _name(closed)
+        if name is None:
+            return None
     except UnknownError as reason:
         if os.environ.get("JAXNSD_NATIVE") == "debug":
             print("jaxnsd.native:", reason, file=sys.stderr)

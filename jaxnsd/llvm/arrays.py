@@ -6,9 +6,10 @@ read and written by loops. What reads a large array at an index computed from it
 
 import math
 
+import jax
 import numpy as np
 
-from .code import is_known
+from .code import UnknownError, is_known
 
 #: Entries up to which what only arranges the entries of small arrays is small.
 WIDE = 1 << 14
@@ -54,6 +55,8 @@ def filled(entries, shape):
 
 def of_known(code, x):
     """A known array."""
+    if jax.dtypes.issubdtype(x.dtype if hasattr(x, "dtype") else type(x), jax.dtypes.extended):
+        raise UnknownError(f"arrays of dtype {x.dtype}")
     x = np.asarray(x)
     if x.size > code.sizes.small and x.size > WIDE:
         return in_memory(code, code.table(x.ravel(), x.dtype), x.shape, x.dtype)

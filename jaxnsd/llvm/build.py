@@ -13,6 +13,7 @@ import os
 import re
 import tempfile
 import threading
+import traceback
 from pathlib import Path
 
 import jax
@@ -58,12 +59,19 @@ def _target():
             binding.add_symbol(name, ctypes.cast(getattr(source, name), ctypes.c_void_p).value)
     _threads.value = cores()
     binding.add_symbol("jaxnsd_threads", ctypes.addressof(_threads))
-    return _machine(), f"{binding.llvm_version_info} {binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    machine = f"{binding.llvm_version_info} {binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()} {_level()}"
+    return _machine(), machine
+
+
+def _level():
+    """How much is done to make code fast, 0 to 2: as much as XLA does."""
+    told = re.search(r"--xla_backend_optimization_level=(\d)", os.environ.get("XLA_FLAGS", ""))
+    return min(int(told[1]), 2) if told else 2
 
 
 def _machine():
     cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return binding.Target.from_default_triple().create_target_machine(opt=2, cpu=cpu, features=features)
+    return binding.Target.from_default_triple().create_target_machine(opt=_level(), cpu=cpu, features=features)
 
 
 @functools.cache
@@ -195,40 +203,80 @@ def _function(head, code):
 
 
 def text_of(closed):
-    """LLVM's text of a jaxpr, whose function XLA calls; `UnknownError` where there is something in it that has no rule."""
+    """``(LLVM's text of a jaxpr, whose function XLA calls, programs that are compiled later)``.
+
+    Raises `UnknownError` where there is something in it that has no rule.
+    """
+    jaxpr, _ = control.parts_of(closed)
+    kinds, results = ([control.Kind(x.aval) for x in part] for part in (jaxpr.invars, jaxpr.outvars))
+    program = control.Program(closed, [None] * len(kinds), kinds, results)
+    major, minor = _api()
     for sizes in SIZES[:-1]:
         with contextlib.suppress(TooLargeError):
-            return _text_of(closed, sizes)
-    return _text_of(closed, SIZES[-1])
+            text, later = _text_of(program, sizes, "")
+            break
+    else:
+        text, later = _text_of(program, SIZES[-1], "")
+    return text + _HANDLER.format(major=major, minor=minor), later
 
 
-def _text_of(closed, sizes):
-    jaxpr, _ = control.parts_of(closed)
+def _text_of(program, sizes, direct):
+    """Text of a program, and those that are compiled later; ``direct``: it is given pointers to its arrays, all in one list."""
     functions, declared = [], {"malloc": "declare ptr @malloc(i64)", "free": "declare void @free(ptr)"}
     code = Code(sizes)
-    code.spread = functools.partial(_spread, functions, declared)
+    # What is called from a run is called by the thread of a member.
+    code.spread = None if direct else functools.partial(_spread, functions, declared)
 
-    def array(k, aval, source):
-        kind = control.Kind(aval)
-        buffer = code.fresh(f"load ptr, ptr {code.place(source, np.int64(k), np.int64)}", np.int64).name
-        data = code.fresh(f"getelementptr i8, ptr {buffer}, i64 24", np.int64).name
-        return in_memory(code, code.fresh(f"load ptr, ptr {data}", np.int64).name, kind.shape, kind.dtype), kind
+    def pointer(k, source):
+        at = code.fresh(f"load ptr, ptr {code.place(source, np.int64(k), np.int64)}", np.int64).name
+        if direct:
+            return at
+        data = code.fresh(f"getelementptr i8, ptr {at}, i64 24", np.int64).name
+        return code.fresh(f"load ptr, ptr {data}", np.int64).name
 
-    args = []
-    for k, x in enumerate(jaxpr.invars):
-        whole, kind = array(k, x.aval, "%args")
-        args.append(small(code, whole) if kind.size <= code.sizes.small else whole)
-    out = control.evaluate(code, closed, args)
-    for k, (x, var) in enumerate(zip(out, jaxpr.outvars, strict=True)):
-        to, kind = array(k, var.aval, "%results")
-        written(code, x, kind.dtype, to.pointer)
+    unknown, n = iter([in_memory(code, pointer(k, "%args"), x.shape, x.dtype) for k, x in enumerate(program.kinds)]), len(program.kinds)
+    args = [next(unknown) if x is None else x for x in program.given]
+    args = [small(code, x) if x.size <= code.sizes.small else x for x in args]
+    out = control.evaluate(code, program.closed, args)
+    for k, (x, kind) in enumerate(zip(out, program.results, strict=True)):
+        written(code, x, kind.dtype, pointer(n + k, "%args") if direct else pointer(k, "%results"))
     declared.update(code.declared)
-    functions.append(_function("define internal void @run(ptr %args, ptr %results)", code))
-    major, minor = _api()
+    head = "define void @program(ptr %args)" if direct else "define internal void @run(ptr %args, ptr %results)"
+    functions.append(_function(head, code))
     threads = _SPREAD if len(functions) > 1 else ""
+    functions = [f"define internal void {name}{text}" for text, name in code.parts.items()] + functions
     if threads:
         declared.pop("llvm.umin.i64", None)
-    return "\n".join([*declared.values(), threads, *functions, _HANDLER.format(major=major, minor=minor)])
+    table = f"@later = global [{len(code.later)} x ptr] zeroinitializer" if code.later else ""
+    return "\n".join([*declared.values(), table, threads, *functions]), code.later
+
+
+class Later:
+    """A program that is compiled when it is first called: what stands in its place in a table until then."""
+
+    def __init__(self, program, table, k):
+        self.program, self.table, self.k, self.lock, self.function = program, table, k, threading.Lock(), None
+        self.stand_in = _CALL(self.first)
+        table[k] = ctypes.cast(self.stand_in, ctypes.c_void_p).value
+
+    def first(self, args):
+        """Compile, and call."""
+        try:
+            with self.lock:
+                if self.function is None:
+                    text, later = _text_of(self.program, SIZES[0], "direct")
+                    engine = loaded(text, key_of(text), later)
+                    self.function = _CALL(engine.get_function_address("program"))
+                    self.table[self.k] = ctypes.cast(self.function, ctypes.c_void_p).value
+            self.function(args)
+        except BaseException:  # there is nobody who could catch it: results that are no numbers are reported as such
+            traceback.print_exc()
+            pointers = ctypes.cast(args, ctypes.POINTER(ctypes.c_void_p))
+            for i, kind in enumerate(self.program.results, len(self.program.kinds)):
+                ctypes.memset(pointers[i], 0xFF, kind.size * kind.dtype.itemsize)
+
+
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _spread(functions, declared, code, closed, arrays, kinds, results, n, length):
@@ -246,7 +294,7 @@ def _spread(functions, declared, code, closed, arrays, kinds, results, n, length
     shared = code.room(len(pointers) + len(rooms), np.int64)
     for k, pointer in enumerate([*pointers, *rooms]):
         code.line(f"store ptr {pointer}, ptr {code.place(shared, np.int64(k), np.int64)}")
-    inner = Code(code.sizes)
+    inner = Code(code.sizes, code.parts, code.later)
     inner.inside = True
     given = iter(range(len(pointers) + len(rooms)))
 
@@ -292,7 +340,7 @@ def machine_code(text, key):
     module = binding.parse_assembly(text)
     module.verify()
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
-    tuning = binding.create_pipeline_tuning_options(speed_level=2)
+    tuning = binding.create_pipeline_tuning_options(speed_level=_level())
     tuning.slp_vectorization = False
     passes = binding.create_pass_builder(machine, tuning)
     passes.getModulePassManager().run(module, passes)
@@ -308,28 +356,39 @@ def machine_code(text, key):
     return data
 
 
-_ready, _lock = {}, threading.Lock()
+_ready, _lock, _kept = {}, threading.RLock(), []
+
+
+def key_of(text):
+    """What tells a text and the machine that it is compiled for from others."""
+    _, machine = _target()
+    return hashlib.sha256(f"{machine}\n{text}".encode()).hexdigest()[:32]
+
+
+def loaded(text, key, later):
+    """The engine of a text, with its programs that are compiled later."""
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(text, key)))
+    engine.finalize_object()
+    if later:
+        table = (ctypes.c_void_p * len(later)).from_address(engine.get_global_value_address("later"))
+        _kept.append([Later(program, table, k) for k, program in enumerate(later)])
+    _kept.append(engine)
+    return engine
 
 
 def target_of(closed):
     """The name under which XLA knows the native function of a jaxpr; `UnknownError` where it cannot be one."""
     if binding is None:
         raise UnknownError("llvmlite is missing")
-    text = text_of(closed)
-    _, machine = _target()
-    key = hashlib.sha256(f"{machine}\n{text}".encode()).hexdigest()[:32]
-    name = f"jaxnsd_native_{key}"
+    text, later = text_of(closed)
+    key = key_of(text)
+    # What is compiled later is not said in the text.
+    name = f"jaxnsd_native_{key}_{len(_ready)}" if later else f"jaxnsd_native_{key}"
     with _lock:
         if name not in _ready:
-            _ready[name] = _registered(name, text, key)
+            engine = loaded(text, key, later)
+            handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu", api_version=1)
+            _ready[name] = handler
     return name
-
-
-def _registered(name, text, key):
-    """XLA is told of the function; what has to live as long as the process."""
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
-    engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(text, key)))
-    engine.finalize_object()
-    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu", api_version=1)
-    return engine, handler

@@ -6,7 +6,9 @@ nothing that way. It also means that such a zero times a number that is not fini
 hand is left to be multiplied.
 """
 
+import functools
 import hashlib
+import re
 import struct
 from dataclasses import dataclass
 
@@ -25,7 +27,7 @@ class Sizes:
 
 #: What is tried, one after the other. Written out, zeros are seen and nothing is stored: what is small runs two to five times as fast that
 #: way. LLVM's time grows faster than the number of operations, 12 000 take 3 CPU seconds, 60 000 take 35.
-SIZES = (Sizes(512, 2048, 12_000, 20_000), Sizes(64, 256, 1000, 20_000), Sizes(16, 64, 100, 40_000))
+SIZES = (Sizes(512, 2048, 12_000, 100_000), Sizes(64, 256, 1000, 20_000), Sizes(16, 64, 100, 40_000))
 
 
 class UnknownError(NotImplementedError):
@@ -53,6 +55,7 @@ def is_known(entry):
 _TYPES = {"float64": "double", "float32": "float", "bool": "i1"}
 
 
+@functools.cache
 def type_of(dtype):
     """LLVM's type of a number."""
     dtype = np.dtype(dtype)
@@ -79,6 +82,12 @@ def literal(x, dtype):
     return str(int(x))
 
 
+#: Lines from which on a loop or a branch is a function of its own.
+PART = 1000
+
+_NAME, _ROOM = re.compile(r"%v\d+"), re.compile(r"ptr %memory, i64 (\d+)")
+_RENAMED = re.compile(r"\b[vb]\d+\b")
+
 #: Where loops start.
 ZERO = np.int64(0)
 
@@ -86,13 +95,17 @@ ZERO = np.int64(0)
 class Code:
     """A function ``void f(ptr args, ptr results)`` as it grows; both point to pointers to arrays."""
 
-    def __init__(self, sizes=SIZES[0]):
+    def __init__(self, sizes=SIZES[0], parts=None, later=None):
+        parts, later = {} if parts is None else parts, [] if later is None else later
         self.sizes, self.lines, self.names, self.block, self.size = sizes, [], 0, "entry", 0
         self.once = False  # whether one operation alone reads what is being made
         self.known = {}  # what has been computed already: {operation and operands: result}
         self.declared = {}
         self.memory = 0  # bytes of working memory
         self.inside = False  # whether a loop is being made
+        self.types = {}  # LLVM's types of names
+        self.parts = parts  # the functions that are called from here
+        self.later = later  # programs that are compiled when they are first needed
         self.spread = None  # what makes a loop over members that several threads share
 
     def text(self, entry, dtype):
@@ -111,9 +124,10 @@ class Code:
     def value(self, text, dtype):
         """The result of an operation; the same operation on the same operands is done once."""
         key = text, np.dtype(dtype)
-        if key not in self.known:
-            self.known[key] = self.fresh(text, dtype)
-        return self.known[key]
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self.fresh(text, dtype)
+        return found
 
     def fresh(self, text, dtype):
         """The result of an operation that has to be done here, a load or a call."""
@@ -122,6 +136,12 @@ class Code:
             raise TooLargeError(f"more than {self.sizes.largest} operations")
         name = self.name()
         self.line(f"{name} = {text}")
+        if text.startswith("getelementptr"):
+            self.types[name] = "ptr"
+        elif text.startswith("load"):
+            self.types[name] = text[5 : text.index(",")]
+        else:
+            self.types[name] = type_of(dtype)
         return Value(name, dtype)
 
     def called(self, function, result, *operands):
@@ -159,11 +179,13 @@ class Code:
         incoming = ", ".join(f"[ {self.text(entry, dtype)}, %{block} ]" for entry, block in sources)
         name = self.name()
         self.line(f"{name} = phi {type_of(dtype)} {incoming}")
+        self.types[name] = type_of(dtype)
         return Value(name, dtype)
 
     def _carried(self, dtypes):
         """Numbers that a loop carries, and the places in the text where they are said."""
         names = [self.name() for _ in dtypes]
+        self.types.update(zip(names, map(type_of, dtypes), strict=True))
         place = len(self.lines)
         self.lines += [""] * len(names)
         return [Value(name, dtype) for name, dtype in zip(names, dtypes, strict=True)], place
@@ -222,6 +244,51 @@ class Code:
             return []
 
         self.count(np.int64(shape[0]), [], [], inner)
+
+    # Functions of their own.
+
+    def apart(self, make):
+        """``make()``, names of numbers and pointers, in a function of its own where it is long: ``{name there: name here}``, else None.
+
+        LLVM's time grows faster than the length of a function.
+        """
+        before, known, base, first, label = self.block, self.known, self.memory, len(self.lines), self.label()
+        self.jump(label)
+        self.start(label)
+        self.known = dict(known)
+        out = make()
+        if len(self.lines) - first < PART:
+            return None
+        lines = self.lines[first + 1 :]
+        del self.lines[first:]
+        self.block, self.known = before, known
+        defined = {line[2 : line.index(" ", 2)] for line in lines if line.startswith("  %")}
+        given = [name for name in dict.fromkeys(name for line in lines for name in _NAME.findall(line)) if name not in defined]
+        back = [name for name in dict.fromkeys(out) if name in defined]
+        for k, name in enumerate(back):
+            lines += [f"  %out{k} = getelementptr i8, ptr %out, i64 {8 * k}", f"  store {self.types[name]} {name}, ptr %out{k}"]
+        # Its working memory begins where that of the others ends.
+        text = _ROOM.sub(lambda found: f"ptr %memory, i64 {int(found[1]) - base}", "\n".join(lines))
+        parameters = ", ".join(["ptr %memory", "ptr %out", *(f"{self.types[name]} {name}" for name in given)])
+        text = f"({parameters}) noinline nounwind {{\nentry:\n  br label %{label}\n{text}\n  ret void\n}}\n"
+        # Two that are the same but for names become one.
+        names = {}
+        text = _RENAMED.sub(lambda found: names.setdefault(found[0], f"{found[0][0]}{len(names)}"), text)
+        function = self.parts.setdefault(text, f"@part{len(self.parts)}")
+        memory = self.value(f"getelementptr i8, ptr %memory, i64 {base}", np.int64).name
+        room = self.room(8 * max(len(back), 1), np.int8)
+        self.line(f"call void {function}({', '.join([f'ptr {memory}', f'ptr {room}', *(f'{self.types[x]} {x}' for x in given)])})")
+        return {name: self.fresh(f"load {self.types[name]}, ptr {self.place(room, np.int64(k), np.int64)}", np.int64).name
+                for k, name in enumerate(back)}
+
+    def when_needed(self, program, pointers):
+        """Call a program, of the pointers to arrays, which is compiled then (see `build.Later`)."""
+        table = self.room(len(pointers), np.int64)
+        for k, pointer in enumerate(pointers):
+            self.line(f"store ptr {pointer}, ptr {self.place(table, np.int64(k), np.int64)}")
+        place = f"getelementptr ([0 x ptr], ptr @later, i64 0, i64 {len(self.later)})"
+        self.later.append(program)
+        self.line(f"call void {self.fresh(f'load ptr, ptr {place}', np.int64).name}(ptr {table})")
 
     # Memory.
 

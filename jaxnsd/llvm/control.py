@@ -1,17 +1,22 @@
 """Jaxprs become native code: equation by equation, with branches and loops as they are."""
 
 import collections
+import math
+from dataclasses import dataclass
 
 import jax
 import numpy as np
 
 from ..jax_internals import Literal, scan_sizes
-from . import rules
+from . import factors, rules
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, written
-from .code import UnknownError, Value, is_known
+from .code import UnknownError, Value, is_known, type_of
 
 #: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
 SHARED = 100_000
+
+#: Operations, about, from which on what may not be needed is compiled when it is.
+LATER = 500
 
 
 def number(name):
@@ -25,8 +30,10 @@ class Kind:
     __slots__ = ("dtype", "shape", "size")
 
     def __init__(self, aval):
+        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+            raise UnknownError(f"arrays of dtype {aval.dtype}")
         self.shape, self.dtype = tuple(aval.shape), np.dtype(aval.dtype)
-        self.size = int(np.prod(self.shape, dtype=int))
+        self.size = math.prod(self.shape)
 
 
 def parts_of(closed):
@@ -62,13 +69,18 @@ _CALLS |= {"checkpoint", "remat2", "remat"}
 def _equation(code, equation, arrays, kinds, results):
     name, params = equation.primitive.name, equation.params
     if name in _CALLS:
-        return evaluate(code, next(params[key] for key in _INNER if key in params), arrays)
+        inner = next(params[key] for key in _INNER if key in params)
+        if params.get("name") == "when_needed" and work(inner) > LATER:
+            return _when_needed(code, inner, arrays, kinds, results)
+        return _apart(code, lambda: evaluate(code, inner, arrays), results) if work(inner) > 1000 else evaluate(code, inner, arrays)
     if name == "jaxnsd_rule":
         shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
         return evaluate(code, jax.make_jaxpr(params["function"])(*shapes), arrays)
     if name == "jaxnsd_kernel":
         function, shapes = params["of"].function, [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
         return evaluate(code, jax.make_jaxpr(lambda *args: list(function(*args)))(*shapes), arrays)
+    if name in ("while", "scan"):
+        return _apart(code, lambda: _CONTROL[name](code, params, arrays, kinds, results), results)
     if name in _CONTROL:
         return _CONTROL[name](code, params, arrays, kinds, results)
     if name == "mul" and any(isinstance(x, Literal) for x in equation.invars):
@@ -78,6 +90,80 @@ def _equation(code, equation, arrays, kinds, results):
     if out is None:
         raise UnknownError(f"the operation {name}")
     return out
+
+
+def _apart(code, make, kinds):
+    """``make()``, arrays of these kinds, in a function of its own if it is long."""
+    arrays = []
+
+    def names():
+        for x, kind in zip(make(), kinds, strict=True):
+            arrays.append(x if is_small(x) or x.pointer is not None else made(code, kind.shape, kind.dtype, x.at))
+        numbers = [entry.name for x in arrays if is_small(x) for entry in x.ravel() if not is_known(entry)]
+        return numbers + [x.pointer for x in arrays if not is_small(x)]
+
+    here = code.apart(names)
+    if here is None:
+        return arrays
+    out = []
+    for x, kind in zip(arrays, kinds, strict=True):
+        if is_small(x):
+            entries = [e if is_known(e) or e.name not in here else Value(here[e.name], e.dtype) for e in x.ravel()]
+            out.append(filled(entries, x.shape))
+        else:
+            out.append(in_memory(code, here.get(x.pointer, x.pointer), kind.shape, kind.dtype))
+    return out
+
+
+def _when_needed(code, closed, arrays, kinds, results):
+    """What a jaxpr leads to, by a program that is compiled when it is first needed."""
+    check(closed)
+    jaxpr, consts = parts_of(closed)
+    read = {x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal)}
+    read.update(x for x in jaxpr.outvars if not isinstance(x, Literal))
+    given, pointers, of = [], [], []
+    for variable, x, kind in zip(jaxpr.invars, arrays, kinds, strict=True):
+        if is_small(x) and all(map(is_known, x.ravel())):
+            given.append(x)
+        elif variable not in read:
+            given.append(filled([kind.dtype.type(0)] * kind.size, kind.shape))
+        else:
+            given.append(None)
+            whole = large(code, x, kind.dtype)
+            pointers.append((whole if whole.pointer is not None else made(code, kind.shape, kind.dtype, whole.at)).pointer)
+            of.append(kind)
+    rooms = [code.room(kind.size, kind.dtype) for kind in results]
+    code.when_needed(Program(closed, given, of, results), [*pointers, *rooms])
+    out = [in_memory(code, room, kind.shape, kind.dtype) for room, kind in zip(rooms, results, strict=True)]
+    return [small(code, x) if kind.size <= code.sizes.small else x for x, kind in zip(out, results, strict=True)]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A jaxpr, of which some arguments are known (None: not), and the kinds of the others and of the results."""
+
+    closed: object
+    given: list
+    kinds: list
+    results: list
+
+
+def check(closed):
+    """Raise `UnknownError` where there is something in a jaxpr that has no rule."""
+    for equation in parts_of(closed)[0].eqns:
+        name, params = equation.primitive.name, equation.params
+        for x in (*equation.invars, *equation.outvars):
+            type_of(x.aval.dtype)
+        if name == "jaxnsd_rule":
+            check(jax.make_jaxpr(params["function"])(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars)))
+        elif name == "custom_linear_solve":
+            check(params["jaxprs"].solve)
+        elif name in _CALLS or name in _CONTROL:
+            for key in (*_INNER, "branches", "cond_jaxpr", "body_jaxpr"):
+                for inner in np.atleast_1d(np.asarray(params.get(key, ()), object)).ravel():
+                    check(inner)
+        elif name not in rules.RULES and name not in rules.ELEMENTWISE:
+            raise UnknownError(f"the operation {name}")
 
 
 def _entries(code, arrays):
@@ -123,7 +209,7 @@ def _cond(code, params, arrays, kinds, results):
     for branch, label in zip(branches, labels, strict=True):
         code.start(label)
         code.known = dict(outside)
-        out = evaluate(code, branch, arrays)
+        out = _apart(code, lambda branch=branch: evaluate(code, branch, arrays), results)
         for x, kind, room in zip(out, results, rooms, strict=True):
             if room is not None:
                 written(code, x, kind.dtype, room)
@@ -226,7 +312,7 @@ def _scan(code, params, arrays, kinds, results):
     if m == n and length > 1 and code.spread is not None and not code.inside and length * work(closed) > SHARED:
         return code.spread(code, closed, arrays, kinds, results, n, length)
     consts = _ready(code, arrays[:n], kinds[:n])
-    if length * work(closed) <= code.sizes.passes and sum(kind.size for kind in rows_out) <= code.sizes.small:
+    if length * work(closed) <= code.sizes.passes and not _seeks(closed) and sum(kind.size for kind in rows_out) <= code.sizes.small:
         return _written_out(code, params, closed, consts, arrays[n:m], arrays[m:], rows_in, rows_out)
     rooms = [code.room(kind.size, kind.dtype) for kind in rows_out]
     carry = _Carry(code, arrays[n:m], kinds[n:m])
@@ -242,6 +328,11 @@ def _scan(code, params, arrays, kinds, results):
 
     last = code.count(np.int64(length), carry.first, carry.dtypes, body) if length else carry.first
     return [*carry.arrays(last), *(in_memory(code, room, kind.shape, kind.dtype) for room, kind in zip(rooms, rows_out, strict=True))]
+
+
+def _seeks(closed):
+    """Whether what a pass reads depends on what it finds: written out, it would be a choice among all there is."""
+    return any(equation.primitive.name in ("argmax", "argmin") for equation in parts_of(closed)[0].eqns)
 
 
 def write_rows(code, out, kinds, rooms, k):

@@ -1,5 +1,7 @@
 """Operations on numbers: JAX's primitives, one entry at a time, known results folded."""
 
+import functools
+
 import numpy as np
 
 from .code import UnknownError, Value, is_known, literal, type_of
@@ -34,6 +36,9 @@ ELEMENTWISE = {
 
 def operate(code, name, entries, dtypes, dtype, params):
     """One entry of the result of a primitive of `ELEMENTWISE`."""
+    if len(entries) == 2 and type(entries[0]) is Value and type(entries[1]) is Value and (start := _start(name, np.dtype(dtypes[1]))):
+        # Most of a function, and what follows would lead to the same.
+        return code.value(f"{start} {entries[0].name}, {entries[1].name}", bool if name in _ORDER else dtype)
     dtypes, dtype = [np.dtype(d) for d in dtypes], np.dtype(dtype)
     if name in _SAME:
         return entries[0]
@@ -62,6 +67,16 @@ def operate(code, name, entries, dtypes, dtype, params):
             return np.asarray(_NUMPY[name](*(np.asarray(x, d) for x, d in zip(entries, dtypes, strict=True))), dtype)[()]
     folded = _folded(name, entries, dtype, exact="exact" in params)
     return _emitted(code, name, entries, dtypes, dtype, params) if folded is None else folded
+
+
+@functools.cache
+def _start(name, dtype):
+    """How the text of an operation on two numbers of a dtype starts, of floats; None of other operations."""
+    if dtype.kind != "f" or name == "rem":
+        return None
+    if name in _FLOAT:
+        return f"{_FLOAT[name]} contract {type_of(dtype)}"
+    return f"fcmp {'une' if name == 'ne' else 'o' + name} {type_of(dtype)}" if name in _ORDER else None
 
 
 def _folded(name, entries, dtype, exact):
@@ -151,9 +166,10 @@ def _emitted(code, name, entries, dtypes, dtype, params):
     of = dtypes[-1]
     kind, a = type_of(of), [code.text(x, d) for x, d in zip(entries, dtypes, strict=True)]
     floats, bits = of.kind == "f", 8 * of.itemsize
-    if floats and name in _FLOAT:
-        flags = "" if name == "rem" else " contract"
-        return code.value(f"{_FLOAT[name]}{flags} {kind} {a[0]}, {a[1]}", dtype)
+    if start := _start(name, of):
+        return code.value(f"{start} {a[0]}, {a[1]}", dtype)
+    if floats and name == "rem":
+        return code.value(f"frem {kind} {a[0]}, {a[1]}", dtype)
     if name in _WHOLE and of.kind != "b":
         return code.value(f"{_WHOLE[name]} {kind} {a[0]}, {a[1]}", dtype)
     if name in _BITS:
@@ -163,8 +179,6 @@ def _emitted(code, name, entries, dtypes, dtype, params):
     if name == "neg":
         return code.value(f"fneg {kind} {a[0]}" if floats else f"sub {kind} 0, {a[0]}", dtype)
     if name in _ORDER:
-        if floats:
-            return code.value(f"fcmp {'une' if name == 'ne' else 'o' + name} {kind} {a[0]}, {a[1]}", bool)
         sign = "" if name in ("eq", "ne") else "s" if of.kind == "i" else "u"
         return code.value(f"icmp {sign}{name} {kind} {a[0]}, {a[1]}", bool)
     if name in ("max", "min"):

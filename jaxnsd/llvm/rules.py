@@ -99,6 +99,17 @@ def _broadcast(code, params, arrays, kinds, results):
     return [arranged(code, arrays[0], kinds[0], results[0], index_of, arrange)]
 
 
+@rule("tile")
+def _tile(code, params, arrays, kinds, results):
+    reps, inner = params["reps"], kinds[0].shape
+
+    def index_of(index):
+        return [np.int64(0) if n == 1 else i if k == 1 else of(code, "rem", [i, np.int64(n)], np.int64)
+                for i, n, k in zip(index, inner, reps, strict=True)]
+
+    return [arranged(code, arrays[0], kinds[0], results[0], index_of, lambda x: np.tile(x, reps))]
+
+
 @rule("reshape", "squeeze", "expand_dims")
 def _reshape(code, params, arrays, kinds, results):
     x, shape, inner = arrays[0], results[0].shape, kinds[0].shape
@@ -558,7 +569,7 @@ _SCATTERED = {"scatter": None, "scatter-add": "add", "scatter-sub": "sub", "scat
 def _scatter(code, params, arrays, kinds, results, name):
     """Windows at given places: one that does not fit is left out, or moved inside, as the mode says."""
     numbers, shape, dtype, combined = params["dimension_numbers"], kinds[0].shape, kinds[0].dtype, _SCATTERED[name]
-    clips = "CLIP" in str(params["mode"]).upper()
+    clips = any(mode in str(params["mode"]).upper() for mode in ("CLIP", "PROMISE"))
     of_batch, beside = getattr(numbers, "operand_batching_dims", ()), getattr(numbers, "scatter_indices_batching_dims", ())
     inner = [a for a in range(len(shape)) if a not in numbers.inserted_window_dims and a not in of_batch]
     lead = [i for i in range(len(kinds[2].shape)) if i not in numbers.update_window_dims]
@@ -621,12 +632,24 @@ def _platform(code, params, arrays, kinds, results):
 
 @rule("jaxnsd_entries")
 def _entries(code, params, arrays, kinds, results):
-    return [scalar(entry) for entry in small(code, arrays[0]).ravel()]
+    shape, x = params["shape"], arrays[0]
+    if kinds[0].size <= code.sizes.small or is_small(x):
+        x = small(code, x).reshape(results[0].size, -1)
+        return [filled(list(column), results[0].shape) for column in x.T]
+    x = settled(code, x)
+    return [Large(results[0].shape, x.dtype, lambda index, at=at: x.at([*index, *map(np.int64, at)])) for at in np.ndindex(*shape)]
 
 
 @rule("jaxnsd_joined")
 def _joined(code, params, arrays, kinds, results):
-    return [filled([small(code, x)[()] for x in arrays], results[0].shape)]
+    if results[0].size <= code.sizes.small or kinds[0].size == 1:
+        columns = np.stack([small(code, x).ravel() for x in arrays], axis=1)
+        return [columns.reshape(results[0].shape)]
+    wider = [jax.ShapeDtypeStruct((*k.shape, 1), k.dtype) for k in kinds]
+    parts = [_reshape(code, {}, [x], [k], [w])[0] for x, k, w in zip(arrays, kinds, wider, strict=True)]
+    joined = jax.ShapeDtypeStruct((*kinds[0].shape, len(arrays)), kinds[0].dtype)
+    x = _concatenate(code, {"dimension": len(kinds[0].shape)}, parts, wider, [joined])[0]
+    return _reshape(code, {}, [x], [joined], results)
 
 
 @rule("jaxnsd_pick")

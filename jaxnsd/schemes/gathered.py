@@ -13,10 +13,14 @@ from jax import lax
 from .. import linalg
 from ..contact import Choice
 from ..jax_internals import Primitive, ad, batching, lowered_as
+from ..newton import when_needed
 from .condensed import directions
 
 #: Up to so many rows a planar problem is solved whole: branches would cost more than they spare.
 PLANAR = 16
+
+#: Larger views are compiled when so many contacts are active for the first time, by native code.
+COMMON = 4
 
 
 def sizes(n, d):
@@ -200,5 +204,6 @@ def switch(active, sizes, branch, *args):
     branches = [branch(None if size == active.shape[0] else Choice(active, size)) for size in sizes]
     if len(branches) == 1:
         return branches[0](*args)
+    branches = [when_needed(function) if size > COMMON else function for size, function in zip(sizes, branches, strict=True)]
     place = sum((jnp.sum(active) > size).astype(jnp.int32) for size in sizes[:-1])
     return lax.switch(largest(place), branches, *args)

@@ -18,7 +18,7 @@ from jax import lax
 
 from .. import contact, laws, linalg, thresholds
 from ..derivatives import pushed
-from ..newton import implicit, iterate, storing_solutions
+from ..newton import implicit, iterate, when_needed, storing_solutions
 from ..pytrees import pytree, static
 from . import gathered
 from .base import Info, Percussions, nothing_to_solve, total
@@ -316,7 +316,7 @@ def _gathered(step, start, guess, d, n_b, settings):
         found = gathered.switch(active, (*sizes[len(few) :], n), lambda choice: solved(choice, settings), guess)
         return jax.tree.map(lambda a, b: jnp.where(open_still, a, b), found, (x, info))
 
-    return lax.cond(gathered.largest(open_still), again, lambda *found: found, x, info)
+    return lax.cond(gathered.largest(open_still), when_needed(again), lambda *found: found, x, info)
 
 
 def _found(step, start, guess, d, n_b, settings):
