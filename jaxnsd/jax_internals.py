@@ -71,7 +71,7 @@ def lowered_as(primitive, function, *, multiple_results=False):
 # Jaxprs
 
 
-#: Primitives that call a function which is known as a jaxpr; the second name is that from JAX 0.11 on.
+#: Primitives that call a function which is known as a jaxpr; the second name is that of JAX 0.11.2 and newer.
 CLOSED_CALLS = ("closed_call", "eval_jaxpr")
 
 
