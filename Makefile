@@ -55,7 +55,7 @@ test-versions: | $(BIN)/python ## by hand: three motions, their gradients and RE
 		python=$(BIN)/python; case $$version in 0.1[1-9].*) python="$(NEWER)";; esac; \
 		[ -n "$$python" ] || { echo "$$version needs a newer Python than there is here"; continue; }; \
 		"$$python" -m venv out/versions/$$version && out/versions/$$version/bin/python -m pip install --quiet --disable-pip-version-check \
-			--editable '.[ensemble]' "jax==$$version" "jaxlib==$$version" pytest pytest-xdist filelock && \
+			--editable '.[ensemble,mjcf]' "jax==$$version" "jaxlib==$$version" pytest pytest-xdist filelock && \
 		out/versions/$$version/bin/python tests/versions.py && \
 		out/versions/$$version/bin/python -m pytest -n 0 -m "slow or not slow" tests/test_readme.py || exit 1; done
 

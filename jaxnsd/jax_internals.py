@@ -20,6 +20,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
 __all__ = [
+    "CLOSED_CALLS",
     "ClosedJaxpr",
     "Jaxpr",
     "Literal",
@@ -70,6 +71,10 @@ def lowered_as(primitive, function, *, multiple_results=False):
 # Jaxprs
 
 
+#: Primitives that call a function which is known as a jaxpr; the second name is that of JAX 0.11.2 and newer.
+CLOSED_CALLS = ("closed_call", "eval_jaxpr")
+
+
 def scan_sizes(params):
     """Numbers of constants and of carried arrays of a `lax.scan`; from JAX 0.11 on they are kept as trees."""
     if "ft_in" in params:
@@ -111,7 +116,7 @@ def call_inside(equation):
     elif name in _FUNCTIONS:
         inner = _traced(name, tuple(params.items()), tuple((x.aval.shape, x.aval.dtype) for x in equation.invars))
     else:
-        inner = params["call_jaxpr" if name in ("closed_call", "custom_jvp_call") else "jaxpr"]
+        inner = params["call_jaxpr" if name in (*CLOSED_CALLS, "custom_jvp_call") else "jaxpr"]
     return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
 

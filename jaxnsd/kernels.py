@@ -24,6 +24,7 @@ from jax import lax
 from . import fusion, later, pieces, plain, products, ties
 from .derivatives import ZERO, pushed
 from .jax_internals import (
+    CLOSED_CALLS,
     ClosedJaxpr,
     Primitive,
     ShapedArray,
@@ -67,7 +68,7 @@ GIVEN = 1 << 14
 
 _NAMES = """
 abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh bitcast_convert_type broadcast_in_dim cbrt ceil checkpoint clamp
-closed_call concatenate cond convert_element_type copy cos cosh cummax cummin cumprod cumsum custom_jvp_call custom_linear_solve
+concatenate cond convert_element_type copy cos cosh cummax cummin cumprod cumsum custom_jvp_call custom_linear_solve
 custom_vjp_call custom_vmap_call device_put div dot_general dynamic_slice dynamic_update_slice empty empty2 eq erf exp exp2 expand_dims
 expm1 floor gather ge gt integer_pow iota is_finite jaxnsd_cross jaxnsd_entries jaxnsd_joined jaxnsd_largest jaxnsd_pick jaxnsd_rule
 jaxnsd_spread jaxnsd_undefined jit le le_to log log1p logistic lt lt_to lu_pivots_to_permutation max min mul name ne neg nextafter not
@@ -77,7 +78,7 @@ squeeze stack stop_gradient sub tan tanh tile transpose unstack while xor
 """
 
 #: Operations that XLA compiles into a native function.
-NATIVE = frozenset(_NAMES.split())
+NATIVE = frozenset((*_NAMES.split(), *CLOSED_CALLS))
 
 
 def _lu(a):
@@ -219,7 +220,7 @@ def _opened(closed):
 
 
 #: Operations in which there may be a loop over the steps.
-_AROUND = ("scan", "jit", "pjit", "checkpoint", "remat2", "closed_call")
+_AROUND = ("scan", "jit", "pjit", "checkpoint", "remat2", *CLOSED_CALLS)
 
 
 def _find_steps(jaxpr, least, steps, around):

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .jax_internals import ClosedJaxpr, Literal, bound, call_inside, is_traced, new_variable, with_inner
+from .jax_internals import CLOSED_CALLS, ClosedJaxpr, Literal, bound, call_inside, is_traced, new_variable, with_inner
 
 #: Operations that only arrange entries.
 _ARRANGED = {"broadcast_in_dim", "copy", "expand_dims", "jaxnsd_entries", "jaxnsd_pick", "reshape", "slice", "squeeze"}
@@ -48,7 +48,7 @@ class Slot:
 
 
 #: What else consists of operations, where nothing is differentiated any more.
-_OPENED = (*_CALLS, "checkpoint", "remat2", "closed_call", "custom_jvp_call", "jaxnsd_rule")
+_OPENED = (*_CALLS, "checkpoint", "remat2", *CLOSED_CALLS, "custom_jvp_call", "jaxnsd_rule")
 
 #: Loops and branches.
 _CONTROLS = ("cond", "scan", "while")

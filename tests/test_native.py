@@ -277,9 +277,6 @@ def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_ev
 
 
 @pytest.mark.oldest
-@pytest.mark.skipif(
-    jax.__version_info__ >= (0, 11), reason="with JAX 0.11 and newer loops of reverse mode stay with XLA: right, and slower"
-)
 def test_steps_of_reverse_mode_are_kernels(monkeypatch):
     """What takes a gradient's loops over the steps apart changes nothing: of one run, stored in intervals and recomputed, of a batch.
 

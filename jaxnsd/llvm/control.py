@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from ..jax_internals import Literal, scan_sizes
-from . import factors, rules
+from ..jax_internals import CLOSED_CALLS, Literal, scan_sizes
+from . import factors, rules  # noqa: F401 (`factors` adds its rules)
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, written
 from .code import UnknownError, Value, is_known, type_of
 
@@ -62,8 +62,8 @@ def evaluate(code, closed, arrays):
 
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"}
-_CALLS |= {"checkpoint", "remat2", "remat"}
+_CALLS = {"jit", "pjit", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"}
+_CALLS |= {"checkpoint", "remat2", "remat", *CLOSED_CALLS}
 
 
 def _equation(code, equation, arrays, kinds, results):
