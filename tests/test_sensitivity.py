@@ -567,7 +567,7 @@ class Sledge(jaxnsd.System):
 def test_a_contact_that_stuck_with_tangential_restitution_slips(scheme):
     """It sticks until ``jerk t = mu g``, then ``u = mu g T - (mu g)^2 / (2 jerk)``: derivatives are of first order.
 
-    Restitution of what the table does in a step leaves a slip of O(dt) against that to come, which was taken for a slip that turns: the error
+    Restitution of what the table does in a step leaves a slip of O(dt) against that to come, which was taken for one that turns: the error
     of derivatives was O(sqrt(dt)).
     """
     end = 0.4

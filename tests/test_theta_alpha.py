@@ -385,7 +385,7 @@ class OnATable(jaxnsd.System):
 def test_a_body_does_not_sink_into_a_shaken_table(scheme):
     """It moves with the table: velocities are those of the table, and depths of order dt^2 do not grow from period to period.
 
-    What the table did to the gap velocity in a step counted as a contact that opens: 0.039 m were lost each period at 16 steps, to order dt.
+    What the table did to the gap velocity in a step counted as opening: 0.039 m were lost each period at 16 steps, to order dt.
     """
     depths = []
     for n in (16, 32, 64):
