@@ -415,7 +415,7 @@ def test_friction_without_a_tangential_velocity_is_warned_of():
         with pytest.warns(UserWarning, match=message) as record:
             jax.eval_shape(lambda given, system=system: run(dataclasses.replace(system, **given)), given)
         assert record[0].filename == __file__
-            # Once: what is traced may be something else, and is traced again for every derivative.
+        # Once: what is traced may be something else, and is traced again for every derivative.
         jax.eval_shape(lambda given, system=system: run(dataclasses.replace(system, **given)), given)
     jax.eval_shape(lambda e_N: run(Slider(e_N=e_N)), 0.3)
     jax.eval_shape(run, jaxnsd.LinearSystem(np.eye(2), np.eye(2), G=np.array([[0.0], [1.0]])))
