@@ -352,7 +352,7 @@ def test_derivatives_agree_in_both_modes_and_with_differences(scheme):
 
 
 def fallen_box(scheme, h, speed, n_steps, start=None, dt=1 / 512):
-    """A box from parts that falls flat from h with a speed along the floor, and slides to rest; its centre is 0.025 above its lower face."""
+    """A box from parts that falls flat from h, with a speed along the floor, and slides to rest; its centre is 0.025 above its face."""
     box = bodies.Body("box", 0.5, (2e-3, 3e-3, 4e-3), shapes=bodies.Box((0.1, 0.08, 0.05)), position=(0.0, 0.0, 0.0))
     system = bodies.assemble(box, bodies.Plane(), mu=MU, e_N=0.0)
     q0, u0 = system.initial_state()
