@@ -253,19 +253,19 @@ class ImplicitStep(Step):
         that turns. Where a closed contact has no more velocity than that, it stays closed: it gives back what is left of its velocity at
         the start, in normal direction as far as there is any at `place`, so that no energy is made.
         """
-        prepared, before, start = self.prepared, self.before(kin), (self.t, self.q, self.u_minus)
-        n = before.shape[0] if not before.shape[0] else prepared.system.gap(self.t, self.q).shape[0]
-        if not n or prepared.Y is not None:
+        system, before, start = self.system, self.before(kin), (self.t, self.q, self.u_minus)
+        if not before.shape[0] or self.prepared.Y is not None:
             return before
-        gap, rate, zero = self.scheme.contacts(prepared, self.t, self.dt, self.q, self.u_minus)
+        gap, rate, zero = self.scheme.contacts(self.prepared, self.t, self.dt, self.q, self.u_minus)
+        n = gap.shape[0]
         d = before.shape[0] // n - 1
         normal, tangential = contact.split(before, n, d)
         closed = gap <= self.dt * zero
         least = jnp.where(rate * normal > 0, jnp.where(jnp.abs(rate) < jnp.abs(normal), rate, normal), 0)
         normal = jnp.where(closed & (jnp.abs(rate) <= jnp.abs(normal - rate)), least, normal)
         if d:
-            slip, parts = prepared.system.tangential_velocity(*start), []
-            for size in laws.discs(prepared.system) or (d,):
+            slip, parts = system.tangential_velocity(*start), []
+            for size in laws.discs(system) or (d,):
                 first = sum(part.shape[1] for part in parts)
                 of_start, there = slip[:, first : first + size], tangential[:, first : first + size]
                 turned = jnp.sum((there - of_start) ** 2, axis=1)
