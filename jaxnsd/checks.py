@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import os
 import warnings
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,9 @@ POSITION_LEVEL_GAP, POSITION_LEVEL_CONSTRAINT = 0.1, 1e-3
 AFFINE = 1e4
 
 _warned_float32 = False
+
+#: Of which class, and which of its fields, it was said that they make no friction.
+_told_frictionless = weakref.WeakKeyDictionary()
 
 
 def known(*values):
@@ -381,17 +385,25 @@ def _contact_data(system, name):
 
 
 def _warn_frictionless(system, name, friction):
-    """Warn of coefficients of friction, by their fields, of a system without directions in which it acts."""
+    """Warn, once a class, of coefficients of friction, by their fields, of a system without directions in which it acts.
+
+    A system without contacts has none: its ``mu`` is something else.
+    """
     linear = type(system) is LinearSystem
+    if not (isinstance(system, LinearSystem) or system.defines("gap")):
+        return
     acts = system.G_F is not None if linear else system.defines("tangential_velocity")
     what = "G_F" if isinstance(system, LinearSystem) else "tangential_velocity(t, q, u)"
     for field, value in friction.items():
         sure = known(*jax.tree.leaves(value))
         # What is traced may be anything; a `LinearSystem` has the field in any case.
         if not acts and (np.any(np.asarray(value) > 0) if sure else not linear):
-            may = "is" if sure else "may be"
-            text = f"{name}.{field} {may} positive, but without {what} no friction acts; write it, or leave {field} out"
-            warnings.warn(text, stacklevel=6)
+            told = set() if linear else _told_frictionless.setdefault(type(system), set())
+            if (field, sure) not in told:
+                told.add((field, sure))
+                may = "is" if sure else "may be"
+                text = f"{name}.{field} {may} positive, but without {what} no friction acts; write it, or leave {field} out"
+                warnings.warn(text, stacklevel=6)
 
 
 def _values(system, name, scheme, t0, t1, dt, q0, u0):

@@ -27,7 +27,9 @@ class Event(enum.IntFlag):
     SIMULTANEOUS:  two or more contacts had an impact that the mass matrix couples, or one had an impact and another, coupled with it,
                    touched without a load. Motions nearby take them one after the other, in either order: derivatives are one-sided
     ACCUMULATION:  an impact, with restitution, after which the contact closes again within a dozen steps: the step does not resolve what
-                   is left of a sequence of impacts (Zeno), which is captured as a whole
+                   is left of a sequence of impacts (Zeno), which is captured as a whole. Of `LocatedImpacts`, which resolves impacts of
+                   any number of steps apart: one after which the next would be too slow to be located, or a contact that closes twice
+                   in a step
     """
 
     IMPACT = 1

@@ -108,7 +108,7 @@ def events(scheme, prepared, t, dt, before, after):
     find = functools.partial(_events, scheme, prepared, scheme.evaluated(prepared, t + dt, after.q, before.u), t, dt, before, after)
     pushed, sizes = after.P.P_N > 0, gathered.sizes(n, d)
     if n <= FEW:
-        return _where_contacts_push(after, lambda: find()[0], nothing)
+        return _where_contacts_push(after, lambda: find()[0], nothing) | _closes_twice(scheme, after)
 
     def branch(choice):
         return lambda: find(choice) if choice.size else (nothing, jnp.asarray(False))
@@ -116,7 +116,16 @@ def events(scheme, prepared, t, dt, before, after):
     few = sizes[:3]
     found, impact = gathered.switch(pushed, few, branch)
     of_all = gathered.largest(impact | (jnp.sum(pushed) > few[-1]))
-    return lax.cond(of_all, when_needed(lambda: find()[0]), lambda: found)
+    return lax.cond(of_all, when_needed(lambda: find()[0]), lambda: found) | _closes_twice(scheme, after)
+
+
+def _closes_twice(scheme, after):
+    """`Event.ACCUMULATION` where a contact has two located impacts in one step, else 0."""
+    if not isinstance(scheme, LocatedImpacts) or scheme.max_impacts < 2:
+        return 0
+    hits = after.impact_contacts
+    twice = (hits[:, None] == hits[None, :]) & (hits >= 0)[:, None] & ~np.eye(scheme.max_impacts, dtype=bool)
+    return jnp.any(twice).astype(jnp.int32) * int(Event.ACCUMULATION)
 
 
 def _where_contacts_push(after, function, nothing, *args):
@@ -154,7 +163,11 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
     impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
     touches = pushed & ~impacts & (gap > closed)
     e_N, _, _ = system.contact_data(end, q, rate)
-    ends = impacts & (e_N > 0) & (-e_N * rate < thresholds.LAST * slow)
+    ends = (e_N > 0) & last_of_sequence(scheme, e_N, rate, slow)
+    if isinstance(scheme, LocatedImpacts):
+        ends &= take(jnp.any(after.impact_contacts[:, None] == np.arange(after.P.P_N.shape[0])[None], axis=0))
+    else:
+        ends &= impacts
     found = {Event.IMPACT: impacts, Event.GRAZING: touches, Event.ACCUMULATION: ends}
 
     def simultaneous():
@@ -255,7 +268,8 @@ class _Event:
         held, way = (before.P.P_N > 0) | ~self.opened(t, before), ((t, before.q), (self.t, self.q))
         normal, tangential = turned(self.system, self.u, *way)
         # What was open may have an impact as slow as that, of a body that spins say.
-        self.slow = self.slow[0] + jnp.where(held, normal, 0), self.slow[1] + jnp.where(held[:, None], tangential, 0)
+        self.turned_slip = jnp.where(held[:, None], tangential, 0)
+        self.slow = self.slow[0] + jnp.where(held, normal, 0), self.slow[1] + self.turned_slip
         self.rate = rate = at_end.gap_velocity(self.t, self.q, self.u)
         self.pushed = after.P.P_N > 0
         self.impacting = self.pushed & closed_fast(at_end.gap(self.t, self.q), rate, self.slow[0], dt)
@@ -281,7 +295,7 @@ class _Event:
         # So has one that starts from a located impact, with its gap closed, on the last arc before the rest.
         opened |= self.system.gap_velocity(t, before.q, before.u) > thresholds.touch(self.q.dtype) * self.slow[0]
         e_N, _, mu = self.system.contact_data(self.t, self.q, rate)
-        last = self.impacting & (-e_N * rate < thresholds.LAST * self.slow[0])
+        last = self.impacting & last_of_sequence(self.scheme, e_N, rate, self.slow[0])
         # With friction what is left of the normal velocity goes on into slip: it must not be taken out.
         frictionless = jnp.all(mu.reshape(mu.shape[0], -1) == 0, axis=1)
         return frictionless & (last | (self.pushed & opened & self.persistent & ~self.impacting))
@@ -294,12 +308,19 @@ class _Event:
     def turned(self):
         """Contacts (n,) that slide at the start of a step, and at its end have stuck or slide back along the line, and the latter."""
         left = jnp.sum(self.direction * self.slips[1], axis=1)
-        # Friction makes of the normal speed what other forces need not.
-        small = thresholds.REST * (self.slow[0] + jnp.sum(self.slow[1], axis=1))
+        small = self.small()
         _, _, mu = self.system.contact_data(self.t, self.q)
         turned = (self.speed > small) & (left <= small) & (mu > 0)
         turned = turned & self.pushed & self.persistent & ~jnp.any(self.impacting)
         return turned, turned & (left < -small)
+
+    def small(self, part=slice(None)):
+        """Slip (n,), in the directions of ``part``, below which a contact sticks."""
+        e_F = self.system.contact_data(self.t, self.q)[1]
+        # Friction makes of the normal speed what other forces need not. Restitution gives back what kinematics make of the slip of what
+        # sticks, so that some of that is left.
+        gained, turned = (jnp.sum(x[:, part], axis=1) for x in (self.slow[1], self.turned_slip))
+        return thresholds.REST * (self.slow[0] + gained) + e_F * turned
 
     def changes(self, t, before, after):
         """Whether a contact opens, or closes, slower than an impact, or starts or stops to slide, or slides back.
@@ -314,7 +335,7 @@ class _Event:
         # Sliding, rolling and drilling each end on their own.
         for k, size in enumerate(laws.discs(system) or (d,) * (d > 0)):
             part = slice(first, first + size)
-            small = thresholds.REST * (self.slow[0] + jnp.sum(self.slow[1][:, part], axis=1))
+            small = self.small(part)
             slid, slides = (jnp.linalg.norm(slip[:, part], axis=1) > small for slip in self.slips)
             reverses = slid & slides & (jnp.sum(self.slips[0][:, part] * self.slips[1][:, part], axis=1) < 0)
             changed = (slid & ~slides) | (slides & ~slid & pushed_before) | reverses
@@ -498,3 +519,14 @@ def closed_fast(gap, rate, slow, dt):
     """Which contacts, with this gap and gap velocity at the end of a step of free motion, had an impact in it."""
     # An impact of this step lies in this step, or next to it.
     return (rate < -slow) & (jnp.abs(gap) <= 2 * dt * jnp.abs(rate))
+
+
+def last_of_sequence(scheme, e_N, rate, slow):
+    """Which contacts, with this gap velocity at an impact, leave it so slowly that the step does not resolve the impacts to come.
+
+    A scheme that captures impacts holds each on its step: what comes within a dozen of them is not resolved. One that locates them does so
+    as long as the next one is fast enough.
+    """
+    if isinstance(scheme, LocatedImpacts):
+        return -e_N * rate < slow * (scheme.slowest / THRESHOLD)
+    return -e_N * rate < thresholds.LAST * slow

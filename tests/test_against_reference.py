@@ -9,8 +9,9 @@ Excluded is, by `excluded`, what is not smooth or next to it: events next to eac
 that close at once, small margins; what the reference refuses, itself or for neighbours, and where its differences do not agree.
 
 An error of order p divided by dt^p is bounded. It need not be smooth: where an impact lies in its step is a matter of chance. So the
-largest of a few coarse steps, or their median, is compared with that of fine ones: if an order were missing, this would be larger by the
-ratio of the steps.
+largest of a few coarse steps is compared with that of fine ones: if an order were missing, this would be larger by the ratio of the steps.
+Of located impacts the error of a derivative over dt^2 is one function of the place of the impact in its step, the same with 25, 150 and 600
+steps, which jumps at the nodes and varies by factors of 5 to 50: coarse steps are many, so that they see all of it.
 """
 
 import functools
@@ -30,7 +31,7 @@ from jaxnsd import Lobatto, LocatedImpacts, Moreau, MoreauJean, SymmetricMoreau,
 
 END = 0.5
 #: Steps that errors are compared at, coarse and fine, by the order that is looked for.
-COARSE = {1: (25, 28, 33, 37), 2: (25, 28, 33, 37), 4: (15, 18, 20)}
+COARSE = {1: (25, 28, 33, 37), 2: tuple(range(24, 38)), 4: (15, 18, 20)}
 FINE = {1: (350, 400), 2: (140, 150, 170), 4: (60, 65, 70)}
 #: What fine steps may have more of an error over ``dt^order`` than coarse ones. If an order were missing, it would be 9, 4, 3 and more.
 BOUND = {1: 4, 2: 2.5, 4: 2}
@@ -217,13 +218,11 @@ def errors(scheme, found, counts):
 
 def check(scheme, found, order, seed):
     """Errors over ``dt^order`` are not larger with fine steps than with coarse ones; in u, for Moreau-type schemes, over dt."""
-    # A located impact next to the end of its step has an error some times as large as others, of the same order.
-    typical = np.max if order == 1 else np.median
     coarse, counts = len(COARSE[order]), (*COARSE[order], *FINE[order])
     for name, error in zip(("q", "u", "dq", "du"), errors(scheme, found, counts), strict=True):
         p = 1 if "u" in name and getattr(scheme, "scheme", scheme) in MOREAU_TYPE else order
         scaled = np.maximum(error - FLOOR, 0) * np.array(counts) ** p
-        growth = typical(scaled[:, coarse:], axis=1) / (typical(scaled[:, :coarse], axis=1) + FLOOR * counts[0] ** p)
+        growth = np.max(scaled[:, coarse:], axis=1) / (np.max(scaled[:, :coarse], axis=1) + FLOOR * counts[0] ** p)
         worst = np.argmax(growth)
         assert growth[worst] < BOUND[order], (name, seed, found[worst].story, error[worst])
 
@@ -248,7 +247,7 @@ def test_schemes_that_capture_impacts_are_of_first_order(scheme, many):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme, many", [(next(iter(LOCATING)), 16)])
+@pytest.mark.parametrize("scheme, many", [(next(iter(LOCATING)), 60)])
 def test_located_impacts_keep_the_order(scheme, many):
     """Of motions with impacts alone, after which no contact persists."""
     found = [case for case in cases(SEED, many) if case.isolated]

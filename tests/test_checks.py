@@ -393,6 +393,13 @@ def test_a_contact_problem_with_negative_friction_is_an_outcome():
     np.testing.assert_array_equal(solve(jnp.array([0.3, -0.3, jnp.nan])), [Outcome.SUCCESS, Outcome.INVALID_PARAMETER, Outcome.NON_FINITE])
 
 
+def test_a_field_mu_of_a_system_without_contacts_is_no_friction():
+    """Of a star, say. Warnings are errors here."""
+    Planet = jaxnsd.system(type("Planet", (System,), {"__annotations__": {"mu": float}, "mu": 0.3, "kinetic_energy": Bare.kinetic_energy}))
+    run(Planet())
+    jax.eval_shape(lambda mu: run(Planet(mu)), 0.3)
+
+
 def test_friction_without_a_tangential_velocity_is_warned_of():
     without = {"kinetic_energy": Bare.kinetic_energy, "gap": Bare.gap}
     frictionless = variant(System, **without, mu=lambda self: 0.3)
@@ -408,6 +415,8 @@ def test_friction_without_a_tangential_velocity_is_warned_of():
         with pytest.warns(UserWarning, match=message) as record:
             jax.eval_shape(lambda given, system=system: run(dataclasses.replace(system, **given)), given)
         assert record[0].filename == __file__
+        # Once: what is traced may be something else, and is traced again for every derivative.
+        jax.eval_shape(lambda given, system=system: run(dataclasses.replace(system, **given)), given)
     jax.eval_shape(lambda e_N: run(Slider(e_N=e_N)), 0.3)
     jax.eval_shape(run, jaxnsd.LinearSystem(np.eye(2), np.eye(2), G=np.array([[0.0], [1.0]])))
 

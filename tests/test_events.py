@@ -123,3 +123,49 @@ def test_no_contacts_no_events():
             return jnp.eye(1)
 
     assert not np.any(simulate(Free(), jaxnsd.Moreau(), jnp.zeros(1), jnp.ones(1), 0.1, 1e-2).events)
+
+
+@jaxnsd.system
+class BallOnTable(System):
+    """A ball over a table at ``amplitude sin(rate t)``."""
+
+    amplitude: float = 0.0
+    rate: float = 0.0
+    e_N: float = 0.5
+
+    def mass_matrix(self, t, q):
+        return jnp.eye(1)
+
+    def potential_energy(self, t, q):
+        return 9.81 * q[0]
+
+    def gap(self, t, q):
+        return q - self.amplitude * jnp.sin(self.rate * t)
+
+
+def test_located_impacts_once_a_period_do_not_accumulate():
+    """A ball that bounces on a shaken table, once a period of a dozen steps: it arrives with -g T / 2 and leaves with g T / 2."""
+    period, e, periods = 0.2, 0.5, 10
+    speed = 0.5 * 9.81 * period
+    table, amplitude = speed * (1 - e) / (1 + e), 0.35 * period / (2 * np.pi)
+    phase = np.arccos(table / (amplitude * 2 * np.pi / period)) / (2 * np.pi) * period  # of the impact
+    height = amplitude * np.sin(2 * np.pi * phase / period)
+    start = phase + 0.3 * period  # in flight
+    q0, u0 = height + speed * 0.3 * period - 0.5 * 9.81 * (0.3 * period) ** 2, speed - 9.81 * 0.3 * period
+    ball = BallOnTable(amplitude, 2 * np.pi / period, e)
+    scheme = jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())
+    sol = simulate(ball, scheme, jnp.array([q0]), jnp.array([u0]), t0=start, n_steps=12 * periods, t1=start + periods * period)
+    times = np.asarray(sol.auxiliary["impact_times"])
+    np.testing.assert_allclose(np.diff(times[np.isfinite(times)]), period, rtol=1e-9)
+    assert sol.count(Event.IMPACT) == periods and sol.count(Event.ACCUMULATION) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slowest", [1.5, 0.05])
+def test_located_impacts_that_accumulate_are_told(slowest):
+    """Where the next impact would be too slow to be located, or comes within the step; no sooner than a step away from the end."""
+    scheme, dt, e = jaxnsd.LocatedImpacts(jaxnsd.MoreauJean(), 8, slowest=slowest), 1e-2, 0.5
+    sol = simulate(BallOnTable(), scheme, jnp.array([0.3]), jnp.zeros(1), 2.0, dt)
+    end = np.sqrt(2 * 0.3 / 9.81) * (1 + e) / (1 - e)
+    flagged = np.asarray(sol.t[1:])[(np.asarray(sol.events) & Event.ACCUMULATION) > 0]
+    assert 1 <= len(flagged) <= 3 and np.all(np.abs(flagged - end) < 8 * dt)

@@ -540,3 +540,49 @@ def test_a_plastic_impact_from_which_a_contact_opens_is_no_landing(scheme):
     for dt in (2.5e-4, 6.25e-5):
         got = jax.jit(jax.jacfwd(run(dt)))(h)
         np.testing.assert_allclose(got, wanted, rtol=0, atol=200 * dt)
+
+
+@jaxnsd.system
+class Sledge(jaxnsd.System):
+    """A unit mass on a table that is drawn away with an acceleration of ``jerk t``: q = (way, height)."""
+
+    jerk: float = 8.0
+    mu: float = 0.2
+    e_F: float = 0.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return G * q[1]
+
+    def gap(self, t, q):
+        return q[1:]
+
+    def tangential_velocity(self, t, q, u):
+        return (u[:1] - self.jerk * t**2 / 2)[:, None]
+
+
+@pytest.mark.parametrize("scheme", [jaxnsd.MoreauJean(), pytest.param(jaxnsd.Moreau(), marks=pytest.mark.slow)], ids=repr)
+def test_a_contact_that_stuck_with_tangential_restitution_slips(scheme):
+    """It sticks until ``jerk t = mu g``, then ``u = mu g T - (mu g)^2 / (2 jerk)``: derivatives are of first order.
+
+    Restitution of what the table does in a step leaves a slip of O(dt) against that to come, which was taken for one that turns: the error
+    of derivatives was O(sqrt(dt)).
+    """
+    end = 0.4
+
+    def final(p, n):
+        jerk, mu = p
+        sol = simulate(Sledge(jerk, mu, e_F=0.6), scheme, jnp.zeros(2), jnp.zeros(2), n_steps=n, t1=end)
+        return sol.u[-1, 0], sol.u[-1, 0]
+
+    p, errors = jnp.array([8.0, 0.2]), []
+    force = 0.2 * G
+    exact = np.array([force**2 / (2 * 8.0**2), G * end - G * force / 8.0])
+    for n in (400, 1600, 6400):
+        slope, value = jax.jit(jax.jacfwd(lambda p, n=n: final(p, n), has_aux=True))(p)
+        errors.append(np.abs(slope - exact).max() * n)
+        assert abs(value - (force * end - force**2 / 16)) < 10 / n
+    # What the derivative of the slip gains in a step is 8 / jerk g dt: a few of them.
+    assert np.max(errors) < 4 * G * end

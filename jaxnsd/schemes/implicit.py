@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from .. import contact, linalg, tridiagonal
+from .. import contact, laws, linalg, tridiagonal
 from ..linear_system import LinearSystem, product, smallest_pivot
 from ..system import System
 from ..tridiagonal import Tridiagonal
@@ -124,7 +124,9 @@ class ImplicitScheme(Scheme):
     the contact back to where it was but for (1 - e) v dt / 2, and leaves e v.
 
     Force directions and xi are evaluated at the predicted configuration ``(t_{k+1}, q_k + dt q_dot(t_k, q_k, u_k))``, for both
-    velocities; where gaps are linear in q they do not depend on it.
+    velocities; where gaps are linear in q they do not depend on it. Of a contact that is closed, restitution gives back its velocity at the
+    start of the step where that is less than what kinematics change of it in the step, as of a table that shakes: it stays closed, with the
+    velocity of the table, and the depth to which it has come, of order dt^2, does not grow.
     """
 
     prediction: float | None = field(default=None, kw_only=True)
@@ -193,13 +195,17 @@ class ImplicitScheme(Scheme):
 
     def active(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Which contacts are active, (n_N,) booleans."""
+        gap, rate, zero = self.contacts(prepared, t, dt, q, u)
+        near = gap + self.prediction * dt * rate <= dt * zero
+        return near & (rate <= zero) if self.require_closing else near
+
+    def contacts(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array) -> tuple[jax.Array, ...]:
+        """Gaps, gap velocities, and how fast a contact is that counts as one at rest, (n_N,) each."""
         system = prepared.system
-        gap, rate = system.gap(t, q), system.gap_velocity(t, q, u)
         W = jnp.abs(system.W_N(t, q, u))
         speed = jnp.abs(u) + dt * jnp.abs(system.h(t, q, u)) / prepared.mass_diagonal(t, q, u)
         zero = float(jnp.finfo(q.dtype).eps) ** ROUND_OFF * jnp.sum(W * speed[:, None], axis=0)
-        near = gap + self.prediction * dt * rate <= dt * zero
-        return near & (rate <= zero) if self.require_closing else near
+        return system.gap(t, q), system.gap_velocity(t, q, u), zero
 
 
 @pytree
@@ -240,15 +246,43 @@ class ImplicitStep(Step):
         """The scheme's activity rule, at the start of the step."""
         return self.scheme.active(self.prepared, self.t, self.dt, self.q, self.u_minus)
 
+    def given_back(self, kin):
+        """Contact velocities that restitution gives back: not what kinematics make of those of a contact that stays closed.
+
+        The velocity of a contact at the start of the step is another one at `place`, of a table that shakes, a surface that curves, a body
+        that turns. Where a closed contact has no more velocity than that, it stays closed: it gives back what is left of its velocity at
+        the start, in normal direction as far as there is any at `place`, so that no energy is made.
+        """
+        system, before, start = self.system, self.before(kin), (self.t, self.q, self.u_minus)
+        if not before.shape[0] or self.prepared.Y is not None:
+            return before
+        gap, rate, zero = self.scheme.contacts(self.prepared, self.t, self.dt, self.q, self.u_minus)
+        n = gap.shape[0]
+        d = before.shape[0] // n - 1
+        normal, tangential = contact.split(before, n, d)
+        closed = gap <= self.dt * zero
+        least = jnp.where(rate * normal > 0, jnp.where(jnp.abs(rate) < jnp.abs(normal), rate, normal), 0)
+        normal = jnp.where(closed & (jnp.abs(rate) <= jnp.abs(normal - rate)), least, normal)
+        if d:
+            slip, parts = system.tangential_velocity(*start), []
+            for size in laws.discs(system) or (d,):
+                first = sum(part.shape[1] for part in parts)
+                of_start, there = slip[:, first : first + size], tangential[:, first : first + size]
+                turned = jnp.sum((there - of_start) ** 2, axis=1)
+                sticks = closed & (jnp.sum(of_start**2, axis=1) <= turned)
+                parts.append(jnp.where(sticks[:, None], of_start, there))
+            tangential = jnp.concatenate(parts, axis=1)
+        return contact.join(normal, tangential)
+
     def law(self, kin):
         """The impact law; without a rule on the closing velocity, contacts that open have restitution 1 (see `ImplicitScheme`)."""
         law = super().law(kin)
         if self.scheme.require_closing is not None or not law.mu.shape[0]:
             return law
         n = law.mu.shape[0]
-        before = self.before(kin)
-        opening = jnp.concatenate([jnp.zeros(before.shape[0] - n, bool), before[-n:] > 0])
-        return law._replace(rebound=jnp.where(opening, before, law.rebound))
+        given_back = self.given_back(kin)
+        opening = jnp.concatenate([jnp.zeros(given_back.shape[0] - n, bool), given_back[-n:] > 0])
+        return law._replace(rebound=jnp.where(opening, given_back, law.rebound))
 
     def condensed(self, u, kin):
         """With the factors of a linear system."""

@@ -85,16 +85,20 @@ class Step:
         """Contact velocities before the impact, (n (d + 1),) in the contact solver's order."""
         return linalg.matmul(kin.W.T, self.u_minus) + kin.chi
 
+    def given_back(self, kin):
+        """Contact velocities that restitution gives back, (n (d + 1),): those before the impact."""
+        return self.before(kin)
+
     def law(self, kin):
         """`Law` of the contacts, C18 (56): ``xi = xi_plus + e xi_minus``, both velocities at `place`."""
         rate = None
         if laws.depends_on_speed(self.system):
             active = self.active()
-            rate = jnp.where(active, self.before(kin)[-active.shape[0] :], 0)
+            rate = jnp.where(active, self.given_back(kin)[-active.shape[0] :], 0)
         e_N, e_F, mu = self.system.contact_data(*self.place(), rate)
         if not mu.shape[0] or self.expands():
             return Law(jnp.zeros_like(kin.chi), mu)
-        return Law(restitution(e_N, e_F, kin) * self.before(kin), mu)
+        return Law(restitution(e_N, e_F, kin) * self.given_back(kin), mu)
 
     def linearized(self, u):
         """``(R(u), dR/du)``."""

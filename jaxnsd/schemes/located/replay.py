@@ -57,8 +57,9 @@ def segment(segments, system, t, rest, place, record):
         d_length = jnp.where(record.last, instantiated(rest, d_rest), 0)
         after, push = segments.linearized(record, length, system, t, place)
         d_after = push(d_length, *instantiated((system, t, place), (d_system, d_t, d_place)))
-        d_tau = jnp.where(record.last, 0, delay(record, system, t, length, after.state, (d_system, d_t, d_after.state.q)))
-        d_after = jax.tree.map(jnp.add, d_after, push(d_tau, *jax.tree.map(jnp.zeros_like, (system, t, place))))
+        longer = push(jnp.ones_like(length), *jax.tree.map(jnp.zeros_like, (system, t, place)))
+        d_tau = jnp.where(record.last, 0, delay(record, system, t, length, after.state, longer.state.q, (d_system, d_t, d_after.state.q)))
+        d_after = jax.tree.map(lambda d, rate: d + d_tau * rate, d_after, longer)
         return (after, length), (d_after, d_length + d_tau)
 
     return with_rule(stepped, rule)(system, t, rest, place, record)
@@ -74,15 +75,20 @@ def duration(segments, system, t, place, record):
         after, push = segments.linearized(record, length, system, t, place)
         tangents = instantiated((system, t, place), tangents)
         d_after = push(jnp.zeros_like(length), *tangents)
-        return length, delay(record, system, t, length, after.state, (*tangents[:2], d_after.state.q))
+        longer = push(jnp.ones_like(length), *jax.tree.map(jnp.zeros_like, (system, t, place)))
+        return length, delay(record, system, t, length, after.state, longer.state.q, (*tangents[:2], d_after.state.q))
 
     return with_rule(lambda system, t, place, record: record.length, rule)(system, t, place, record)
 
 
-def delay(record, system, t, length, after, tangents):
-    """``d tau = -d g_N / g_N_dot``: shift of a segment's end in time, from the tangents of (system, t, q) with its length fixed."""
+def delay(record, system, t, length, after, q_dot, tangents):
+    """``d tau = -d g_N / g_N_dot``: shift of a segment's end in time, from the tangents of (system, t, q) with its length fixed.
+
+    q_dot: rate of the coordinates at the end with the length of the segment. It is that of the scheme's step, which differs from that by
+    the velocity at the end by the order of the scheme: the time found is where the step closes the gap.
+    """
     end = t + length
     gap = lambda system, t, q: jnp.sum(jnp.where(record.hit, system.gap(t, q), 0))  # noqa: E731
-    rate = jnp.sum(jnp.where(record.hit, system.gap_velocity(end, after.q, after.u), 0))
+    rate = jax.jvp(lambda t, q: gap(system, t, q), (end, after.q), (jnp.ones_like(end), q_dot))[1]
     d_gap = pushed(gap, (system, end, after.q), tangents)[1]
     return -d_gap / jnp.where(record.tangled, jnp.nan, jnp.where(rate < 0, rate, -1.0))
