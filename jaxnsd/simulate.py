@@ -321,7 +321,6 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
         run, begin, given = history.run, None, (args,)
     options = {"lockstep": lockstep, "begin": begin, "ahead": kernels.at_once, "fits": checks.batch_memory}
 
-
     def counting(given):
         (system, *others), *rest = given
         return run((sparsity.counted_on(system, known), *others), *rest)

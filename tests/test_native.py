@@ -15,6 +15,12 @@ from jaxnsd.jax_internals import jaxpr_as_fun
 from jaxnsd.models import BouncingBall, CornerBlock, RotatingBall
 from jaxnsd.schemes import Moreau
 
+
+@pytest.fixture(autouse=True)
+def _left_to_xla(monkeypatch):
+    monkeypatch.setenv("JAXNSD_NATIVE", "0")
+
+
 #: Shapes and dimension numbers as of `lax.dot_general`: vectors, matrices, batches, several contracted axes, of sizes on either side of
 #: every limit.
 PRODUCTS = [

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import jaxnsd
+import jaxnsd.bodies
 from jaxnsd import models
 
 pytest.importorskip("llvmlite")
 
 from jaxnsd import llvm
+from jaxnsd.newton import when_needed
 
 
 @pytest.fixture(autouse=True)
@@ -224,3 +226,64 @@ def test_factors_of_matrices(n):
         compare(solve, triangular, b, rtol=1e-9)
         compare(solve, triangular[0], b[0], rtol=1e-9)
     compare(lambda x: jnp.tile(x, (2, 1, 3)), A)
+
+
+def cut(q, deep):
+    """A loop of small branches, and one of many operations that may never be needed."""
+
+    def long(q):
+        for _ in range(20):
+            q = 0.9 * q + 0.01 * q**2
+        return q
+
+    def step(q, _):
+        return jax.lax.cond(q[0] > deep, when_needed(long), lambda q: q + 0.1, q), q
+
+    return jax.lax.scan(step, q, None, length=20)
+
+
+def test_what_is_not_needed_is_not_compiled():
+    """A long branch is compiled when it is first taken, once, with the values of XLA, in a batch on threads, too."""
+    q = jnp.linspace(0, 1, 16)
+    before = len(llvm.build._kept)
+    compare(lambda q: cut(q, 1e3), q)
+    of_run = len(llvm.build._kept) - before
+    compare(lambda q: cut(q, 0.5), q)
+    kept = len(llvm.build._kept) - before
+    assert kept == 2 * of_run + 1
+    compare(lambda q: jax.lax.map(lambda q: cut(q, 0.5), q), q[None] + 0.01 * jnp.arange(600.0)[:, None])
+    compare(jax.jacfwd(lambda q: cut(q, 0.5)[0]), q)
+    compare(jax.grad(lambda q: jnp.sum(cut(q, 0.5)[0])), q)
+
+
+def test_what_fails_when_it_is_needed_is_no_number(monkeypatch, capfd):
+    """There is nobody to raise an exception to: results are NaN, and the traceback is printed."""
+    function = jax.make_jaxpr(lambda q: cut(q, 0.5))(q := jnp.linspace(0, 1, 16))
+    native = llvm.native(jax.extend.core.jaxpr_as_fun(function), function.in_avals)
+    monkeypatch.setattr(llvm.build, "_text_of", lambda *_: 1 / 0)
+    assert np.all(np.isnan(jax.jit(native)(q)[0]))
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_zeros_of_a_systems_arrays_are_counted_on():
+    """A robot with other masses compiles nothing anew; with other zeros, and with derivatives by them, its numbers are right."""
+    leg = jaxnsd.bodies.from_mjcf(models.SCENES["leg"])
+    q0, u0 = leg.initial_state()
+    leaves, tree = jax.tree.flatten(leg)
+    arrays = [k for k, x in enumerate(leaves) if np.ndim(x) >= 2 and np.any(np.asarray(x) == 0) and jnp.issubdtype(x.dtype, jnp.floating)]
+
+    def end(leaves):
+        return jaxnsd.simulate(tree.unflatten(leaves), jaxnsd.Moreau(), q0, u0, n_steps=20, dt=1e-3).q[-1]
+
+    first = end(leaves)
+    compiled = len(llvm.build._ready)
+    heavier = [1.001 * x if k in arrays and not np.any(np.asarray(x) == 1) else x for k, x in enumerate(leaves)]
+    end(heavier)
+    assert len(llvm.build._ready) == compiled
+    # What is traced is no constant: the same system, of which nothing is known.
+    np.testing.assert_allclose(jax.jit(end)(leaves), first, rtol=1e-9, atol=1e-12)
+    k = arrays[0]
+    direction = [jnp.ones_like(x) if i == k else jnp.zeros_like(x) for i, x in enumerate(leaves)]
+    along = lambda s: end([x + s * d for x, d in zip(leaves, direction, strict=True)])  # noqa: E731
+    _, tangent = jax.jvp(along, (0.0,), (1.0,))
+    np.testing.assert_allclose(tangent, (along(1e-6) - along(-1e-6)) / 2e-6, rtol=1e-3, atol=1e-5 * (1 + np.max(np.abs(tangent))))

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 from .. import llvm
 
-#: Up to so many contacts a gather is a sum over a mask: unlike that of an indexed read its transpose stays within one native loop.
+#: Up to so many contacts a gather is a sum over a mask where XLA compiles: unlike that of an indexed read its transpose stays within one
+#: native loop.
 MASKS = 32
 
 
@@ -36,7 +37,9 @@ class Choice:
     def put(self, x):
         """Array of all contacts, zero for those that were not chosen, from the entries (size, ...)."""
         if self.index is not None:
-            return jnp.zeros((self.mask.shape[1], *x.shape[1:]), x.dtype).at[self.index].set(x, mode="promise_in_bounds", unique_indices=True)
+            return (
+                jnp.zeros((self.mask.shape[1], *x.shape[1:]), x.dtype).at[self.index].set(x, mode="promise_in_bounds", unique_indices=True)
+            )
         mask = self.mask.reshape(*self.mask.shape, *(1,) * (x.ndim - 1))
         return jnp.sum(jnp.where(mask, x[:, None], jnp.zeros((), x.dtype)), axis=0)
 

@@ -1,9 +1,11 @@
 """A run as one native function: LLVM compiles the jaxpr, and XLA calls it."""
 
 import contextlib
+import functools
 import os
 import sys
 import threading
+import warnings
 
 import jax
 
@@ -32,6 +34,16 @@ def left_to_xla():
         _left.wanted = before
 
 
+@functools.cache
+def _missing():
+    warnings.warn(
+        "llvmlite is not installed: runs on this CPU are 2 to 6 times slower than they could be. `pip install llvmlite`, or the extra "
+        "`native` of jaxnsd, makes them fast; JAXNSD_NATIVE=0 in the environment ends this warning.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
 def _name(closed):
     """`build.target_of`; None, with a warning, where it fails in another way than by what it does not know."""
     try:
@@ -45,6 +57,8 @@ def _name(closed):
 
 def native(function, avals):
     """``function(*args)``, a list, as a call of native code on a CPU; None where there is no rule for a part of it."""
+    if build.binding is None and os.environ.get("JAXNSD_NATIVE", "1") != "0" and not plain.wanted():
+        _missing()
     if not available() or getattr(_left, "wanted", False):
         return None
     closed = jax.make_jaxpr(function)(*avals)

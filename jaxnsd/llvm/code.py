@@ -278,8 +278,10 @@ class Code:
         memory = self.value(f"getelementptr i8, ptr %memory, i64 {base}", np.int64).name
         room = self.room(8 * max(len(back), 1), np.int8)
         self.line(f"call void {function}({', '.join([f'ptr {memory}', f'ptr {room}', *(f'{self.types[x]} {x}' for x in given)])})")
-        return {name: self.fresh(f"load {self.types[name]}, ptr {self.place(room, np.int64(k), np.int64)}", np.int64).name
-                for k, name in enumerate(back)}
+        return {
+            name: self.fresh(f"load {self.types[name]}, ptr {self.place(room, np.int64(k), np.int64)}", np.int64).name
+            for k, name in enumerate(back)
+        }
 
     def when_needed(self, program, pointers):
         """Call a program, of the pointers to arrays, which is compiled then (see `build.Later`)."""

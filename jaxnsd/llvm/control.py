@@ -118,7 +118,7 @@ def _apart(code, make, kinds):
 def _when_needed(code, closed, arrays, kinds, results):
     """What a jaxpr leads to, by a program that is compiled when it is first needed."""
     check(closed)
-    jaxpr, consts = parts_of(closed)
+    jaxpr, _ = parts_of(closed)
     read = {x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal)}
     read.update(x for x in jaxpr.outvars if not isinstance(x, Literal))
     given, pointers, of = [], [], []

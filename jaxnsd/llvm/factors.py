@@ -1,9 +1,8 @@
-"""Factors of a matrix, and systems of equations that are solved by them: loops over memory, of matrices that are too large to be written out.
+"""Factors of a matrix, and systems of equations that are solved by them: loops over memory.
 
-As LAPACK's `getrf` and `trsm`: elimination with row exchanges, and substitution. A loop of the innermost kind goes along a row.
+Matrices that are too large to be written out, as LAPACK's `getrf` and `trsm`: elimination with row exchanges, and substitution. The
+innermost loop goes along a row.
 """
-
-import math
 
 import numpy as np
 
@@ -158,9 +157,7 @@ def _triangular_solve(code, params, arrays, kinds, results):
     if lead:
         code.nest(
             lead,
-            lambda index: solve(
-                *(code.whole_numbers("mul", code.offset(index, lead), np.int64(size)) for size in (rows * columns, n * n))
-            ),
+            lambda index: solve(*(code.whole_numbers("mul", code.offset(index, lead), np.int64(size)) for size in (rows * columns, n * n))),
         )
     else:
         solve(np.int64(0), np.int64(0))

@@ -104,8 +104,10 @@ def _tile(code, params, arrays, kinds, results):
     reps, inner = params["reps"], kinds[0].shape
 
     def index_of(index):
-        return [np.int64(0) if n == 1 else i if k == 1 else of(code, "rem", [i, np.int64(n)], np.int64)
-                for i, n, k in zip(index, inner, reps, strict=True)]
+        return [
+            np.int64(0) if n == 1 else i if k == 1 else of(code, "rem", [i, np.int64(n)], np.int64)
+            for i, n, k in zip(index, inner, reps, strict=True)
+        ]
 
     return [arranged(code, arrays[0], kinds[0], results[0], index_of, lambda x: np.tile(x, reps))]
 

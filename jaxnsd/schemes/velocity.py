@@ -18,7 +18,7 @@ from jax import lax
 
 from .. import contact, laws, linalg, thresholds
 from ..derivatives import pushed
-from ..newton import implicit, iterate, when_needed, storing_solutions
+from ..newton import implicit, iterate, storing_solutions, when_needed
 from ..pytrees import pytree, static
 from . import gathered
 from .base import Info, Percussions, nothing_to_solve, total
