@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import jaxnsd
-from jaxnsd import SemismoothNewton, derivatives, kernels, lanes, later, simulate
+from jaxnsd import SemismoothNewton, derivatives, kernels, lanes, later, plain, simulate
 from jaxnsd.bodies import lists
 from jaxnsd.jax_internals import jaxpr_as_fun
 from jaxnsd.models import BouncingBall, CornerBlock, RotatingBall
@@ -283,6 +283,7 @@ def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_ev
 
 
 @pytest.mark.oldest
+@pytest.mark.skipif(plain.wanted(), reason="programs are left as they are")
 def test_steps_of_reverse_mode_are_kernels(monkeypatch):
     """What takes a gradient's loops over the steps apart changes nothing: of one run, stored in intervals and recomputed, of a batch.
 
