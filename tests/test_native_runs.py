@@ -260,7 +260,7 @@ def test_what_fails_when_it_is_needed_is_no_number(monkeypatch, capfd):
     """There is nobody to raise an exception to: results are NaN, and the traceback is printed."""
     function = jax.make_jaxpr(lambda q: cut(q, 0.5))(q := jnp.linspace(0, 1, 16))
     native = llvm.native(jax.extend.core.jaxpr_as_fun(function), function.in_avals)
-    monkeypatch.setattr(llvm.build, "_text_of", lambda *_: 1 / 0)
+    monkeypatch.setattr(llvm.build, "_text_of", lambda *_, **__: 1 / 0)
     assert np.all(np.isnan(jax.jit(native)(q)[0]))
     assert "ZeroDivisionError" in capfd.readouterr().err
 

@@ -9,11 +9,13 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import re
 import tempfile
 import threading
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -210,18 +212,24 @@ def text_of(closed):
     jaxpr, _ = control.parts_of(closed)
     kinds, results = ([control.Kind(x.aval) for x in part] for part in (jaxpr.invars, jaxpr.outvars))
     program = control.Program(closed, [None] * len(kinds), kinds, results)
+    text, later = _text_of(program)
     major, minor = _api()
-    for sizes in SIZES[:-1]:
-        with contextlib.suppress(TooLargeError):
-            text, later = _text_of(program, sizes, "")
-            break
-    else:
-        text, later = _text_of(program, SIZES[-1], "")
     return text + _HANDLER.format(major=major, minor=minor), later
 
 
-def _text_of(program, sizes, direct):
-    """Text of a program, and those that are compiled later; ``direct``: it is given pointers to its arrays, all in one list."""
+def _text_of(program, direct=False):
+    """Text of a program, and those that are compiled later, with the first sizes that do; ``direct`` as in `_of_size`.
+
+    What has been left for later has to be compiled, however large it is.
+    """
+    for sizes in SIZES[:-1]:
+        with contextlib.suppress(TooLargeError):
+            return _of_size(program, sizes, direct)
+    return _of_size(program, replace(SIZES[-1], largest=math.inf) if direct else SIZES[-1], direct)
+
+
+def _of_size(program, sizes, direct):
+    """`_text_of` with ``sizes``; ``direct``: whether it is given pointers to its arrays, all in one list, not XLA's structures."""
     functions, declared = [], {"malloc": "declare ptr @malloc(i64)", "free": "declare void @free(ptr)"}
     code = Code(sizes)
     # What is called from a run is called by the thread of a member.
@@ -264,12 +272,12 @@ class Later:
         try:
             with self.lock:
                 if self.function is None:
-                    text, later = _text_of(self.program, SIZES[0], "direct")
+                    text, later = _text_of(self.program, direct=True)
                     engine = loaded(text, key_of(text), later)
                     self.function = _CALL(engine.get_function_address("program"))
                     self.table[self.k] = ctypes.cast(self.function, ctypes.c_void_p).value
             self.function(args)
-        except BaseException:  # there is nobody who could catch it: results that are no numbers are reported as such
+        except BaseException:  # there is nobody who could catch it: results that are no numbers have an outcome
             traceback.print_exc()
             pointers = ctypes.cast(args, ctypes.POINTER(ctypes.c_void_p))
             for i, kind in enumerate(self.program.results, len(self.program.kinds)):
@@ -383,9 +391,9 @@ def target_of(closed):
         raise UnknownError("llvmlite is missing")
     text, later = text_of(closed)
     key = key_of(text)
-    # What is compiled later is not said in the text.
-    name = f"jaxnsd_native_{key}_{len(_ready)}" if later else f"jaxnsd_native_{key}"
     with _lock:
+        # What is compiled later is not said in the text.
+        name = f"jaxnsd_native_{key}_{len(_ready)}" if later else f"jaxnsd_native_{key}"
         if name not in _ready:
             engine = loaded(text, key, later)
             handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))

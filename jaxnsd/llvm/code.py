@@ -26,8 +26,8 @@ class Sizes:
 
 
 #: What is tried, one after the other. Written out, zeros are seen and nothing is stored: what is small runs two to five times as fast that
-#: way. LLVM's time grows faster than the number of operations, 12 000 take 3 CPU seconds, 60 000 take 35.
-SIZES = (Sizes(512, 2048, 12_000, 100_000), Sizes(64, 256, 1000, 20_000), Sizes(16, 64, 100, 40_000))
+#: way. LLVM takes 0.1 to 0.2 ms an operation, in functions of `PART` lines.
+SIZES = (Sizes(512, 2048, 12_000, 100_000), Sizes(64, 256, 1000, 100_000), Sizes(16, 64, 100, 100_000))
 
 
 class UnknownError(NotImplementedError):
