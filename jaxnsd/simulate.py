@@ -296,14 +296,16 @@ def checked(
     options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
     if checks.large(n_steps // save_every, q0, u0):
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
-    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=sparsity.of(system))
+    # Of the arrays that the schemes see: anisotropic friction turns directions.
+    known = sparsity.of(anisotropy.isotropic(system))
+    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known)
 
 
 _STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known")
 
 
 @functools.partial(jax.jit, static_argnames=_STATIC)
-def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress, start, known=None):
+def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress, start, known):
     dtype = q0.dtype
     # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
     system = jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_float(x) and jnp.result_type(x) != dtype else x, system)

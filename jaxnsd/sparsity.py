@@ -18,7 +18,7 @@ LARGEST = 4096
 
 
 def of(system):
-    """Which entries are zeros and ones, for each leaf of a system: bytes, or None where nothing is known or counted on.
+    """Which entries are zeros and ones, for each leaf of a system as it is run: bytes, or None where nothing is known or counted on.
 
     Coefficients, which have one axis or none, are left out: they are what a user changes from run to run.
     """

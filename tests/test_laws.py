@@ -144,7 +144,6 @@ def test_an_ellipse_with_equal_axes_is_a_disc_and_a_turn_turns_the_motion():
     np.testing.assert_allclose(np.r_[disc.q[-1, :2], disc.u[-1, :2]], x[0], atol=1e-13)
 
 
-@pytest.mark.slow
 def test_a_linear_system_stays_linear():
     """The same body as a `LinearSystem`, for a scheme that takes no other; percussions are stored in the given directions."""
     G = np.eye(3)[:, 2:]
