@@ -37,9 +37,8 @@ class Choice:
     def put(self, x):
         """Array of all contacts, zero for those that were not chosen, from the entries (size, ...)."""
         if self.index is not None:
-            return (
-                jnp.zeros((self.mask.shape[1], *x.shape[1:]), x.dtype).at[self.index].set(x, mode="promise_in_bounds", unique_indices=True)
-            )
+            nothing = jnp.zeros((self.mask.shape[1], *x.shape[1:]), x.dtype)
+            return nothing.at[self.index].set(x, mode="promise_in_bounds", unique_indices=True)
         mask = self.mask.reshape(*self.mask.shape, *(1,) * (x.ndim - 1))
         return jnp.sum(jnp.where(mask, x[:, None], jnp.zeros((), x.dtype)), axis=0)
 

@@ -18,7 +18,11 @@ __all__ = ["available", "left_to_xla", "native"]
 
 def available():
     """Whether llvmlite is installed; ``JAXNSD_NATIVE=0`` in the environment leaves programs to XLA."""
-    return build.binding is not None and os.environ.get("JAXNSD_NATIVE", "1") != "0" and not plain.wanted()
+    return build.binding is not None and _wanted()
+
+
+def _wanted():
+    return os.environ.get("JAXNSD_NATIVE", "1") != "0" and not plain.wanted()
 
 
 _left = threading.local()
@@ -44,31 +48,21 @@ def _missing():
     )
 
 
-def _name(closed):
-    """`build.target_of`; None, with a warning, where it fails in another way than by what it does not know."""
-    try:
-        return build.target_of(closed)
-    except UnknownError:
-        raise
-    except Exception as error:  # whatever it is, a slower run is better than none
-        plain.say(error)
-        return None
-
-
 def native(function, avals):
     """``function(*args)``, a list, as a call of native code on a CPU; None where there is no rule for a part of it."""
-    if build.binding is None and os.environ.get("JAXNSD_NATIVE", "1") != "0" and not plain.wanted():
+    if build.binding is None and _wanted():
         _missing()
     if not available() or getattr(_left, "wanted", False):
         return None
     closed = jax.make_jaxpr(function)(*avals)
     try:
-        name = _name(closed)
-        if name is None:
-            return None
+        name = build.target_of(closed)
     except UnknownError as reason:
         if os.environ.get("JAXNSD_NATIVE") == "debug":
             print("jaxnsd.native:", reason, file=sys.stderr)
+        return None
+    except Exception as error:  # whatever it is, a slower run is better than none
+        plain.say(error)
         return None
     outs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals]
     return lambda *args: list(jax.ffi.ffi_call(name, outs)(*args))

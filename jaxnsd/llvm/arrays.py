@@ -6,10 +6,9 @@ read and written by loops. What reads a large array at an index computed from it
 
 import math
 
-import jax
 import numpy as np
 
-from .code import UnknownError, is_known
+from .code import dtype_of_numbers, is_known
 
 #: Entries up to which what only arranges the entries of small arrays is small.
 WIDE = 1 << 14
@@ -55,8 +54,7 @@ def filled(entries, shape):
 
 def of_known(code, x):
     """A known array."""
-    if jax.dtypes.issubdtype(x.dtype if hasattr(x, "dtype") else type(x), jax.dtypes.extended):
-        raise UnknownError(f"arrays of dtype {x.dtype}")
+    dtype_of_numbers(getattr(x, "dtype", type(x)))
     x = np.asarray(x)
     if x.size > code.sizes.small and x.size > WIDE:
         return in_memory(code, code.table(x.ravel(), x.dtype), x.shape, x.dtype)
@@ -124,6 +122,12 @@ def made(code, shape, dtype, at):
     pointer = code.room(math.prod(shape), dtype)
     code.nest(shape, lambda index: code.store(at(index), pointer, code.offset(index, shape), dtype))
     return in_memory(code, pointer, shape, dtype)
+
+
+def stored(code, x, kind):
+    """A large array that lies in memory."""
+    whole = large(code, x, kind.dtype)
+    return whole if whole.pointer is not None else made(code, kind.shape, kind.dtype, whole.at)
 
 
 def settled(code, x):

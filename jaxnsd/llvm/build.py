@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from . import control
-from .arrays import in_memory, is_small, large, made, small, written
+from .arrays import in_memory, is_small, large, small, stored, written
 from .code import SIZES, Code, TooLargeError, UnknownError, is_known
 
 try:
@@ -294,10 +294,8 @@ def _spread(functions, declared, code, closed, arrays, kinds, results, n, length
         if is_small(x) and all(map(is_known, x.ravel())):
             known.append(x)
             continue
-        whole = large(code, x, kind.dtype)
-        whole = whole if whole.pointer is not None else made(code, kind.shape, kind.dtype, whole.at)
         known.append(None)
-        pointers.append(whole.pointer)
+        pointers.append(stored(code, x, kind).pointer)
     rooms = [code.room(kind.size, kind.dtype) for kind in results]
     shared = code.room(len(pointers) + len(rooms), np.int64)
     for k, pointer in enumerate([*pointers, *rooms]):

@@ -12,6 +12,7 @@ import re
 import struct
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 
 
@@ -55,10 +56,17 @@ def is_known(entry):
 _TYPES = {"float64": "double", "float32": "float", "bool": "i1"}
 
 
+def dtype_of_numbers(dtype):
+    """NumPy's dtype; JAX has others, of keys say."""
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        raise UnknownError(f"arrays of dtype {dtype}")
+    return np.dtype(dtype)
+
+
 @functools.cache
 def type_of(dtype):
     """LLVM's type of a number."""
-    dtype = np.dtype(dtype)
+    dtype = dtype_of_numbers(dtype)
     if dtype.kind in "iu":
         return f"i{8 * dtype.itemsize}"
     if dtype.name not in _TYPES:

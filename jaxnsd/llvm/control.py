@@ -9,8 +9,8 @@ import numpy as np
 
 from ..jax_internals import CLOSED_CALLS, Literal, scan_sizes
 from . import factors, rules  # noqa: F401 (`factors` adds its rules)
-from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, written
-from .code import UnknownError, Value, is_known, type_of
+from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, stored, written
+from .code import UnknownError, Value, dtype_of_numbers, is_known, type_of
 
 #: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
 SHARED = 100_000
@@ -30,9 +30,7 @@ class Kind:
     __slots__ = ("dtype", "shape", "size")
 
     def __init__(self, aval):
-        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
-            raise UnknownError(f"arrays of dtype {aval.dtype}")
-        self.shape, self.dtype = tuple(aval.shape), np.dtype(aval.dtype)
+        self.shape, self.dtype = tuple(aval.shape), dtype_of_numbers(aval.dtype)
         self.size = math.prod(self.shape)
 
 
@@ -66,13 +64,19 @@ _CALLS = {"jit", "pjit", "core_call", "custom_jvp_call", "custom_vjp_call", "cus
 _CALLS |= {"checkpoint", "remat2", "remat", *CLOSED_CALLS}
 
 
+def _inside(params):
+    """The jaxprs of an operation, one or several under each name."""
+    names = (*_INNER, "branches", "cond_jaxpr", "body_jaxpr")
+    return [x for key in names if key in params for x in np.atleast_1d(np.asarray(params[key], object)).ravel()]
+
+
 def _equation(code, equation, arrays, kinds, results):
     name, params = equation.primitive.name, equation.params
     if name in _CALLS:
         inner = next(params[key] for key in _INNER if key in params)
         if params.get("name") == "when_needed" and work(inner) > LATER:
             return _when_needed(code, inner, arrays, kinds, results)
-        return _apart(code, lambda: evaluate(code, inner, arrays), results) if work(inner) > 1000 else evaluate(code, inner, arrays)
+        return evaluate(code, inner, arrays)
     if name == "jaxnsd_rule":
         shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
         return evaluate(code, jax.make_jaxpr(params["function"])(*shapes), arrays)
@@ -98,7 +102,7 @@ def _apart(code, make, kinds):
 
     def names():
         for x, kind in zip(make(), kinds, strict=True):
-            arrays.append(x if is_small(x) or x.pointer is not None else made(code, kind.shape, kind.dtype, x.at))
+            arrays.append(x if is_small(x) else stored(code, x, kind))
         numbers = [entry.name for x in arrays if is_small(x) for entry in x.ravel() if not is_known(entry)]
         return numbers + [x.pointer for x in arrays if not is_small(x)]
 
@@ -129,8 +133,7 @@ def _when_needed(code, closed, arrays, kinds, results):
             given.append(filled([kind.dtype.type(0)] * kind.size, kind.shape))
         else:
             given.append(None)
-            whole = large(code, x, kind.dtype)
-            pointers.append((whole if whole.pointer is not None else made(code, kind.shape, kind.dtype, whole.at)).pointer)
+            pointers.append(stored(code, x, kind).pointer)
             of.append(kind)
     rooms = [code.room(kind.size, kind.dtype) for kind in results]
     code.when_needed(Program(closed, given, of, results), [*pointers, *rooms])
@@ -159,9 +162,8 @@ def check(closed):
         elif name == "custom_linear_solve":
             check(params["jaxprs"].solve)
         elif name in _CALLS or name in _CONTROL:
-            for key in (*_INNER, "branches", "cond_jaxpr", "body_jaxpr"):
-                for inner in np.atleast_1d(np.asarray(params.get(key, ()), object)).ravel():
-                    check(inner)
+            for inner in _inside(params):
+                check(inner)
         elif name not in rules.RULES and name not in rules.ELEMENTWISE:
             raise UnknownError(f"the operation {name}")
 
@@ -257,8 +259,7 @@ class _Carry:
         for x, kind, room in zip(arrays, self.kinds, self.rooms, strict=True):
             if room is not None and getattr(x, "pointer", None) != room:
                 # What is computed where it is read may read what others are written to.
-                whole = large(code, x, kind.dtype)
-                moved.append((whole if whole.pointer is not None else made(code, kind.shape, kind.dtype, whole.at), kind, room))
+                moved.append((stored(code, x, kind), kind, room))
         # Two that change places need a copy of one.
         taken = {room for _, _, room in moved}
         moved = [(made(code, kind.shape, kind.dtype, x.at) if x.pointer in taken else x, kind, room) for x, kind, room in moved]
@@ -361,9 +362,9 @@ def work(closed):
     total = 0
     for equation in parts_of(closed)[0].eqns:
         name, params = equation.primitive.name, equation.params
-        inner = [x for key in (*_INNER, "branches") if key in params for x in np.atleast_1d(np.asarray(params[key], object)).ravel()]
         if name == "while":
             return np.inf
+        inner = _inside(params)
         if inner:
             total += sum(map(work, inner)) * (params["length"] if name == "scan" else 1)
         elif name == "dot_general":

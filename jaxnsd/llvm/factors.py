@@ -6,7 +6,7 @@ innermost loop goes along a row.
 
 import numpy as np
 
-from .arrays import in_memory, large, settled, written
+from .arrays import in_memory, stored, written
 from .code import UnknownError
 from .numbers import converted
 from .rules import chosen, of, rule
@@ -47,12 +47,9 @@ class _Matrix:
         self.code.store(entry, self.pointer, self._place(i, j), self.dtype)
 
 
-def _each(code, shape, size, body):
-    """``body(base)`` for every matrix of ``size`` entries of a batch."""
-    if not shape:
-        body(np.int64(0))
-        return
-    code.nest(shape, lambda index: body(code.whole_numbers("mul", code.offset(index, shape), np.int64(size))))
+def _each(code, shape, sizes, body):
+    """``body(*bases)`` for every member of a batch: where its matrices, of these numbers of entries, begin."""
+    code.nest(shape, lambda index: body(*(code.whole_numbers("mul", code.offset(index, shape), np.int64(size)) for size in sizes)))
 
 
 @rule("lu")
@@ -63,7 +60,7 @@ def _lu(code, params, arrays, kinds, results):
         raise UnknownError("factors of a matrix that is not square")
     rooms = [code.room(kind.size, kind.dtype) for kind in results]
     written(code, arrays[0], dtype, rooms[0])
-    _each(code, lead, n * n, lambda base: _factor(code, rooms, base, n, dtype))
+    _each(code, lead, (n * n,), lambda base: _factor(code, rooms, base, n, dtype))
     return [in_memory(code, room, kind.shape, kind.dtype) for room, kind in zip(rooms, results, strict=True)]
 
 
@@ -121,11 +118,7 @@ def _triangular_solve(code, params, arrays, kinds, results):
     """The solution of ``A X = B``, or of ``X A = B``, for a triangular A."""
     left, turned = params["left_side"], params["transpose_a"]
     (*lead, rows, columns), dtype, n = kinds[1].shape, kinds[1].dtype, kinds[0].shape[-1]
-    room, whole = code.room(results[0].size, dtype), settled(code, large(code, arrays[0], dtype))
-    if whole.pointer is None:
-        room_of = code.room(whole.size, dtype)
-        written(code, whole, dtype, room_of)
-        whole = in_memory(code, room_of, whole.shape, dtype)
+    room, whole = code.room(results[0].size, dtype), stored(code, arrays[0], kinds[0])
     written(code, arrays[1], dtype, room)
     # X A = B is A^T X^T = B^T.
     lower = params["lower"] != turned if left else params["lower"] == turned
@@ -154,11 +147,5 @@ def _triangular_solve(code, params, arrays, kinds, results):
 
         _span(code, np.int64(0), np.int64(n), row)
 
-    if lead:
-        code.nest(
-            lead,
-            lambda index: solve(*(code.whole_numbers("mul", code.offset(index, lead), np.int64(size)) for size in (rows * columns, n * n))),
-        )
-    else:
-        solve(np.int64(0), np.int64(0))
+    _each(code, lead, (rows * columns, n * n), solve)
     return [in_memory(code, room, results[0].shape, dtype)]
