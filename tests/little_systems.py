@@ -55,6 +55,24 @@ class Skate(System):
 
 
 @jaxnsd.system
+class ParticleOverTable(System):
+    """A particle of unit mass over a table at ``amplitude sin(frequency t)``: q = (height)."""
+
+    amplitude: float = 0.02
+    frequency: float = 9.0
+    e_N: float = 0.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return GRAVITY * q[0]
+
+    def gap(self, t, q):
+        return q - self.amplitude * jnp.sin(self.frequency * t)
+
+
+@jaxnsd.system
 class ShakenTable(System):
     """A ball with friction on a table that shakes up and down and moves sideways: rheonomic gap and tangential velocity, q = (x, y)."""
 

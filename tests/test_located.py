@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import ParticleOverTable
 from numpy.testing import assert_allclose
 from scheme_table import MOREAU_TYPE, over
 from scipy.optimize import brentq
@@ -579,24 +580,6 @@ def test_nothing_is_lost_where_nothing_is_hit(scheme):
     assert np.isnan(located.auxiliary["impact_times"]).all()
 
 
-@jaxnsd.system
-class FallingTable(jaxnsd.System):
-    """A particle of unit mass over a table at A sin(w t), which falls slower than g where it is above the middle."""
-
-    amplitude: float = 0.02
-    frequency: float = 9.0
-    e_N: float = 0.0
-
-    def kinetic_energy(self, t, q, u):
-        return 0.5 * u @ u
-
-    def potential_energy(self, t, q):
-        return 9.81 * q[0]
-
-    def gap(self, t, q):
-        return q - self.amplitude * jnp.sin(self.frequency * t)
-
-
 @pytest.mark.parametrize("scheme", [jaxnsd.MoreauJean(), pytest.param(jaxnsd.GeneralizedAlpha(), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("e_N", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_velocity_on_a_table_does_not_depend_on_the_height_of_fall(scheme, e_N):
@@ -606,7 +589,7 @@ def test_velocity_on_a_table_does_not_depend_on_the_height_of_fall(scheme, e_N):
     """
 
     def velocity(h, n_steps):
-        return jaxnsd.simulate(FallingTable(e_N=e_N), LocatedImpacts(scheme), h[None], jnp.zeros(1), 0.3, n_steps=n_steps).u[-1, 0]
+        return jaxnsd.simulate(ParticleOverTable(e_N=e_N), LocatedImpacts(scheme), h[None], jnp.zeros(1), 0.3, n_steps=n_steps).u[-1, 0]
 
     def both(h, n_steps):
         return jax.jvp(lambda h: velocity(h, n_steps), (h,), (jnp.ones(()),))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import ParticleOverTable
 from scheme_table import over
 from test_examples import load
 
@@ -495,23 +496,6 @@ def test_a_change_of_contact_has_a_first_derivative_alone(scheme):
     assert np.isnan(second[2, 0, 2, 2]) and np.isnan(second[3, 0, 0, 0]) and np.isnan(second[4, 1, 3, 3])
 
 
-@jaxnsd.system
-class Shaken(jaxnsd.System):
-    """A particle of unit mass over a table at A sin(w t)."""
-
-    amplitude: float = 0.02
-    frequency: float = 30.0
-
-    def kinetic_energy(self, t, q, u):
-        return 0.5 * u @ u
-
-    def potential_energy(self, t, q):
-        return G * q[0]
-
-    def gap(self, t, q):
-        return q - self.amplitude * jnp.sin(self.frequency * t)
-
-
 @over(SCHEMES, SCHEMES[:1], slow=SCHEMES[1:3])
 def test_a_plastic_impact_from_which_a_contact_opens_is_no_landing(scheme):
     """A table falls away faster than g from under a particle that hits it without restitution: a throw with the table's velocity.
@@ -530,7 +514,7 @@ def test_a_plastic_impact_from_which_a_contact_opens_is_no_landing(scheme):
 
     def run(dt):
         def last(h):
-            sol = simulate(Shaken(a, w), scheme, h[None], jnp.zeros(1), end, dt)
+            sol = simulate(ParticleOverTable(amplitude=a, frequency=w), scheme, h[None], jnp.zeros(1), end, dt)
             return jnp.concatenate([sol.q[-1], sol.u[-1]])
 
         return last

@@ -1,6 +1,7 @@
 """The theta- and alpha-schemes: their equations recomputed from the solution, orders, closed forms, activity, derivatives."""
 
 import dataclasses
+import functools
 import warnings
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from little_systems import ParticleOverTable
 
 import jaxnsd
 from jaxnsd.linear_system import LinearSystem
@@ -356,23 +358,6 @@ def test_how_a_body_comes_to_rest_under_the_three_rules():
 
 
 # --------------------------------------------------------------------------------------------------------------- nonlinear
-@jaxnsd.system
-class OnATable(jaxnsd.System):
-    """A particle of unit mass on a table at ``amplitude sin(2 pi t)``."""
-
-    amplitude: float = 0.1
-    e_N: float = 0.0
-
-    def kinetic_energy(self, t, q, u):
-        return 0.5 * u @ u
-
-    def potential_energy(self, t, q):
-        return 9.81 * q[0]
-
-    def gap(self, t, q):
-        return q - self.amplitude * jnp.sin(2 * np.pi * t)
-
-
 @pytest.mark.parametrize(
     "scheme",
     [
@@ -387,10 +372,11 @@ def test_a_body_does_not_sink_into_a_shaken_table(scheme):
 
     What the table did to the gap velocity in a step counted as opening: 0.039 m were lost each period at 16 steps, to order dt.
     """
+    table = functools.partial(ParticleOverTable, amplitude=0.1, frequency=2 * np.pi)
     depths = []
     for n in (16, 32, 64):
         run = jax.vmap(
-            lambda e, n=n: jaxnsd.simulate(OnATable(e_N=e), scheme, jnp.zeros(1), jnp.array([0.2 * np.pi]), n_steps=8 * n, dt=1 / n)
+            lambda e, n=n: jaxnsd.simulate(table(e_N=e), scheme, jnp.zeros(1), jnp.array([0.2 * np.pi]), n_steps=8 * n, dt=1 / n)
         )
         sol = run(jnp.array([0.0, 0.4, 0.8])).raise_if_failed()
         t = np.arange(8 * n + 1) / n
