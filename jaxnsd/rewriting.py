@@ -56,7 +56,7 @@ def rewritten(closed, instead):
 
 
 def _with_parts(equation, change, consts):
-    """An equation with ``change`` of each jaxpr in it; constants which that brings along, and which have no place there, go to ``consts``."""
+    """An equation with ``change`` of each jaxpr in it; constants that this brings along, and that have no place there, go to ``consts``."""
     inner = equation.params.get("jaxpr")
     if isinstance(inner, ClosedJaxpr) or not isinstance(inner, Jaxpr):
         return with_inner(equation, change)

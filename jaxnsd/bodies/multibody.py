@@ -190,7 +190,7 @@ class Multibody(System):
         """Frames of all bodies, the world first, and twists of all velocities."""
         if self.seen is not None:
             return self.seen.places
-        return kinematics.place(self, self._layout, t, q)
+        return _place(self, t, q)
 
     def seen_at(self, t: ArrayLike, q: jax.Array) -> "Multibody":
         """This system with its places and contacts at (t, q) computed, for functions that are asked for there alone.
@@ -369,20 +369,7 @@ class Multibody(System):
         return self._touches(self.places(t, q), q)
 
     def _touches(self, places, q):
-        if self.seen is not None:
-            return self.seen.touch
-        n, dtype = len(self.contacts), q.dtype
-        found = []
-        if self.structure.pairs:
-            found.append(pairs.touches(self, self._shapes(places)))
-        if limits := _limits(self.structure):
-            gap = forces.limit_gaps(self, q, limits)
-            none = jnp.zeros((gap.shape[0], 3), dtype)
-            found.append(Touch(gap, none, none, none + jnp.asarray([[0.0, 0.0, 1.0]], dtype)))
-        if not n:
-            none = jnp.zeros((0, 3), dtype)
-            return Touch(jnp.zeros((0,), dtype), none, none, none)
-        return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
+        return _touch(self, places, q) if self.seen is None else self.seen.touch
 
     def _shapes(self, places):
         bodies = [shape.body for shape in self.structure.shapes]
@@ -538,6 +525,28 @@ class Multibody(System):
     def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Opening of the loops (n_g,), in m and rad."""
         return loops.opening(self._unseen, t, q)
+
+
+@jax.jit
+def _place(system, t, q):
+    """Places of a system. Under a name of its own, and so traced once for all that ask for it, and differentiated once."""
+    return kinematics.place(system, system._layout, t, q)
+
+
+@jax.jit
+def _touch(system, places, q):
+    """`Multibody.touches` at these places, likewise traced once."""
+    found = []
+    if system.structure.pairs:
+        found.append(pairs.touches(system, system._shapes(places)))
+    if limits := _limits(system.structure):
+        gap = forces.limit_gaps(system, q, limits)
+        none = jnp.zeros((gap.shape[0], 3), q.dtype)
+        found.append(Touch(gap, none, none, none + jnp.asarray([[0.0, 0.0, 1.0]], q.dtype)))
+    if not system.contacts:
+        none = jnp.zeros((0, 3), q.dtype)
+        return Touch(jnp.zeros((0,), q.dtype), none, none, none)
+    return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 def _quaternions(layout, q, u):

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from ..jax_internals import is_traced
+from ..jax_internals import is_traced, jaxpr_as_fun
 from ..pytrees import chosen, replaced
 from . import loops
 from .lists import pick
@@ -36,9 +36,13 @@ def _turns(system):
         places = still.places(0.0, still.initial_state()[0])
         return compose(pick(places.R, [shape.body for shape in still.structure.shapes]), matrix(still.shape_orientation)), places
 
-    with jax.ensure_compile_time_eval():
-        R, places = jax.jit(turns)(*chosen(leaves, given))  # one program instead of a hundred
-    return None if any(is_traced(x) for x in (R, *places)) else (np.asarray(R), jax.tree.map(np.asarray, places))
+    values = [np.asarray(x) for x in chosen(leaves, given)]
+    program, shapes = jax.make_jaxpr(turns, return_shape=True)(*values)
+    if any(map(is_traced, program.consts)):
+        return None
+    # One program instead of a hundred, and one that runs while others are traced.
+    found = jax.jit(jaxpr_as_fun(program)).lower(*values).compile({"xla_backend_optimization_level": 0})(*values)
+    return jax.tree.unflatten(jax.tree.structure(shapes), map(np.asarray, found))
 
 
 def flattened(system):

@@ -41,6 +41,11 @@ _SYSTEM = ("malloc", "free", "pthread_create", "pthread_join", "memcpy", "memset
 #: Threads at the most, and how many blocks of members there are for each.
 THREADS, BLOCKS = 64, 8
 
+#: Stores, one after the other, that LLVM looks at together when it chooses instructions: 2048 of its own accord. What it does with them takes
+#: more than in proportion: a gradient of a woodpecker is compiled in 3.2 CPU s for 7.1, to the same code. An option of LLVM's that it may
+#: not have for ever, and then it would end the process: the newest version that is known to have it.
+STORES, NEWEST = 64, 22
+
 #: Where the number of threads stands for compiled code.
 _threads = ctypes.c_int64(1)
 
@@ -57,6 +62,8 @@ def _target():
     """LLVM's machine, and what tells it from others."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
+    if binding.llvm_version_info[0] <= NEWEST:
+        binding.set_option("jaxnsd", f"-combiner-tokenfactor-inline-limit={STORES}")
     library, system = ctypes.CDLL("libm.so.6" if os.name == "posix" and os.uname().sysname == "Linux" else None), ctypes.CDLL(None)
     for source, names in ((library, _LIBRARY), (system, _SYSTEM)):
         for name in names:
