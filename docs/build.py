@@ -14,10 +14,23 @@ ROOT = HERE.parent
 #: What stands where: section -> its pages. The page of a section has its name.
 SECTIONS = {
     "start": ["systems", "models", "troubleshooting"],
-    "how_to": ["bodies", "films", "ensembles", "identification", "orbits", "energy", "speed", "command_line"],
+    "how_to": [
+        "bodies",
+        "films",
+        "ensembles",
+        "identification",
+        "controllers",
+        "other_libraries",
+        "orbits",
+        "energy",
+        "from_mujoco",
+        "from_siconos",
+        "speed",
+        "command_line",
+    ],
     "background": ["schemes", "contact", "gradients", "notebooks/*", "sources"],
     "reference": [],
-    "developing": ["changelog"],
+    "developing": ["house", "a_step", "adding", "changelog"],
 }
 
 
