@@ -1,11 +1,13 @@
 """Build the site: `python docs/build.py out/docs`, which `make docs` does.
 
-Sphinx reads one folder. The pages, the notebooks and their pictures are copied into one, beside the site, and the pages of the reference
-are written into it. What has not changed is left as it is, so that a second run is quick.
+Sphinx reads one folder. The pages, the notebooks and their pictures are copied into one, and the pages of the reference are written into
+it. All is made anew each time: a page shows what other pages, docstrings and the files in `_site` say.
 """
 
 import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -40,18 +42,14 @@ def toctree(entries, *options):
 
 
 def write(path, content):
-    """Write what has changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_bytes() != content:
-        path.write_bytes(content)
-    return path
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def gather(source):
     """Everything that Sphinx reads, in the folder ``source``."""
     import public
 
-    kept = {write(source / "conf.py", (HERE / "conf.py").read_bytes())}
     for path in sorted(HERE.rglob("*")):
         if path.suffix == ".md":
             # What lies beside docs/ lies within it here.
@@ -59,31 +57,28 @@ def gather(source):
             text = text.replace("](../CHANGELOG.md)", "](changelog.md)")
             if path.parent == HERE and (pages := SECTIONS.get(path.stem)):
                 text += toctree(pages, ":glob:")
-            kept.add(write(source / path.relative_to(HERE), text.encode()))
-        elif path.is_file() and path.suffix in (".gif", ".png", ".css", ".py") and "__pycache__" not in path.parts:
-            kept.add(write(source / path.relative_to(HERE), path.read_bytes()))
-    for path in (*sorted((ROOT / "notebooks").glob("*.ipynb")), *sorted((ROOT / "examples/benchmarks").glob("*.png"))):
-        kept.add(write(source / path.relative_to(ROOT), path.read_bytes()))
-    kept.add(write(source / "changelog.md", (ROOT / "CHANGELOG.md").read_bytes()))
-    index = (HERE / "README.md").read_text(encoding="utf-8") + toctree(SECTIONS)
-    kept.add(write(source / "index.md", index.encode()))
-    entries = [*(f"reference/{module}" for module in public.MODULES), "genindex"]
-    reference = (HERE / "reference.md").read_text(encoding="utf-8") + toctree(entries)
-    kept.add(write(source / "reference.md", reference.encode()))
+            write(source / path.relative_to(HERE), text)
+        elif path.suffix in (".gif", ".png", ".css", ".py"):
+            write(source / path.relative_to(HERE), path.read_bytes())
+    for path in (*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "examples/benchmarks").glob("*.png")):
+        write(source / path.relative_to(ROOT), path.read_bytes())
+    write(source / "changelog.md", (ROOT / "CHANGELOG.md").read_bytes())
+    write(source / "index.md", (HERE / "README.md").read_text(encoding="utf-8") + toctree(SECTIONS))
     for module in public.MODULES:
-        kept.add(write(source / f"reference/{module}.rst", public.page(module).encode()))
-    for path in source.rglob("*"):
-        if path.is_file() and path not in kept and "__pycache__" not in path.parts:
-            path.unlink()
+        write(source / f"reference/{module}.rst", public.page(module))
+    entries = [*(f"reference/{module}" for module in public.MODULES), "genindex"]
+    write(source / "reference.md", (HERE / "reference.md").read_text(encoding="utf-8") + toctree(entries))
 
 
 def main(out):
     sys.path[:0] = [str(HERE / "_site"), str(ROOT)]
     from sphinx.cmd.build import main as sphinx
 
-    source = out.parent / f"{out.name}-source"
-    gather(source)
-    return sphinx(["-W", "--keep-going", "-q", "-b", "html", "-d", str(out.parent / f"{out.name}-doctrees"), str(source), str(out)])
+    shutil.rmtree(out, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        source, read = Path(folder) / "docs", Path(folder) / "read"
+        gather(source)
+        return sphinx(["-W", "--keep-going", "-q", "-b", "html", "-d", str(read), str(source), str(out)])
 
 
 if __name__ == "__main__":
