@@ -30,7 +30,7 @@ SECTIONS = {
         "speed",
         "command_line",
     ],
-    "background": ["schemes", "contact", "gradients", "notebooks/*", "sources"],
+    "background": ["equations", "schemes", "contact", "gradients", "notebooks/*", "sources"],
     "reference": [],
     "developing": ["house", "a_step", "adding", "changelog"],
 }

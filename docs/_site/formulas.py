@@ -21,7 +21,7 @@ def inline(self, node):
 
 
 def block(self, node):
-    self.body.append(f'<div class="math">{markup(node, True)}</div>')
+    self.body.append(f'<div class="formula">{markup(node, True)}</div>')
     raise SkipNode
 
 
