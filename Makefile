@@ -39,14 +39,14 @@ test-long: $(VENV)/.installed-test ## campaigns: every scheme on every system, o
 test-oldest: $(OLDEST)/.installed ## values and derivatives with the oldest JAX that is supported, left to XLA
 	JAXNSD_NATIVE=0 $(OLDEST)/bin/python -m pytest -m oldest $$(grep -l 'mark\.oldest' tests/test_*.py) # other files need what is not installed
 
-# Those of the oldest JAX come first, once as they are and once the plain way (see jaxnsd/plain.py); PART=first leaves it at these, PART=rest
+# Those of the oldest JAX come first, once as they are and once by XLA; PART=first leaves it at these, PART=rest
 # leaves them out.
-test-newest: ## values and derivatives, the plain way, and the fast tests, with the newest JAX on the newest Python here
+test-newest: ## values and derivatives, by XLA too, and the fast tests, with the newest JAX on the newest Python here
 	@if [ -z "$(NEWER)" ]; then echo "test-newest: there is no Python newer than 3.11 here, so no newer JAX: nothing was tested"; \
 	else $(MAKE) --no-print-directory $(NEWEST)/.installed && \
 		$(NEWEST)/bin/python -c 'import jax, sys; print("JAX", jax.__version__, "on Python", sys.version.split()[0])' && \
 		if [ "$(PART)" != rest ]; then \
-			$(NEWEST)/bin/python -m pytest -m "oldest or newest" && JAXNSD_PLAIN=1 $(NEWEST)/bin/python -m pytest -m oldest; fi && \
+			$(NEWEST)/bin/python -m pytest -m "oldest or newest" && JAXNSD_NATIVE=0 $(NEWEST)/bin/python -m pytest -m oldest; fi && \
 		if [ "$(PART)" != first ]; then XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0" \
 			$(NEWEST)/bin/python -m pytest -m "not slow and not long and not oldest"; fi; fi
 

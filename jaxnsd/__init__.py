@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import energy, sets, xla_flags  # xla_flags sets options of XLA's CPU backend, before the first computation
+from . import energy, sets
 from .contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
 from .contact_problem import ContactSolution, solve_contact_problem
 from .keep import keep
@@ -27,7 +27,6 @@ from .schemes import (
     VariationalMoreau,
 )
 from .simulate import SimulationError, Solution, check, simulate
-from .spread import spread
 from .system import Parameter, System, static, system
 from .tridiagonal import Tridiagonal
 
@@ -78,10 +77,8 @@ __all__ = [
     "sets",
     "simulate",
     "solve_contact_problem",
-    "spread",
     "static",
     "system",
-    "xla_flags",
 ]
 __version__ = "0.1.0"
 

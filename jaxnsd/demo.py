@@ -4,7 +4,6 @@ Writes three pictures and ``demo.npz`` into a directory and a short report to th
 """
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import jax
@@ -17,7 +16,6 @@ from .models import RotatingBall, Woodpecker
 from .plotting import COLOURS
 from .schemes import Moreau
 from .simulate import simulate
-from .spread import cores
 
 #: Published period of the limit cycle, s.
 PERIOD = 0.146
@@ -128,9 +126,7 @@ def ensemble(quick=False):
     began = time.perf_counter()
     pieces = [work(0)]  # compiles
     compiled = time.perf_counter()
-    # One chunk a core: a chunk is small enough for a core's cache, and XLA leaves the interpreter free while it computes.
-    with ThreadPoolExecutor(cores()) as pool:
-        pieces += progress.bar(pool.map(work, starts[1:]), total=len(starts), initial=1, desc="woodpeckers", unit_scale=chunk, unit="")
+    pieces += progress.bar(map(work, starts[1:]), total=len(starts), initial=1, desc="woodpeckers", unit_scale=chunk, unit="")
     seconds = time.perf_counter() - compiled
     t, y, speed, knocks, success = (np.concatenate(x) for x in zip(*pieces, strict=True))
 

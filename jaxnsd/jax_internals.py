@@ -8,7 +8,6 @@ are handed on; what changed from one to another has a function here, which says 
 import contextlib
 import copy
 import functools
-import sys
 
 import jax
 from jax import lax
@@ -17,7 +16,6 @@ from jax.core import ShapedArray, Tracer
 from jax.experimental import serialize_executable
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
-from jaxlib.mlir import ir
 
 __all__ = [
     "CLOSED_CALLS",
@@ -28,7 +26,6 @@ __all__ = [
     "ShapedArray",
     "Tracer",
     "ad",
-    "backend_has_started",
     "batching",
     "bound",
     "call_inside",
@@ -39,7 +36,6 @@ __all__ = [
     "is_traced",
     "jaxpr_as_fun",
     "lowered_as",
-    "marked",
     "mlir",
     "new_variable",
     "scan_sizes",
@@ -137,9 +133,6 @@ def with_inner(equation, change):
     def of(x):
         if isinstance(x, ClosedJaxpr):
             return change(x)
-        if isinstance(x, Jaxpr):  # of `jax.checkpoint`; from JAX 0.11 on the two classes are one
-            changed = change(closed := ClosedJaxpr(x, ()))
-            return x if changed is closed else changed.jaxpr
         if isinstance(x, (tuple, list)):
             parts = [of(part) for part in x]
             if all(a is b for a, b in zip(parts, x, strict=True)):
@@ -182,13 +175,6 @@ def is_exported(ctx):
     return bool(getattr(ctx.module_context.lowering_parameters, "for_export", False))
 
 
-def marked(out, **marks):
-    """What a rule of lowering has led to by the call of one function, with words for XLA at that call."""
-    call = jax.tree.leaves(out)[0].owner
-    call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get({name: ir.StringAttr.get(value) for name, value in marks.items()})
-    return out
-
-
 # The process
 
 
@@ -200,9 +186,3 @@ def settings():
 def enable_x64(wanted):
     """A context with or without double precision, in this thread."""
     return (jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64)(wanted)
-
-
-def backend_has_started():
-    """Whether JAX has computed anything: XLA has read the environment then."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return getattr(bridge, "backends_are_initialized", lambda: False)()

@@ -25,7 +25,7 @@ import jax
 import jaxlib
 import numpy as np
 
-from . import llvm
+from . import native
 from .fingerprint import fingerprint, nodes, own_version
 from .jax_internals import is_traced, serialize_executable, settings, trace_anew
 from .pytrees import chosen, replaced
@@ -127,13 +127,13 @@ def _program(of_arrays, function, key, arrays, folder):
     of_arrays.__name__ = f"{name}_{uuid.uuid4().hex}"
     # The fingerprint has what a function reads by its value of now; what was traced, a jitted helper, or a method that reads a dictionary,
     # may have one of before, and would be found by all processes to come.
-    with trace_anew(), llvm.left_to_xla():
+    with trace_anew(), native.listed() as made:
         lowered = jax.jit(of_arrays).lower(*arrays)
     program = lowered.compile()
     if CALLBACK.search(lowered.as_text()):
         return _without_a_place(name, "it calls back into Python", program)
     try:
-        _write(path, program, classes)
+        _write(path, program, native.packed(made), classes)
     except Exception as error:  # pickle raises what it likes, and what was compiled is not to be lost
         return _without_a_place(name, error, program)
     return program
@@ -144,13 +144,13 @@ def _without_a_place(name, why, program):
     return program
 
 
-def _write(path, program, classes):
-    """Put a compiled program into a file, whole or not at all."""
+def _write(path, program, made, classes):
+    """Put a compiled program, and the native functions that it calls, into a file, whole or not at all."""
     payload, _, out_tree = serialize_executable.serialize(program)
-    made = io.BytesIO()
+    file = io.BytesIO()
     ids = [device.id for device in program.runtime_executable().local_devices()]
-    _Pickler(made, classes).dump((payload, jax.tree.unflatten(out_tree, range(out_tree.num_leaves)), ids))
-    data = zlib.compress(made.getvalue(), 1)
+    _Pickler(file, classes).dump((payload, made, jax.tree.unflatten(out_tree, range(out_tree.num_leaves)), ids))
+    data = zlib.compress(file.getvalue(), 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
@@ -172,7 +172,8 @@ def _read(path, size, classes, client):
     if content[:length] != _digest(content[length:]):
         return None  # cut short: made again
     try:
-        payload, out, ids = _Unpickler(io.BytesIO(zlib.decompress(content[length:])), classes).load()
+        payload, made, out, ids = _Unpickler(io.BytesIO(zlib.decompress(content[length:])), classes).load()
+        native.unpacked(made)
         in_tree = jax.tree.structure(((0,) * size, {}))
         load = serialize_executable.deserialize_and_load
         # Newer versions of JAX take all devices, unless told; older ones those that it was compiled for.

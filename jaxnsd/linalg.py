@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from . import products, thresholds
+from . import thresholds
 from .derivatives import with_rule
 from .jax_internals import Primitive, ad, batching, lowered_as
 
@@ -25,6 +25,9 @@ UNROLL, GAUSS_JORDAN = 4, 32
 
 #: Largest matrix, in rows, that is eliminated with a choice of pivots.
 PIVOTED = 96
+
+#: Largest product of matrices, in multiplications, that is a sum: on a GPU it fuses with its neighbours, a call of a library does not.
+SUM = 1 << 11
 
 #: Largest array of a loop's carry, in entries, that is carried as single scalars.
 CARRY = 16
@@ -185,9 +188,8 @@ def matmul(a, b):
     """Matrix product of two object arrays or of two JAX arrays (full precision on every backend)."""
     if is_unpacked(a):
         return _product(a, b)
-    if a.shape[-1] > GAUSS_JORDAN or a.size * b.size > products.SUM * a.shape[-1]:
+    if a.shape[-1] > GAUSS_JORDAN or a.size * b.size > SUM * a.shape[-1]:
         return jnp.matmul(a, b, precision="highest")
-    # A sum of products fuses with its neighbours, a call of a matrix library does not.
     return jnp.sum(a * b[None, :], axis=1) if b.ndim == 1 else jnp.sum(a[:, :, None] * b[None, :, :], axis=1)
 
 

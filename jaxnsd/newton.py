@@ -32,7 +32,7 @@ def iterate(step, x, error, max_iterations):
 
 
 def when_needed(function):
-    """``function``, which native code compiles when it is first called (see `llvm.build.Later`)."""
+    """``function``, which native code compiles when it is first called (see `native.build.Later`)."""
 
     def when_needed(*args):
         return function(*args)

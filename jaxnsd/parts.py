@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import anisotropy
+from . import anisotropy, runs
 from .keep import keep
 from .simulate import _History, _loop, _solution, checked
 
@@ -69,13 +69,21 @@ def _compiled(history, length):
     """Functions that start a run and that compute a part of it; with a compilation cache, programs that are kept for the next process."""
 
     def start(args):
-        loop = history.start(args)
-        return loop.carry, loop.first
+        def at_first_node(args):
+            loop = history.start(args)
+            return loop.carry, loop.first
 
-    def part(args, carry, first):
+        return runs.run(at_first_node, args)
+
+    def part(*given):
         """``(carry, rows (length, width), row of the node at the end)`` of the intervals from number ``first`` on."""
-        loop = history.start(args)
-        carry, rows = _loop(loop.body, carry, length, first=first)
-        return carry, rows, loop.row(carry)
+
+        def of_a_part(given):
+            args, carry, first = given
+            loop = history.start(args)
+            carry, rows = _loop(loop.body, carry, length, first=first)
+            return carry, rows, loop.row(carry)
+
+        return runs.run(of_a_part, given)
 
     return keep(start), keep(part)

@@ -5,8 +5,7 @@ What is changed before a program is lowered is changed here, as jaxprs: whatever
 
 import jax
 
-from .jax_internals import ClosedJaxpr, call_inside, new_variable, with_inner
-from .later import renamed
+from .jax_internals import ClosedJaxpr, Jaxpr, Literal, call_inside, new_variable, with_inner
 
 #: Functions of Python's and long lists of places: what they consist of, a product say, is to be seen once something of it is to change.
 _OPENED = ("jaxnsd_rule", "jaxnsd_pick", "jaxnsd_spread")
@@ -46,7 +45,7 @@ def rewritten(closed, instead):
             names.update(zip(equation.outvars, write(inner, renamed(operands, names)), strict=True))
             changed = True
         else:
-            new = with_inner(equation, lambda inner: rewritten(inner, instead))
+            new = _with_parts(equation, lambda inner: rewritten(inner, instead), consts)
             changed = changed or new is not equation
             equations.append(new.replace(invars=renamed(new.invars, names)))
         made_by.update(dict.fromkeys(equation.outvars, equation))
@@ -56,9 +55,28 @@ def rewritten(closed, instead):
     return ClosedJaxpr(jaxpr, [*closed.consts, *(value for _, value in consts)])
 
 
+def _with_parts(equation, change, consts):
+    """An equation with ``change`` of each jaxpr in it; constants which that brings along, and which have no place there, go to ``consts``."""
+    inner = equation.params.get("jaxpr")
+    if isinstance(inner, ClosedJaxpr) or not isinstance(inner, Jaxpr):
+        return with_inner(equation, change)
+    changed = change(closed := ClosedJaxpr(inner, ()))  # of `jax.checkpoint`
+    if changed is closed:
+        return equation
+    jaxpr, given = changed.jaxpr, [new_variable(x.aval) for x in changed.jaxpr.constvars]
+    consts.extend(zip(given, changed.consts, strict=True))
+    jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    return equation.replace(params={**equation.params, "jaxpr": jaxpr}, invars=[*given, *equation.invars])
+
+
 def closed_call(equation):
     """The function that an equation calls, a closed jaxpr of its operands."""
     jaxpr, consts = call_inside(equation)
     if len(consts) < len(jaxpr.constvars):  # they are among the operands
         jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
     return ClosedJaxpr(jaxpr, consts)
+
+
+def renamed(operands, names):
+    """What is written for operands where variables have other names."""
+    return [x if isinstance(x, Literal) else names.get(x, x) for x in operands]

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from . import anisotropy, checks, kernels, lanes, laws, linalg, llvm, plain, sparsity
+from . import anisotropy, checks, laws, linalg, native, runs, sparsity
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .contact import AbstractContactSolver, SemismoothNewton
@@ -24,10 +24,7 @@ from .system import System
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
 
-#: Steps of an innermost loop. Its buffers are small, which lets XLA's CPU backend compile it into one native loop (see `xla_flags`).
-GROUP = 32
-
-#: Largest array of a state, in entries, with which a batch on a CPU runs member by member (see `lanes`). In lockstep a batch of bars of
+#: Largest array of a state, in entries, with which a batch on a CPU runs member by member (see `runs`). In lockstep a batch of bars of
 #: 100, 300 and 1000 elements is four times slower, and one of three boxes that fall onto each other, too.
 LANES = 4096
 
@@ -313,21 +310,20 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
     args = (anisotropy.isotropic(system), times, q0, u0, start)
     first, _ = shapes = history.shapes(args)
-    # On a CPU a batch runs member by member.
-    lockstep = jax.default_backend() != "cpu" or max(q0.size, u0.size, *(P.size for P in first.P)) > LANES
+    lockstep = jax.default_backend() != "cpu" or not native.available() or max(q0.size, u0.size, *(P.size for P in first.P)) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     if bar:
         # The last argument: for how many members of a batch one reports.
         run, begin, given = functools.partial(history.run, bar=bar), bar.begin, (args, jnp.ones((), jnp.int32))
     else:
         run, begin, given = history.run, None, (args,)
-    options = {"lockstep": lockstep, "begin": begin, "ahead": kernels.at_once, "fits": checks.batch_memory}
+    options = {"lockstep": lockstep, "begin": begin, "fits": checks.batch_memory}
 
     def counting(given):
         (system, *others), *rest = given
         return run((sparsity.counted_on(system, known), *others), *rest)
 
-    rows, final, *first = lanes.run(counting, given, **options)
+    rows, final, *first = runs.run(counting, given, **options)
     sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
     return dataclasses.replace(sol, residual=undefined(sol.residual, args))
@@ -393,7 +389,6 @@ class Loop(NamedTuple):
     row: Any  # of a carry
     final: Any  # the state of a carry, packed
     first: Any  # (percussions at the first node, outcome there)
-    large: bool = False  # whether a second copy of the body would be long to compile
 
     def body(self, carry, k):
         """Body of `_loop`."""
@@ -450,7 +445,7 @@ class _History:
         n_stored = self.n_steps // self.save_every
         recompute = max(1, self.checkpoint // self.save_every) if self.checkpoint else None
         report = bar and (lambda steps, first: bar.report(steps, first, members))
-        last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report, large=loop.large)
+        last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report)
         if bar:
             bar.done(members)
         return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first
@@ -493,8 +488,6 @@ class _History:
 
         every = self.save_every
 
-        # Traced once, for a kernel and for the loop.
-        @functools.partial(jax.jit, inline=True)
         def step(carry, k):
             leaves, total = carry
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
@@ -517,27 +510,9 @@ class _History:
             return _pack(_thaw(carry[0], shapes[0]), dtype)
 
         carry, first = _freeze((state, nothing)), (state.P, outcome(t0, state, info).astype(dtype))
-        loop = Loop(carry, self.interval(step, emptied), row, final, first)
-        if jax.default_backend() != "cpu" or llvm.available() or plain.wanted():
-            return loop
-        # The carry of a kernel is one vector, which starts with the row: what is many arrays costs the runtime a call for each.
-        width = jax.eval_shape(row, carry).size
+        return Loop(carry, self.interval(step, emptied), row, final, first)
 
-        def packed(carry):
-            return jnp.concatenate([row(carry), _pack(_thaw(carry, shapes), dtype)])
-
-        def unpacked(vector):
-            return _freeze(jax.tree.map(lambda x: x[0], _unpack_rows(vector[None, width:], shapes)))
-
-        kernel = plain.tried(kernels.kernel, lambda *_: None)(
-            lambda vector, k: packed(step(unpacked(vector), k)), packed(carry), jnp.zeros((), int)
-        )
-        if kernel is None:
-            return loop
-        interval = self.interval(kernel, lambda vector: packed(emptied(unpacked(vector))), large=True)
-        return Loop(packed(carry), interval, lambda vector: vector[:width], lambda vector: final(unpacked(vector)), first, large=True)
-
-    def interval(self, step, emptied, large=False):
+    def interval(self, step, emptied):
         """``step(carry, k)`` made into one from stored node k to the next, which starts from ``emptied(carry)``, without a record."""
         every = self.save_every
         if every == 1:
@@ -545,7 +520,7 @@ class _History:
 
         def interval(carry, k):
             body = lambda carry, j: (step(carry, k * every + j), None)  # noqa: E731
-            return _loop(body, emptied(carry), every, recompute=self.checkpoint, large=large)[0]
+            return _loop(body, emptied(carry), every, recompute=self.checkpoint)[0]
 
         return interval
 
@@ -588,23 +563,9 @@ def _unpack_rows(rows, shapes):
     return jax.tree.unflatten(tree, pieces)
 
 
-def _loop(body, carry, length, *, first=0, recompute=None, report=None, large=False):
+def _loop(body, carry, length, *, first=0, recompute=None, report=None):
     """`lax.scan` from ``first`` on: in groups of ``recompute`` whose insides reverse mode recomputes, with a report on the way."""
-    # A group that divides the length spares the compilation of a second, smaller one.
-    size = length if llvm.available() else next((k for k in range(GROUP, GROUP // 2, -1) if (recompute or length) % k == 0), GROUP)
-    if large and length > size and length % size and not (recompute or report):
-        # So does a last group that is filled with steps which are not done.
-        row = jax.eval_shape(body, carry, jnp.asarray(first))[1]
-
-        def nothing(carry, k):
-            return carry, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), row)
-
-        def guarded(carry, k):
-            return lax.cond(k < first + length, body, nothing, carry, k)
-
-        carry, rows = _loop(guarded, carry, -(-length // size) * size, first=first)
-        return carry, jax.tree.map(lambda x: x[:length], rows)
-    run = _in_groups(lambda carry, first, n: lax.scan(body, carry, first + jnp.arange(n)), size)
+    run = lambda carry, first, n: lax.scan(body, carry, first + jnp.arange(n))  # noqa: E731
     if recompute:
         run = _in_groups(run, recompute, each=jax.checkpoint)
     if report:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import llvm
+from . import native
 from .derivatives import is_float
 from .jax_internals import is_traced
 
@@ -22,7 +22,7 @@ def of(system):
 
     Coefficients, which have one axis or none, are left out: they are what a user changes from run to run.
     """
-    return tuple(map(_of_leaf, jax.tree.leaves(system))) if llvm.available() else None
+    return tuple(map(_of_leaf, jax.tree.leaves(system))) if native.available() else None
 
 
 def _of_leaf(x):

@@ -1,314 +1,289 @@
-"""Matrix products in a run, lowered to what stays out of a library, and kernels: the same values and derivatives, native loops."""
+"""Native code against XLA: single operations drawn at random, control flow, whole runs and their derivatives."""
 
-import dataclasses
+import functools
+import itertools
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
 
 import jaxnsd
-from jaxnsd import SemismoothNewton, derivatives, kernels, lanes, later, plain, simulate
-from jaxnsd.bodies import lists
-from jaxnsd.jax_internals import jaxpr_as_fun
-from jaxnsd.models import BouncingBall, CornerBlock, RotatingBall
-from jaxnsd.schemes import Moreau
+import jaxnsd.bodies
+from jaxnsd import models
+
+pytest.importorskip("llvmlite")
+
+from jaxnsd import native
+from jaxnsd.newton import when_needed
 
 
 @pytest.fixture(autouse=True)
-def _left_to_xla(monkeypatch):
-    monkeypatch.setenv("JAXNSD_NATIVE", "0")
+def _native(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAXNSD_NATIVE", "1")
+    monkeypatch.setenv("JAXNSD_CACHE_DIR", str(tmp_path))
 
 
-#: Shapes and dimension numbers as of `lax.dot_general`: vectors, matrices, batches, several contracted axes, of sizes on either side of
-#: every limit.
-PRODUCTS = [
-    ((3,), (3,), (((0,), (0,)), ((), ()))),
-    ((8, 3), (3,), (((1,), (0,)), ((), ()))),
-    ((3, 4), (5, 3), (((0,), (1,)), ((), ()))),
-    ((80, 60), (60,), (((1,), (0,)), ((), ()))),
-    ((30, 20), (20, 10), (((1,), (0,)), ((), ()))),
-    ((6, 4, 5, 7), (7, 6, 3, 5), (((2, 3), (3, 0)), ((0,), (1,)))),
-    ((9, 14, 5, 7), (7, 9, 13, 5), (((2, 3), (3, 0)), ((0,), (1,)))),
-    ((3, 4), (5,), (((), ()), ((), ()))),
-    ((90, 80), (80, 90), (((1,), (0,)), ((), ()))),
-]
+def compare(function, *args, rtol=1e-12):
+    """A function by native code and by XLA, NaN, infinities and signs of zeros included."""
+    closed = jax.make_jaxpr(function)(*args)
+    made = native.compiled(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals)
+    assert made is not None
+    found, expected = jax.jit(made)(*args), jax.tree.leaves(jax.jit(function)(*args))
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == y.dtype and x.shape == y.shape
+        eps = rtol if x.dtype != jnp.float32 else 1e-5
+        np.testing.assert_allclose(np.asarray(x, float), np.asarray(y, float), rtol=eps, atol=eps)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32, jnp.int32])
-def test_products_have_the_values_of_the_library(dtype):
-    rng = np.random.default_rng(0)
-    pairs = [tuple(jnp.asarray(10 * rng.normal(size=shape), dtype) for shape in shapes) for *shapes, _ in PRODUCTS]
-
-    def products(pairs):
-        return [lax.dot_general(*pair, numbers, precision="highest") for pair, (*_, numbers) in zip(pairs, PRODUCTS, strict=True)]
-
-    wanted = jax.jit(products)(pairs)
-    inside = jax.jit(lambda pairs: lanes.run(products, pairs))(pairs)
-    for got, value in zip(inside, wanted, strict=True):
-        assert got.dtype == value.dtype and got.shape == value.shape
-        np.testing.assert_allclose(got, value, rtol=0, atol=40 * float(jnp.finfo(jnp.promote_types(dtype, jnp.float32)).eps) * 1e4)
+EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e300, -1e-300, np.inf, -np.inf, np.nan, 3.7]
+ONE = [jnp.sin, jnp.cos, jnp.tanh, jnp.exp, jnp.expm1, jnp.log, jnp.log1p, jnp.sqrt, jnp.abs, jnp.sign, jnp.floor, jnp.ceil, jnp.round]
+ONE += [jnp.isfinite, jnp.isnan, jnp.square, jnp.arctan, jax.lax.rsqrt, jnp.negative, lambda x: x**3, lambda x: x**-2, jax.nn.sigmoid]
+TWO = [jnp.add, jnp.subtract, jnp.multiply, jnp.divide, jnp.maximum, jnp.minimum, jnp.less, jnp.less_equal, jnp.equal, jnp.not_equal]
 
 
-def test_lists_of_many_places_call_no_library():
-    """They are products with zeros and ones, both ways; read and written right."""
-    places = np.random.default_rng(0).integers(0, 60, 90)
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(60, 3)))
-
-    def total(x):
-        return lanes.run(lambda args: jnp.sum(jnp.sin(lists.pick(args[0], places))), (x,))
-
-    for function, exact in ((total, jnp.sum(jnp.sin(x[places]))), (jax.grad(total), jax.grad(lambda x: jnp.sum(jnp.sin(x[places])))(x))):
-        lowered = jax.jit(function).lower(x)
-        assert "dot_general" not in lowered.as_text()
-        np.testing.assert_allclose(lowered.compile()(x), exact, rtol=1e-12)
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_edge_values(dtype):
+    """Every operation of one or two numbers at zeros of both signs, infinities and NaN."""
+    with np.errstate(over="ignore"):
+        x = jnp.asarray(np.asarray(EDGES).astype(dtype))
+    a, b = (jnp.ravel(m) for m in jnp.meshgrid(x, x))
+    compare(lambda x, a, b: [f(x) for f in ONE] + [f(a, b) for f in [*TWO, jnp.arctan2]], x, a, b)
 
 
-@jaxnsd.system
-class Plank(jaxnsd.System):
-    """A quaternion and four corners above a floor, written with products of matrices."""
+def test_whole_numbers():
+    """Division and remainder by zero and at the ends of the range, shifts beyond the width, conversions."""
+    a, b = (jnp.ravel(m) for m in jnp.meshgrid(*[jnp.array([0, 1, -1, 7, -7, 2**31 - 1, -(2**31)], jnp.int32)] * 2))
+    lax = jax.lax
+    binary = [
+        lax.add,
+        lax.mul,
+        lax.div,
+        lax.rem,
+        lax.max,
+        lax.shift_left,
+        lax.shift_right_logical,
+        lax.shift_right_arithmetic,
+        lax.bitwise_xor,
+    ]
+    compare(
+        lambda a, b: [f(a, b) for f in binary] + [jnp.sign(a), jnp.abs(a), ~a, a.astype(float), a.astype(jnp.int64), a.astype(bool)], a, b
+    )
+    compare(
+        lambda x: [x.astype(jnp.int32), x.astype(jnp.uint8), x.astype(jnp.int64)], jnp.array([0.9, -0.9, 3e9, -3e9, np.nan, np.inf, 254.7])
+    )
 
-    def kinetic_energy(self, t, q, u):
-        return 0.5 * u @ (jnp.diag(jnp.array([1.0, 1.0, 1.0, 0.1, 0.2, 0.3])) @ u)
 
-    def q_dot(self, t, q, u):
-        w, v = q[3], q[4:]
-        return jnp.concatenate([u[:3], -0.5 * (v @ u[3:])[None], 0.5 * (w * u[3:] + jnp.cross(v, u[3:]))])
+def drawn(rng):
+    """A function of a matrix and a vector made of random operations, and its arguments; sizes on both sides of what is written out."""
+    n, m = (int(k) for k in rng.choice([1, 2, 3, 5, 8, 30], 2))
+    steps = rng.integers(0, 14, 6)
 
-    def gap(self, t, q):
-        w, v = q[3], q[4:]
-        rotation = (w * w - v @ v) * jnp.eye(3) + 2 * (jnp.outer(v, v) + w * jnp.cross(jnp.eye(3), v).T)
-        corners = jnp.array([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [-1.0, -1.0, 0.1]])
-        return q[2] + (corners @ rotation.T)[:, 2]
+    def function(A, x):
+        for k, step in enumerate(steps):
+            if step == 0:
+                A = jnp.sin(A) + x[:, None]
+            elif step == 1:
+                x = x + jnp.sum(A, axis=1)
+            elif step == 2:
+                A = (A @ A.T @ A) / (1 + jnp.sum(A * A))
+            elif step == 3:
+                x = jnp.where(x > jnp.mean(x), x, -x)
+            elif step == 4:
+                A = jnp.concatenate([A[:, m // 2 :], A[:, : m // 2]], axis=1)
+            elif step == 5:
+                A = A[::-1].at[0].set(1.0)
+            elif step == 6:
+                x = jax.lax.fori_loop(0, 3 + 7 * k, lambda i, y: jnp.cos(y) + 0.1 * i, x)
+            elif step == 7:
+                x = jax.lax.while_loop(lambda y: jnp.sum(y) > 1, lambda y: 0.5 * y, x)
+            elif step == 8:
+                x = jax.lax.cond(x[0] > 0, lambda x: x * 2, lambda x: jnp.roll(x, 1), x)
+            elif step == 9:
+                i = jnp.argmax(jnp.abs(x))
+                x = x * jax.lax.dynamic_index_in_dim(A, i, 0, False)[0]
+            elif step == 10:
+                x, rows = jax.lax.scan(lambda c, row: (0.9 * c + jnp.sum(row), jnp.max(c)), x, A.T)
+                x = x + jnp.sum(rows)
+            elif step == 11:
+                A = jnp.cumsum(A, axis=0) / n
+            elif step == 12:
+                A = jax.vmap(lambda row: row / (1 + jnp.max(jnp.abs(row))))(A)
+            else:
+                A = A - A.mean(axis=0, keepdims=True)
+        return A, x
+
+    return function, jnp.asarray(rng.normal(size=(n, m))), jnp.asarray(rng.normal(size=n))
+
+
+def campaign(seeds):
+    """Values and gradients of drawn functions; those that native code leaves to XLA are few."""
+    left = 0
+    for seed in seeds:
+        function, A, x = drawn(np.random.default_rng(seed))
+        gradient = jax.grad(lambda A, x: sum(jnp.sum(jnp.sin(y)) for y in function(A, x)), argnums=(0, 1))  # noqa: B023
+        for f in (function,) if any("while" in str(e) for e in jax.make_jaxpr(function)(A, x).eqns) else (function, gradient):
+            closed = jax.make_jaxpr(f)(A, x)
+            if native.compiled(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals) is None:
+                left += 1
+            else:
+                compare(f, A, x, rtol=1e-9)
+    assert left <= len(seeds) // 10
+
+
+def test_drawn_functions():
+    campaign(range(8))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="it is about XLA's CPU backend")
-def test_a_run_calls_no_library(monkeypatch):
-    """A system written with products, with a quaternion and without a closed form of anything, values and derivatives."""
-    q0, u0 = jnp.array([0.0, 0, 0.3, 1, 0, 0, 0]), jnp.array([0.1, 0, 0, 0.2, 0.1, 0.3])
-
-    def final(q, u):
-        return jnp.sum(jaxnsd.simulate(Plank(), jaxnsd.Moreau(), q, u, 0.4, 1e-2).q[-1] ** 2)
-
-    # Without the rewriting there are products of the library in it.
-    # A loop over kernels is handed to the runtime by a sort that is never done: the gradient has one, unless it is native.
-    for function, reversed_, words in (
-        (final, kernels.REVERSED, ("custom-call(", "ynn", " scatter(", " sort(")),
-        (jax.grad(final), kernels.REVERSED, ("custom-call(", "ynn", " scatter(")),
-        (jax.grad(final), 1 << 30, ("custom-call(", "ynn", " scatter(", " sort(")),
-    ):
-        monkeypatch.setattr(kernels, "REVERSED", reversed_)
-        text = jax.jit(lambda *args, of=function: of(*args)).lower(q0, u0).compile().as_text()
-        for word in words:
-            assert word not in text, word
+def test_many_drawn_functions():
+    campaign(range(8, 108))
 
 
-def everything(x, k, n, empty):
-    """What XLA has libraries for, small and large, branches, loops, whole numbers, an array that is empty and one that is not used."""
-    del n
-    matrix = 3 * jnp.eye(x.size)[::-1] + jnp.sin(jnp.outer(jnp.arange(x.size), x) + 1) / x.size + jnp.eye(x.size)
-    matrix = matrix.astype(x.dtype)
-    solved = jnp.linalg.solve(matrix, x)
-    lower = jax.scipy.linalg.solve_triangular(matrix, x, lower=True)
-    right = jax.lax.linalg.triangular_solve(matrix, x[None], left_side=False, lower=False, transpose_a=True)[0]
-    product = matrix @ jnp.cos(matrix) @ x
-    folded = jnp.sum(matrix * matrix), jnp.max(matrix, axis=0), jnp.min(matrix, axis=(0, 1))
-    branch = lax.cond(k > 2, lambda: jnp.sum(jnp.sin(solved)), lambda: jnp.cumsum(x)[-1])
-    y = lax.stop_gradient(x)
-    loop = lax.while_loop(lambda c: c[0] < k, lambda c: (c[0] + 1, jnp.sin(c[1]) + jnp.cos(c[1] * y[c[0]])), (jnp.zeros_like(k), y))[1]
-    weights = jnp.array([0.2, 0.5, 0.9], x.dtype)
-    last, rows = lax.scan(lambda s, w: (jnp.sin(s) + w * jnp.cos(s * y) * k, w * jnp.sum(s) + y[1]), x, weights, reverse=True)
-    parts = solved, lower, right, product / 1e2, folded[0] / 1e3 + folded[1], jnp.broadcast_to(folded[2] + branch, x.shape), loop
-    parts = *parts, last * rows[0] / 10 + rows[2]
-    return jnp.tanh(sum(parts) / 10) + jnp.sum(empty), jnp.argmax(matrix[0]), x > 2
+def run(name, scheme, dt, n=60):
+    system = getattr(models, name)()
+    q0, u0 = (jnp.asarray(x, float) for x in system.initial_state())
+
+    def end(system, q0, u0):
+        solution = jaxnsd.simulate(system, scheme, q0, u0, n_steps=n, dt=dt)
+        return jnp.sum(solution.q[-1] ** 2) + jnp.sum(solution.P_N**2), solution
+
+    return end, (system, q0, u0)
 
 
-@pytest.mark.oldest
-@pytest.mark.parametrize("dtype, piece", [(jnp.float64, 1 << 30), (jnp.float32, 1), pytest.param(jnp.float64, 1, marks=pytest.mark.slow)])
-def test_kernels_are_native_calls_with_the_same_values_and_derivatives(monkeypatch, dtype, piece):
-    """A kernel as one call; and cut where it can be, its branch and its loop as well, with what one part hands to the next."""
-    monkeypatch.setattr(kernels, "PIECE", piece)
-    monkeypatch.setattr(kernels, "LARGE", 0)
-    monkeypatch.setattr(kernels, "DIFFERENTIATED", 0)
-    start, scale, empty = jnp.linspace(-1, 1, 70, dtype=dtype), jnp.asarray(0.9, dtype), jnp.zeros((0, 3), dtype)
-
-    def run(made):
-        def of(x, scale, empty):
-            step = made(lambda x, k: everything(scale * x, k, k, empty))
-            return lax.scan(lambda x, k: ((out := step(x, k))[0], out), x, jnp.arange(5))
-
-        return of
-
-    def as_kernel(step):
-        kernel = kernels.kernel(step, start, jnp.zeros((), int))
-        assert kernel is not None
-        return kernel
-
-    args = start, scale, empty
-    lowered = jax.jit(run(as_kernel)).lower(*args)
-    compiled = lowered.compile()
-    text = compiled.as_text()
-    assert "call(" in text and 'xla_cpu_small_call="true"' in text
-    calls = lowered.as_text().count('xla_cpu_small_call = "true"')
-    assert calls == 1 if piece > 1 else calls > 20, calls
-    wanted, tolerance = jax.jit(run(lambda step: step))(*args), 1e4 * float(jnp.finfo(dtype).eps)
-    for got, value in zip(jax.tree.leaves(compiled(*args)), jax.tree.leaves(wanted), strict=True):
-        assert got.dtype == value.dtype
-        np.testing.assert_allclose(got, value, rtol=0, atol=tolerance)
-    if dtype == jnp.float64:
-        both = [run(made) for made in (as_kernel, lambda step: step)]
-        gradients = [jax.jit(jax.grad(lambda scale, of=of: jnp.sum(of(start, scale, empty)[0])))(scale) for of in both]
-        np.testing.assert_allclose(*gradients, rtol=1e-9)
-        batches = [jax.jit(jax.vmap(lambda scale, of=of: of(start, scale, empty)[0]))(jnp.array([0.8, 0.9])) for of in both]
-        np.testing.assert_allclose(*batches, rtol=1e-9)
-        # Forward mode, by kernels of value and derivative; twice; and many directions.
-        ahead = kernels.at_once(jax.make_jaxpr(lambda scale: jnp.sum(both[0](start, scale, empty)[0]))(scale))
-        pair = [
-            lambda scale: jax.core.eval_jaxpr(ahead.jaxpr, ahead.consts, scale)[0],
-            lambda scale: jnp.sum(both[1](start, scale, empty)[0]),
-        ]
-        once = [jax.jit(lambda scale, along=1.0, of=of: jax.jvp(of, (scale,), (along * jnp.ones_like(scale),))[1]) for of in pair]
-        assert 'xla_cpu_small_call="true"' in once[0].lower(scale).compile().as_text()
-        np.testing.assert_allclose(*[of(scale) for of in once], rtol=1e-9)
-        np.testing.assert_allclose(*[jax.jit(jax.jacfwd(of))(scale) for of in once], rtol=1e-9)
-        # Members one by one: without optimization XLA makes NaN of a member of a batch of the plain function, on some processors.
-        alone = [float(once[1](scale)) for scale in jnp.array([0.8, 0.9])]
-        np.testing.assert_allclose(jax.jit(jax.vmap(once[0]))(jnp.array([0.8, 0.9])), alone, rtol=1e-9)
-        np.testing.assert_allclose(*[jax.jit(jax.vmap(of, (None, 0)))(scale, jnp.array([1.0, -2.0])) for of in once], rtol=1e-9)
+CASES = [("Woodpecker", jaxnsd.Moreau(), 1e-3)]
+SLOW = [
+    ("RotatingBall", jaxnsd.Lobatto(2), 1e-2),
+    ("BeadColumn", jaxnsd.Moreau(), 1e-3),
+    ("SliderCrank", jaxnsd.MoreauJean(), 1e-4),
+    ("BouncingBall", jaxnsd.SymmetricMoreau(), 1e-2),
+]
 
 
-def test_what_cannot_be_native_is_no_kernel(monkeypatch):
-    monkeypatch.setattr(kernels, "LARGE", 0)
-    monkeypatch.setattr(kernels, "DIFFERENTIATED", 0)
-    x = jnp.ones(3)
-    assert kernels.kernel(lambda x: x + 1, x) is not None
-    assert kernels.kernel(lambda x: jnp.sort(x), x) is None
-    assert kernels.kernel(lambda x: lax.cond(x[0] > 0, jnp.sort, jnp.cos, x), x) is None
-    assert kernels.kernel(lambda x: jnp.linalg.eigh(jnp.outer(x, x))[0], x) is None
-    assert kernels.kernel(lambda x: jnp.linalg.solve(jnp.eye(2 * kernels.ROWS) + x[0], jnp.ones(2 * kernels.ROWS)), x) is None
-    # A batch of what is native need not be.
-    solve = derivatives.with_rule(lambda a: jnp.linalg.solve(a + 2 * jnp.eye(3), a[0]), None)
-    matrices = jnp.ones((2, 3, 3))
-    assert kernels.kernel(solve, matrices[0]) is not None and kernels.kernel(jax.vmap(solve), matrices) is None
-    large = jnp.ones(2 * kernels.GIVEN)
-    assert jax.jit(lambda large: kernels.kernel(lambda x: x + large[0], x) is None and large)(large) is not None
-    monkeypatch.undo()
-    assert kernels.kernel(lambda x: x + 1, x) is None  # a small one
+@pytest.mark.parametrize(("name", "scheme", "dt"), CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW])
+def test_a_run_and_its_gradient(name, scheme, dt, monkeypatch):
+    """All that is stored, the gradient by all parameters and the start, and a batch, equal those by XLA; alone and in a batch, too."""
+    end, args = run(name, scheme, dt)
+    batch = args[2][None] + 1e-3 * jnp.arange(3.0)[:, None]
+
+    def numbers():
+        jax.clear_caches()
+        (_, solution), gradient = jax.jit(jax.value_and_grad(end, argnums=(0, 1, 2), has_aux=True))(*args)
+        many = jax.jit(jax.vmap(lambda u0: end(*args[:2], u0)[1]))(batch)
+        return solution, gradient, many
+
+    ours = numbers()
+    assert any(key.startswith("jaxnsd_native") for key in native.build._ready)
+    monkeypatch.setenv("JAXNSD_NATIVE", "0")
+    by_xla = numbers()
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(by_xla), strict=True):
+        scale = 1e-7 * (1 + np.max(np.abs(np.asarray(y, float)), initial=0, where=np.isfinite(np.asarray(y, float))))
+        np.testing.assert_allclose(np.asarray(x, float), np.asarray(y, float), rtol=1e-7, atol=scale)
+    np.testing.assert_allclose(ours[2].q[0], ours[0].q, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.oldest
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
-def test_around_what_is_no_kernel_the_rest_of_a_step_is(monkeypatch, dtype):
-    """Functions that hold what no kernel takes are opened, what is needed on both sides of it is computed once, and effects stay."""
-    monkeypatch.setattr(kernels, "LARGE", 0)
-    monkeypatch.setattr(kernels, "PART", 0)
-    table, seen = np.arange(6.0).reshape(2, 3).astype(dtype), []
-    on_both_sides = jax.jit(lambda x: jnp.cumsum(jnp.sin(x) @ (table.T @ table)))
-
-    @jax.checkpoint
-    def by_the_library(x, y):
-        size, axes = jnp.linalg.eigh(jnp.outer(x, x) + jnp.diag(y))
-        return jnp.abs(axes) @ size
-
-    def plain(x, k):
-        jax.debug.callback(lambda k: seen.append(int(k)), k)
-        before = on_both_sides(x)
-        y = jax.nn.relu(by_the_library(jnp.tanh(before), jnp.arange(3.0, dtype=dtype)) - k)
-        return jnp.tanh(y + before - on_both_sides(lax.stop_gradient(x))) + table[0] / 10, (y > 1, k + 1, on_both_sides(y))
-
-    step = derivatives.with_rule(plain, None)
-
-    def run(x, n=4):
-        return jax.tree.leaves(lax.scan(step, x, jnp.arange(n)))
-
-    x = jnp.array([0.1, -0.4, 0.7], dtype)
-    assert kernels.kernel(step, x, jnp.zeros((), int)) is None
-    wanted = jax.jit(run)(x)
-    jax.effects_barrier()
-    assert sorted(seen) == [0, 1, 2, 3]
-    compiled = jax.jit(jaxpr_as_fun(kernels.stepwise(jax.make_jaxpr(run)(x), least=0))).lower(x).compile()
-    seen.clear()
-    got = compiled(x)
-    jax.effects_barrier()
-    assert sorted(seen) == [0, 1, 2, 3]
-    text = compiled.as_text()
-    assert text.count('xla_cpu_small_call="true"') >= 2 and "syevd" in text
-    for a, b in zip(got, wanted, strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e3 * float(jnp.finfo(dtype).eps) * np.abs(b).max())
-    body = later.once(jax.make_jaxpr(step)(x, jnp.zeros((), int)))
-    # Written three times, but of two values.
-    assert sum(equation.primitive.name == "cumsum" for equation in body.eqns) == 2
+def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch):
+    end, args = run("RotatingBall", jaxnsd.Moreau(), 1e-3, n=500)
+    many = jax.jit(jax.vmap(lambda u0: end(*args[:2], u0)[1].q))
+    batch = args[2][None] + 1e-3 * jnp.arange(64.0)[:, None]
+    results = []
+    for threads in (1, 2, 7):
+        monkeypatch.setattr(native.build._threads, "value", threads)
+        results.append(np.asarray(many(batch)))
+    assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
 
 
-@pytest.mark.parametrize(
-    "system, start, save_every",
-    [
-        pytest.param(
-            RotatingBall(e_N=0.4), ([0.0, 0.3, 0.0], [0.0, 0.0, 100.0]), 5, marks=[pytest.mark.slow, pytest.mark.oldest], id="ball"
-        ),
-        pytest.param(CornerBlock(e_N=0.4), CornerBlock().initial_state(), 1, marks=pytest.mark.long, id="block"),
-    ],
-)
-def test_a_run_in_kernels_is_the_run_without(monkeypatch, system, start, save_every):
-    q0, u0 = (jnp.asarray(x) for x in start)
-    # So many steps that the last group of them is not full.
-    args = system, Moreau(), q0, u0, 0.295, 1e-3
-
-    def run(system, **options):
-        return simulate(system, *args[1:], save_every=save_every, **options)
-
-    def slope(system, derivative=jax.grad, **options):
-        return derivative(lambda mu: jnp.sum(run(dataclasses.replace(system, mu=mu), **options).q[-1]))(jnp.asarray(0.3))
-
-    wanted, wanted_slope = run(system), slope(system)
-    assert abs(wanted_slope) > 1e-4
-    monkeypatch.setattr(kernels, "LARGE", 0)
-    monkeypatch.setattr(kernels, "DIFFERENTIATED", 0)
-    other = {"solver": SemismoothNewton(max_outer=21)}  # of no consequence here; a program that is not known yet
-    solution = run(system, **other)
-    for name in ("q", "u", "P_N", "P_F", "outcome", "events", "iterations"):
-        np.testing.assert_allclose(getattr(solution, name), getattr(wanted, name), rtol=0, atol=1e-10, err_msg=name)
-    assert solution.success and solution.count(jaxnsd.Event.IMPACT) > 0
-    further = simulate(system, Moreau(), None, None, 0.4, 1e-3, start=solution, save_every=save_every, **other)
-    assert further.success
-    for derivative in (jax.grad, jax.jacfwd):
-        np.testing.assert_allclose(slope(system, derivative, **other), wanted_slope, rtol=1e-8)
-    if save_every > 1:
-        return
-    stored = jax.grad(lambda mu: jnp.sum(run(dataclasses.replace(system, mu=mu), checkpoint=50, **other).q[-1]))(jnp.asarray(0.3))
-    np.testing.assert_allclose(stored, wanted_slope, rtol=1e-8)
+def test_what_is_not_a_number_is_seen():
+    """Zero times a number that is none, written by hand, is none."""
+    compare(lambda x: 0 * jnp.sqrt(x) + 1, jnp.array([4.0, -1.0]))
 
 
-@pytest.mark.oldest
-@pytest.mark.skipif(plain.wanted(), reason="programs are left as they are")
-def test_steps_of_reverse_mode_are_kernels(monkeypatch):
-    """What takes a gradient's loops over the steps apart changes nothing: of one run, stored in intervals and recomputed, of a batch.
+def test_a_folder_that_cannot_be_written_costs_nothing_but_time(monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    monkeypatch.setenv("JAXNSD_CACHE_DIR", str(blocked / "below"))
+    compare(lambda x: jnp.sin(x) + 17.25, jnp.ones(3))
 
-    Steps are kernels, or cut into many, or small.
-    """
-    q0, u0 = BouncingBall().initial_state()
 
-    def gradient(options):
-        def height(e_N, q0):
-            return simulate(BouncingBall(e_N=e_N), Moreau(), q0, u0, 0.6, 2e-3, **options).q[-1, 0]
+def test_an_operation_that_is_not_known_is_left_to_xla():
+    closed = jax.make_jaxpr(jnp.sort)(jnp.ones(3))
+    assert native.compiled(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals) is None
 
-        of = jax.grad(height, (0, 1))
-        return of if options else lambda e_N, q0: jax.vmap(of, (0, None))(e_N * jnp.array([1.0, 0.9, 0.8]), q0)
 
-    for options in ({}, {"save_every": 5, "checkpoint": 100}, {"sensitivity": "discrete"}):
-        found = []
-        for least, piece in ((0, 1 << 30), (0, 100), (1 << 30, 100)):
-            monkeypatch.setattr(kernels, "REVERSED", least)
-            monkeypatch.setattr(kernels, "LARGE", least)
-            monkeypatch.setattr(kernels, "PIECE", piece)
-            lowered = jax.jit(gradient(options)).lower(0.5, q0)
-            for mark in ("xla_cpu_small_call", "stablehlo.sort"):  # of a kernel, and of a loop that is left to the runtime
-                assert (mark in lowered.as_text()) == (least == 0), mark
-            found.append(lowered.compile()(0.5, q0))
-        assert np.all(np.asarray(found[0][0]) != 0)
-        for other in found[1:]:
-            for a, b in zip(found[0], other, strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-12)
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_factors_of_matrices(n):
+    """LU factors with row exchanges and all triangular systems, of one matrix and of a batch, are those of LAPACK."""
+    rng = np.random.default_rng(n)
+    A, B = jnp.asarray(rng.normal(size=(3, n, n))), jnp.asarray(rng.normal(size=(3, n, 2)))
+    compare(jax.lax.linalg.lu, A, rtol=1e-10)
+    compare(jax.lax.linalg.lu, A[0].at[:, 0].set(0), rtol=1e-10)
+    triangular = jnp.eye(n)[None] + 0.1 * A
+    for left, lower, turned, unit in itertools.product((False, True), repeat=4):
+        b = B if left else B.swapaxes(1, 2)
+        options = {"left_side": left, "lower": lower, "transpose_a": turned, "unit_diagonal": unit}
+        solve = functools.partial(jax.lax.linalg.triangular_solve, **options)
+        compare(solve, triangular, b, rtol=1e-9)
+        compare(solve, triangular[0], b[0], rtol=1e-9)
+    compare(lambda x: jnp.tile(x, (2, 1, 3)), A)
+
+
+def cut(q, deep):
+    """A loop of small branches, and one of many operations that may never be needed."""
+
+    def long(q):
+        for _ in range(20):
+            q = 0.9 * q + 0.01 * q**2
+        return q
+
+    def step(q, _):
+        return jax.lax.cond(q[0] > deep, when_needed(long), lambda q: q + 0.1, q), q
+
+    return jax.lax.scan(step, q, None, length=20)
+
+
+def test_what_is_not_needed_is_not_compiled():
+    """A long branch is compiled when it is first taken, once, with the values of XLA, in a batch on threads, too."""
+    q = jnp.linspace(0, 1, 16)
+    before = len(native.build._kept)
+    compare(lambda q: cut(q, 1e3), q)
+    of_run = len(native.build._kept) - before
+    compare(lambda q: cut(q, 0.5), q)
+    kept = len(native.build._kept) - before
+    assert kept == 2 * of_run + 1
+    compare(lambda q: jax.lax.map(lambda q: cut(q, 0.5), q), q[None] + 0.01 * jnp.arange(600.0)[:, None])
+    compare(jax.jacfwd(lambda q: cut(q, 0.5)[0]), q)
+    compare(jax.grad(lambda q: jnp.sum(cut(q, 0.5)[0])), q)
+
+
+def test_what_fails_when_it_is_needed_is_no_number(monkeypatch, capfd):
+    """There is nobody to raise an exception to: results are NaN, and the traceback is printed."""
+    function = jax.make_jaxpr(lambda q: cut(q, 0.5))(q := jnp.linspace(0, 1, 16))
+    made = native.compiled(jax.extend.core.jaxpr_as_fun(function), function.in_avals)
+    monkeypatch.setattr(native.build, "_text_of", lambda *_, **__: 1 / 0)
+    assert np.all(np.isnan(jax.jit(made)(q)[0]))
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_zeros_of_a_systems_arrays_are_counted_on():
+    """A robot with other masses compiles nothing anew; with other zeros, and with derivatives by them, its numbers are right."""
+    leg = jaxnsd.bodies.from_mjcf(models.SCENES["leg"])
+    q0, u0 = leg.initial_state()
+    leaves, tree = jax.tree.flatten(leg)
+    arrays = [k for k, x in enumerate(leaves) if np.ndim(x) >= 2 and np.any(np.asarray(x) == 0) and jnp.issubdtype(x.dtype, jnp.floating)]
+
+    def end(leaves):
+        return jaxnsd.simulate(tree.unflatten(leaves), jaxnsd.Moreau(), q0, u0, n_steps=20, dt=1e-3).q[-1]
+
+    first = end(leaves)
+    compiled = len(native.build._ready)
+    heavier = [1.001 * x if k in arrays and not np.any(np.asarray(x) == 1) else x for k, x in enumerate(leaves)]
+    end(heavier)
+    assert len(native.build._ready) == compiled
+    # What is traced is no constant: the same system, of which nothing is known.
+    np.testing.assert_allclose(jax.jit(end)(leaves), first, rtol=1e-9, atol=1e-12)
+    k = arrays[0]
+    direction = [jnp.ones_like(x) if i == k else jnp.zeros_like(x) for i, x in enumerate(leaves)]
+    along = lambda s: end([x + s * d for x, d in zip(leaves, direction, strict=True)])  # noqa: E731
+    _, tangent = jax.jvp(along, (0.0,), (1.0,))
+    np.testing.assert_allclose(tangent, (along(1e-6) - along(-1e-6)) / 2e-6, rtol=1e-3, atol=1e-5 * (1 + np.max(np.abs(tangent))))

@@ -10,7 +10,7 @@ from little_systems import CartesianPendulum
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxnsd
-from jaxnsd import Lobatto, lanes, simulate
+from jaxnsd import Lobatto, runs, simulate
 
 #: The length of a vector of the plane, in ways that take maxima: `jax.grad` of each compares.
 LENGTHS = {
@@ -26,8 +26,8 @@ def smooth(q):
 
 
 def lowered(function, *args):
-    """``function`` as a program of `lanes`, and its text."""
-    program = jax.jit(lambda *args: lanes.run(lambda args: function(*args), args, lockstep=True))
+    """``function`` as a program of `runs`, and its text."""
+    program = jax.jit(lambda *args: runs.run(lambda args: function(*args), args, lockstep=True))
     return program, program.lower(*args).as_text()
 
 
@@ -107,3 +107,16 @@ def test_a_constraint_with_maxima_is_solved_in_as_many_steps_as_a_smooth_one():
         assert not np.any(outcome), formula
         assert np.max(np.abs(iterations - expected)) <= 1, formula
         assert_allclose(found, end, rtol=0, atol=1e-9, err_msg=formula)
+
+
+def test_constants_of_what_is_changed_inside_of_a_checkpoint_are_handed_to_it():
+    """A maximum of many is settled by an array that is counted through: it comes from outside."""
+
+    @jax.checkpoint
+    def loss(x):
+        return jnp.sum(jnp.max(jnp.sin(x) * jnp.arange(3.0)) ** 2)
+
+    x = jnp.array([0.3, 0.2, 0.7])
+    program, text = lowered(jax.grad(loss), x)
+    assert not list(of_extremes(text))
+    assert_allclose(program(x), jax.grad(loss)(x), rtol=1e-14)

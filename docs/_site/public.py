@@ -11,7 +11,7 @@ PARTS = {
     "Systems": ("System", "system", "static", "Parameter", "LinearSystem", "Tridiagonal"),
     "Runs": ("simulate", "check", "Solution", "SimulationError", "Outcome", "Event", "node_velocities"),
     "States that joints and contacts allow": ("project_position", "project_velocity"),
-    "Batches, and programs that are kept": ("spread", "keep"),
+    "Programs that are kept": ("keep",),
     "Schemes": (
         "Scheme",
         "Moreau",
@@ -50,7 +50,6 @@ MODULES = (
     "jaxnsd.plotting",
     "jaxnsd.drawing",
     "jaxnsd.drawing.plots",
-    "jaxnsd.xla_flags",
 )
 
 

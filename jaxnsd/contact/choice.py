@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from .. import llvm
+from .. import native
 
 #: Up to so many contacts a gather is a sum over a mask where XLA compiles: unlike that of an indexed read its transpose stays within one
 #: native loop.
@@ -20,7 +20,7 @@ class Choice:
         place = jnp.where(active, before - 1, before[-1] + jnp.arange(n, dtype=jnp.int32) - before)
         #: (size, n) which contact is in which place
         self.mask = place[None, :] == jnp.arange(size, dtype=jnp.int32)[:, None]
-        if llvm.available():
+        if native.available():
             order = jnp.zeros_like(place).at[place].set(jnp.arange(n, dtype=jnp.int32), mode="promise_in_bounds", unique_indices=True)
             self.index = order[:size]
         else:

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from .. import pytrees
-from ..spread import cores
+from ..native import cores
 from ..system import System
 from .store import Store
 

@@ -1,7 +1,7 @@
 """The program of a chunk: draws its members, simulates, observes, reduces. It is what a worker is sent, once.
 
 Member i is a function of ``fold_in(key, i)`` alone. On a CPU the whole of a member, its sample and its observation too, is one loop body
-(`jaxnsd.lanes`), and the loop has one length, that of a block. A chunk is so many calls of this one program, on threads, so that the
+(`jaxnsd.runs`), and the loop has one length, that of a block. A chunk is so many calls of this one program, on threads, so that the
 compiler cannot make a member's bits depend on the size of a chunk, on the number of workers or on that of cores.
 """
 
@@ -19,12 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from .. import lanes
+from .. import native, runs
 from ..jax_internals import enable_x64
 from ..keep import CALLBACK
 from ..results import Outcome
 from ..simulate import simulate
-from ..spread import cores
 from .reductions import leaf_name
 
 #: Steps of a block on a CPU, some ten milliseconds, and its largest size.
@@ -141,7 +140,7 @@ class Job:
         def members(index, key, points, theta):
             def one(index, point):
                 lockstep = self.block is None
-                return lanes.run(lambda args: self.member(*args), (index, key, point, theta), lockstep=lockstep)
+                return runs.run(lambda args: self.member(*args), (index, key, point, theta), lockstep=lockstep)
 
             return jax.vmap(one, (0, None if points is None else 0))(index, points)
 
@@ -192,7 +191,8 @@ class Job:
 
         Raises ValueError for a program that calls back into Python.
         """
-        text = jax.jit(self.member).lower(jnp.uint32(0), *self.arguments()).as_text()
+        with native.left_to_xla():
+            text = jax.jit(self.member).lower(jnp.uint32(0), *self.arguments()).as_text()
         if CALLBACK.search(text):
             raise ValueError(
                 "ensemble: sample, observe or the system calls back into Python (jax.pure_callback, jax.debug.print, ...), and no store "
@@ -244,7 +244,7 @@ class Job:
 
     @functools.cached_property
     def _threads(self):
-        return concurrent.futures.ThreadPoolExecutor(max(cores(), self.devices), "jaxnsd-block")
+        return concurrent.futures.ThreadPoolExecutor(max(native.cores(), self.devices), "jaxnsd-block")
 
     @functools.cached_property
     def _checked(self):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..spread import cores
+from ..native import cores
 from .normal import nothing
 
 #: A chunk has about so many steps, so that it takes long against a call, and holds little in memory.

@@ -11,11 +11,13 @@ import functools
 import hashlib
 import math
 import os
+import pickle
 import re
 import tempfile
 import threading
 import traceback
-from dataclasses import replace
+import uuid
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -259,6 +261,36 @@ def _of_size(program, sizes, direct):
     return "\n".join([*declared.values(), table, threads, *functions]), code.later
 
 
+@dataclass(frozen=True)
+class Packed:
+    """A program that is compiled later, for another process: its text, those of what it compiles later, and the sizes of its results."""
+
+    text: str
+    later: list
+    n_given: int
+    sizes: list  # in bytes
+
+
+def _text_and_later(program):
+    """Text of a program that is compiled later, and what that leaves for later."""
+    return (program.text, program.later) if isinstance(program, Packed) else _text_of(program, direct=True)
+
+
+def _sizes(program):
+    """Number of its arguments, and the sizes of its results."""
+    if isinstance(program, Packed):
+        return program.n_given, program.sizes
+    return len(program.kinds), [kind.size * kind.dtype.itemsize for kind in program.results]
+
+
+def _packed(program):
+    """`Packed` of a program."""
+    if isinstance(program, control.Host):
+        raise UnknownError("it calls back into Python")
+    text, later = _text_and_later(program)
+    return Packed(text, list(map(_packed, later)), *_sizes(program))
+
+
 class Later:
     """A program that is compiled when it is first called: what stands in its place in a table until then."""
 
@@ -272,7 +304,7 @@ class Later:
         try:
             with self.lock:
                 if self.function is None:
-                    text, later = _text_of(self.program, direct=True)
+                    text, later = _text_and_later(self.program)
                     engine = loaded(text, key_of(text), later)
                     self.function = _CALL(engine.get_function_address("program"))
                     self.table[self.k] = ctypes.cast(self.function, ctypes.c_void_p).value
@@ -280,8 +312,30 @@ class Later:
         except BaseException:  # there is nobody who could catch it: results that are no numbers have an outcome
             traceback.print_exc()
             pointers = ctypes.cast(args, ctypes.POINTER(ctypes.c_void_p))
-            for i, kind in enumerate(self.program.results, len(self.program.kinds)):
-                ctypes.memset(pointers[i], 0xFF, kind.size * kind.dtype.itemsize)
+            n_given, sizes = _sizes(self.program)
+            for i, size in enumerate(sizes, n_given):
+                ctypes.memset(pointers[i], 0xFF, size)
+
+
+class Told:
+    """A function of Python's (`control.Host`), called by whichever thread comes by."""
+
+    def __init__(self, host, table, k):
+        self.host, self.call = host, _CALL(self.tell)
+        table[k] = ctypes.cast(self.call, ctypes.c_void_p).value
+
+    def tell(self, args):
+        """Call it."""
+        pointers = ctypes.cast(args, ctypes.POINTER(ctypes.c_void_p))
+        try:
+            self.host.function(*[_copy(pointers[i], kind) for i, kind in enumerate(self.host.kinds)])
+        except BaseException:  # there is nobody who could catch it
+            traceback.print_exc()
+
+
+def _copy(pointer, kind):
+    """An array of its own of what lies somewhere in memory."""
+    return np.frombuffer(ctypes.string_at(pointer, kind.size * kind.dtype.itemsize), kind.dtype).reshape(kind.shape)
 
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -378,7 +432,7 @@ def loaded(text, key, later):
     engine.finalize_object()
     if later:
         table = (ctypes.c_void_p * len(later)).from_address(engine.get_global_value_address("later"))
-        _kept.append([Later(program, table, k) for k, program in enumerate(later)])
+        _kept.append([(Told if isinstance(x, control.Host) else Later)(x, table, k) for k, x in enumerate(later)])
     _kept.append(engine)
     return engine
 
@@ -388,13 +442,44 @@ def target_of(closed):
     if binding is None:
         raise UnknownError("llvmlite is missing")
     text, later = text_of(closed)
-    key = key_of(text)
+    # What is compiled later is not said in the text.
+    name = f"jaxnsd_native_{key_of(text)}_{uuid.uuid4().hex}" if later else f"jaxnsd_native_{key_of(text)}"
+    _register(name, text, later)
+    for made in getattr(_listening, "all", ()):
+        made.append((name, text, later))
+    return name
+
+
+def _register(name, text, later):
+    """Make a native function known to XLA."""
     with _lock:
-        # What is compiled later is not said in the text.
-        name = f"jaxnsd_native_{key}_{len(_ready)}" if later else f"jaxnsd_native_{key}"
         if name not in _ready:
-            engine = loaded(text, key, later)
+            engine = loaded(text, key_of(text), later)
             handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu", api_version=1)
             _ready[name] = handler
-    return name
+
+
+_listening = threading.local()
+
+
+@contextlib.contextmanager
+def listed():
+    """A list of the functions that are made in this thread, for `packed`."""
+    before = getattr(_listening, "all", ())
+    _listening.all = (*before, made := [])
+    try:
+        yield made
+    finally:
+        _listening.all = before
+
+
+def packed(made):
+    """What was `listed`, as bytes for another process on the same machine; `UnknownError` for what calls back into Python."""
+    return pickle.dumps([(name, text, list(map(_packed, later))) for name, text, later in made])
+
+
+def unpacked(data):
+    """Make known to XLA what was `packed`."""
+    for name, text, later in pickle.loads(data):
+        _register(name, text, later)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .jax_internals import CLOSED_CALLS, ClosedJaxpr, Literal, bound, call_inside, is_traced, new_variable, with_inner
+from .jax_internals import Literal, bound, call_inside, is_traced
 
 #: Operations that only arrange entries.
 _ARRANGED = {"broadcast_in_dim", "copy", "expand_dims", "jaxnsd_entries", "jaxnsd_pick", "reshape", "slice", "squeeze"}
@@ -45,103 +45,6 @@ class Slot:
     """In place of a traced array: its number among those that are given."""
 
     number: int
-
-
-#: What else consists of operations, where nothing is differentiated any more.
-_OPENED = (*_CALLS, "checkpoint", "remat2", *CLOSED_CALLS, "custom_jvp_call", "jaxnsd_rule")
-
-#: Loops and branches.
-_CONTROLS = ("cond", "scan", "while")
-
-
-def once(jaxpr):
-    """A closed jaxpr, not differentiated any more, with its functions opened and nothing computed twice, in loops and branches neither.
-
-    Derivatives of a step ask for the kinematics at one and the same place in ten functions. XLA finds what is computed twice, too, when it
-    has read all of it.
-    """
-    # Written down from the equations there are: tracing them again took a third of the time of lowering.
-    constants, equations, made = {}, [], {}
-
-    def constant(variable, value):
-        of, _ = constants.setdefault(_identity(value), (new_variable(variable.aval), value))
-        return of
-
-    def write(jaxpr, consts, operands):
-        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(constant, jaxpr.constvars, consts), *operands), strict=True))
-        for equation in jaxpr.eqns:
-            equation, operands = _plainer(equation, renamed(equation.invars, known))
-            if (handed_on := _handed_on(equation, operands)) is not None:
-                out = [handed_on]
-            elif equation.primitive.name in _OPENED and not _is_done_again(equation):
-                out = write(*call_inside(equation), operands)
-            else:
-                avals = [x.aval for x in equation.outvars]
-                # Arrays without entries are all alike.
-                nothing = avals and not any(x.size for x in avals)
-                key = tuple((x.shape, x.dtype) for x in avals) if nothing else key_of(equation, operands)
-                if equation.effects or key not in made:
-                    # What is known by its identity has to live on: a jaxpr made only to be opened would leave its number to another.
-                    made[key] = list(map(new_variable, avals)), equation
-                    equations.append(with_inner_parts(equation, once).replace(invars=operands, outvars=made[key][0]))
-                out = made[key][0]
-            known.update(zip(equation.outvars, out, strict=True))
-        return renamed(jaxpr.outvars, known)
-
-    out = write(jaxpr.jaxpr, jaxpr.consts, jaxpr.jaxpr.invars)
-    variables, values = zip(*constants.values(), strict=True) if constants else ((), ())
-    return ClosedJaxpr(jaxpr.jaxpr.replace(constvars=list(variables), eqns=equations, outvars=out), list(values))
-
-
-def renamed(operands, names):
-    """What is written for operands where variables have other names."""
-    return [x if isinstance(x, Literal) else names.get(x, x) for x in operands]
-
-
-#: Operations on one array that may hand it on as it is.
-_HANDING_ON = {"broadcast_in_dim", "concatenate", "convert_element_type", "name", "reshape", "slice", "split", "squeeze", "stop_gradient"}
-
-#: Reductions, which over axes of one entry only arrange it in another way.
-_REDUCTIONS = {"reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum"}
-
-
-def _plainer(equation, operands):
-    """An equation and its operands, or others which make the same of less."""
-    name = equation.primitive.name
-    if name == "concatenate" and equation.outvars[0].aval.size:
-        operands = [x for x in operands if x.aval.size]
-    elif name in _REDUCTIONS and operands[0].aval.size == equation.outvars[0].aval.size > 0:
-        equation = equation.replace(primitive=jax.lax.squeeze_p, params={"dimensions": equation.params["axes"]})
-    return equation, operands
-
-
-def _handed_on(equation, operands):
-    """The operand that an equation hands on as it is, or the number that it makes of one, or None; where nothing is differentiated."""
-    name, place = equation.primitive.name, 0
-    if name == "mul":
-        # By one: a factor that is there to be differentiated.
-        ones = [isinstance(x, Literal) and np.ndim(x.val) == 0 and x.val == 1 for x in operands]
-        place = ones.index(False) if any(ones) and not all(ones) else None
-    elif name not in _HANDING_ON or len(operands) > 1 or len(equation.outvars) > 1:
-        place = None
-    if place is None:
-        return None
-    x, after = operands[place], equation.outvars[0].aval
-    if (x.aval.shape, x.aval.dtype) == (after.shape, after.dtype):
-        return x
-    if name == "convert_element_type" and isinstance(x, Literal):
-        return Literal(np.asarray(x.val).astype(after.dtype), after)
-    return None
-
-
-def _is_done_again(equation):
-    """Whether a function is there to be computed a second time, in order not to be stored."""
-    return bool(equation.params.get("differentiated") and equation.params.get("prevent_cse"))
-
-
-def with_inner_parts(equation, change):
-    """A loop, or a branch, with ``change`` of each of its closed jaxprs; anything else as it is."""
-    return with_inner(equation, change) if equation.primitive.name in _CONTROLS else equation
 
 
 def read(operands, known):

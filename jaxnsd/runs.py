@@ -1,9 +1,10 @@
-"""How a batch of simulations runs on a CPU: member by member, each in one native loop.
+"""A run as one operation of JAX: how it is compiled, batched and differentiated.
 
-`jax.vmap` of a loop runs the batch in lockstep: every operation of a step sweeps over all members, every loop goes on until the last
-member is done. That is what a GPU needs. On a CPU it is 3 to 10 times slower than running the members one after the other, because the
-loop of one member stays in registers and first-level cache. A run is therefore a primitive of its own, and what batching and
-differentiation make of a run is again a run: of its members one by one, of its derivative, of the transpose of that.
+On a CPU a run is one native function (see `native`), and a batch of runs is a loop over its members, which threads share. Where it cannot
+be one (without llvmlite, on a GPU, for an operation that has no rule), XLA compiles it, and a batch runs in lockstep: every operation of a
+step sweeps over all members, every loop goes on until the last member is done. Which of the two it is, is decided when a program is
+lowered. So what batching and differentiation make of a run is again a run: of its members one by one, of its derivative, of the transpose
+of that.
 
 Reverse mode of a single run stores on the way forward what the way back needs. That of a batch computes each member forward again and
 then backward, so that what is stored is that of one member at a time, not of the whole batch.
@@ -20,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from . import kernels, later, llvm, plain, products, ties
+from . import backward, native, ties
 from .derivatives import ZERO, pushed
 from .jax_internals import Primitive, ShapedArray, ad, batching, is_exported, jaxpr_as_fun, mlir, vary, varying
 from .progress import shares
@@ -40,7 +41,7 @@ def uncollected():
 
 
 @uncollected()
-def run(function, args, *, lockstep=False, begin=None, ahead=None, fits=None):
+def run(function, args, *, lockstep=False, begin=None, fits=None):
     """``function(args)``, whose `vmap` maps the members of a batch one by one; derivatives in both modes do as well.
 
     What is differentiated returns arrays of floats. With ``lockstep`` a batch is one run with wider arrays. ``begin(members)``, or None,
@@ -59,8 +60,6 @@ def run(function, args, *, lockstep=False, begin=None, ahead=None, fits=None):
     outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
     share = len(leaves) - 1 if begin else None
     of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, fits=fits)
-    if ahead and not plain.wanted() and (other := plain.tried(ahead, lambda jaxpr: jaxpr)(jaxpr)) is not jaxpr:
-        of = replace(of, ahead=jaxpr_as_fun(other))
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
 
 
@@ -86,7 +85,6 @@ class Run:
     begin: Any = None
     share: Any = None  # number of the argument that tells a member for how many it reports, or None
     quick: Any = None  # (stored, arguments that are linear) -> outs, in place of the function
-    ahead: Any = None  # the function where it is not transposed any more
     fits: Any = None
 
     def split(self, args):
@@ -112,7 +110,7 @@ def _value(*args, run):
     if run.quick:
         return list(run.quick(stored, chosen(args, run.linear)))
     if not run.levels:
-        return list((run.ahead or run.function)(*args))
+        return list(run.function(*args))
     (size, mapped), *inner = run.levels
     moving = chosen(args, mapped)
 
@@ -126,6 +124,14 @@ def _value(*args, run):
         return _value(*replaced(args, mapped, moving), run=replace(run.alone(), levels=tuple(inner), begin=None))
 
     return lax.map(member, moving)
+
+
+def _in_lockstep(*args, run):
+    """`_value`, all members of all batches together."""
+    function = run.function
+    for size, mapped in reversed(run.levels):
+        function = jax.vmap(function, [0 if m else None for m in mapped], axis_size=size)
+    return _value(*args, run=replace(run, function=function, levels=()))
 
 
 def _shapes(*args, run):
@@ -152,9 +158,8 @@ def _jvp(primals, tangents, *, run):
         out = _run.bind(*primals, run=run)
         return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
     linear = (False,) * n + (True,) * len(directions)
-    ahead = whole.ahead and along(whole.ahead)
     settings = {"begin": run.begin, "share": run.share, "fits": run.fits}
-    derivative = Run(along(whole.function), whole.outs, run.lockstep, linear, levels, ahead=ahead, **settings)
+    derivative = Run(along(whole.function), whole.outs, run.lockstep, linear, levels, **settings)
     if run.levels or any(run.linear) or run.stores:
         out = _run.bind(*primals, run=run)
         d_out = _run.bind(*args, *directions, run=derivative)
@@ -172,18 +177,18 @@ def _jvp(primals, tangents, *, run):
 
     def forward(*args):
         nonlocal residuals
-        out = later.evaluated(jaxpr.jaxpr, jaxpr.consts, args)
+        out = backward.evaluated(jaxpr.jaxpr, jaxpr.consts, args)
         # What the way back makes of constants and arguments by itself is not stored.
-        stored, residuals = later.reduced(out[len(run.outs) :])
-        return [*later.done(out[: len(run.outs)]), *stored]
+        stored, residuals = backward.reduced(out[len(run.outs) :])
+        return [*backward.done(out[: len(run.outs)]), *stored]
 
     def back(stored, cotangents):
-        return jax.tree.unflatten(tree, later.done(residuals, stored))(list(cotangents))
+        return jax.tree.unflatten(tree, backward.done(residuals, stored))(list(cotangents))
 
     forward = jax.jit(forward)
     outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *given))
     k = len(outs) - len(run.outs)
-    out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k, ahead=None))
+    out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k))
     value, stored = out[: len(run.outs)], out[len(run.outs) :]
     return value, _run.bind(*args, *directions, *stored, run=replace(derivative, stored=k, back=jax.jit(back)))
 
@@ -248,7 +253,6 @@ def _wider(args, stored, mapped, moved, size, run):
     wide = replace(
         run,
         function=jax.vmap(run.function, tuple(axes), axis_size=size),
-        ahead=run.ahead and jax.vmap(run.ahead, tuple(axes), axis_size=size),
         outs=tuple(ShapedArray((size, *s.shape), s.dtype) for s in run.outs),
         back=run.back and back,
         quick=run.quick and jax.vmap(run.quick, (of_stored, chosen(axes, run.linear)), axis_size=size),
@@ -270,22 +274,17 @@ def _lower(ctx, *args, run):
     if run.fits:
         run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))
     avals = [ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
-    value, on_cpu = functools.partial(_value, run=run), tuple(ctx.module_context.platforms) == ("cpu",)
-    if on_cpu and not run.lockstep and not is_exported(ctx) and (compiled := llvm.native(value, avals)):
-        return mlir.lower_fun(compiled, multiple_results=True)(ctx.replace(avals_in=avals), *args)
-    program = jax.make_jaxpr(value)(*avals)
-    if on_cpu and not plain.wanted():
-        program = plain.tried(_faster, lambda program, run: program)(program, run)
-    else:
-        program = plain.tried(ties.settled, lambda program: program)(program)
-    return mlir.lower_fun(jaxpr_as_fun(program), multiple_results=True)(ctx.replace(avals_in=avals), *args)
-
-
-def _faster(program, run):
-    """What XLA compiles a run, a closed jaxpr, from on a CPU."""
-    # Of a batch the steps are many: what they take matters more than what their compilation does.
-    least = kernels.LARGE if run.levels else kernels.REVERSED
-    return products.written_out(kernels.stepwise(program, least=least, lockstep=run.lockstep, back=bool(run.quick)))
+    program = None
+    if tuple(ctx.module_context.platforms) == ("cpu",) and not run.lockstep and not is_exported(ctx):
+        program = native.compiled(functools.partial(_value, run=run), avals)
+    if program is None:
+        program = jax.make_jaxpr(functools.partial(_in_lockstep, run=run))(*avals)
+        try:
+            program = ties.settled(program)
+        except Exception as error:  # with a version of JAX that nobody has tried
+            native.say(error)
+        program = jaxpr_as_fun(program)
+    return mlir.lower_fun(program, multiple_results=True)(ctx.replace(avals_in=avals), *args)
 
 
 _run.def_impl(_value)

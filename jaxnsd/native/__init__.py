@@ -9,11 +9,12 @@ import warnings
 
 import jax
 
-from .. import plain
 from . import build
 from .code import UnknownError
 
-__all__ = ["available", "left_to_xla", "native"]
+__all__ = ["UnknownError", "available", "compiled", "cores", "left_to_xla", "listed", "packed", "say", "unpacked"]
+
+cores, listed, packed, unpacked = build.cores, build.listed, build.packed, build.unpacked
 
 
 def available():
@@ -22,7 +23,7 @@ def available():
 
 
 def _wanted():
-    return os.environ.get("JAXNSD_NATIVE", "1") != "0" and not plain.wanted()
+    return os.environ.get("JAXNSD_NATIVE", "1") != "0"
 
 
 _left = threading.local()
@@ -48,7 +49,22 @@ def _missing():
     )
 
 
-def native(function, avals):
+@functools.cache
+def _once(text):
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+
+def say(error):
+    """Warn, once in a process, that a program is slower than it could be, since what makes it fast has failed."""
+    kind, words = type(error).__name__, str(error).split("\n")[0][:200]
+    python = ".".join(map(str, sys.version_info[:3]))
+    _once.cache_info().currsize or _once(
+        f"jaxnsd could not make its programs faster with JAX {jax.__version__} on Python {python} ({kind}: {words}). Results are right, "
+        "runs are slower. JAXNSD_NATIVE=0 in the environment ends this warning; please report it."
+    )
+
+
+def compiled(function, avals):
     """``function(*args)``, a list, as a call of native code on a CPU; None where there is no rule for a part of it."""
     if build.binding is None and _wanted():
         _missing()
@@ -62,7 +78,7 @@ def native(function, avals):
             print("jaxnsd.native:", reason, file=sys.stderr)
         return None
     except Exception as error:  # whatever it is, a slower run is better than none
-        plain.say(error)
+        say(error)
         return None
     outs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals]
     return lambda *args: list(jax.ffi.ffi_call(name, outs)(*args))

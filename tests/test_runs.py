@@ -1,10 +1,11 @@
-"""Batches member by member: what is made of a run, by batching and differentiation in any order, has the values of the plain function."""
+"""A run as one operation: what is made of a run, by batching and differentiation in any order, has the values of the plain function."""
 
 import gc
 import os
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import pytest
 from jax import lax
 
 import jaxnsd
-from jaxnsd import lanes
+from jaxnsd import native, runs, ties
 from jaxnsd.models import BouncingBall
 
 
@@ -54,10 +55,13 @@ TRANSFORMED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lockstep", [False, True])
-def test_every_transformation(lockstep):
+@pytest.mark.parametrize("way", ["native", "by XLA", "lockstep"])
+def test_every_transformation(way, monkeypatch):
+    if way == "by XLA":
+        monkeypatch.setenv("JAXNSD_NATIVE", "0")
+
     def run(args):
-        return lanes.run(motion, args, lockstep=lockstep)
+        return runs.run(motion, args, lockstep=way == "lockstep")
 
     all_of = lambda f: [transformed(f) for transformed in TRANSFORMED.values()]  # noqa: E731
     got, wanted = jax.jit(lambda: all_of(total(run)))(), jax.jit(lambda: all_of(PLAIN))()
@@ -98,14 +102,14 @@ def test_the_garbage_collector_waits_while_tracing_and_not_after_whatever_happen
             raise RuntimeError("while tracing")
         return jnp.sin(x)
 
-    jax.jit(jax.grad(lambda x: lanes.run(looking, x).sum())).lower(x)
+    jax.jit(jax.grad(lambda x: runs.run(looking, x).sum())).lower(x)
     assert seen and not any(seen) and gc.isenabled()
     with pytest.raises(RuntimeError, match="while tracing"):
-        lanes.run(looking, jnp.ones(3))
+        runs.run(looking, jnp.ones(3))
     assert gc.isenabled()
     gc.disable()
     try:
-        lanes.run(looking, x)
+        runs.run(looking, x)
         assert not gc.isenabled()
     finally:
         gc.enable()
@@ -126,9 +130,10 @@ def test_without_jit_and_with_plain_numbers():
         assert jax.hessian(lambda h: final(h, 0.1) ** 2)(jnp.asarray(1.0)) == 2.0
 
 
-@pytest.mark.slow
-def test_a_bar_counts_the_steps_of_all_members(monkeypatch):
-    """Member by member: the bar is fed by every member, and knows of how many."""
+@pytest.mark.parametrize("native, steps", [("1", 500), ("0", 100)])
+def test_a_bar_counts_the_steps_of_all_members(monkeypatch, native, steps):
+    """Member by member the bar is fed by every member, and knows of how many; in lockstep all are one."""
+    monkeypatch.setenv("JAXNSD_NATIVE", native)
     shown = []
 
     class Bar:
@@ -147,4 +152,30 @@ def test_a_bar_counts_the_steps_of_all_members(monkeypatch):
     heights = jnp.linspace(0.5, 1.0, 5)
     np.testing.assert_allclose(jax.vmap(final)(heights), jax.vmap(plain)(heights), rtol=1e-12)
     jax.effects_barrier()
-    assert shown == [(500, 500)]
+    assert shown == [(steps, steps)]
+
+
+@pytest.mark.slow
+@pytest.mark.oldest
+def test_a_failure_leaves_the_numbers_and_says_so_once(monkeypatch):
+    """With a version of JAX that nobody has tried, and without."""
+    ball, start = BouncingBall(), (jnp.array([0.5]), jnp.zeros(1))
+
+    def value_and_gradient():
+        jax.clear_caches()
+        return jax.jit(jax.value_and_grad(lambda u: jaxnsd.simulate(ball, jaxnsd.Moreau(), start[0], u, 1.0, 1e-2).q[-1, 0]))(start[1])
+
+    def fails(*args, **options):
+        raise RecursionError("a version of JAX that nobody has tried")
+
+    expected = value_and_gradient()
+    native._once.cache_clear()
+    monkeypatch.setattr(native.build, "target_of", fails)
+    monkeypatch.setattr(ties, "settled", fails)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            np.testing.assert_allclose(jnp.hstack(value_and_gradient()), jnp.hstack(expected), rtol=1e-12)
+    said = [str(warning.message) for warning in said if "nobody has tried" in str(warning.message)]
+    assert len(said) == 1 and "JAXNSD_NATIVE=0" in said[0]
+    native._once.cache_clear()

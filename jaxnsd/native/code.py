@@ -292,7 +292,7 @@ class Code:
         }
 
     def when_needed(self, program, pointers):
-        """Call a program, of the pointers to arrays, which is compiled then (see `build.Later`)."""
+        """Call what is no part of the text, of the pointers to arrays: what is compiled then, or Python (`build.Later`, `Told`)."""
         table = self.room(len(pointers), np.int64)
         for k, pointer in enumerate(pointers):
             self.line(f"store ptr {pointer}, ptr {self.place(table, np.int64(k), np.int64)}")
