@@ -1,7 +1,7 @@
 # Every target works from a bare clone: it makes .venv from a Python >= 3.11 and installs what it needs, once per pyproject.toml.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-long test-oldest test-newest test-versions lint format bench clean
+.PHONY: help demo test test-slow test-long test-oldest test-newest test-versions lint format docs bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -67,6 +67,10 @@ format: $(VENV)/.installed-test ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.installed-docs ## the pages as a site, in out/docs, that needs no network
+	$(BIN)/python docs/build.py out/docs
+	@echo "out/docs/index.html"
+
 bench: $(VENV)/.installed-test ## the speed table
 	@for script in examples/benchmarks/[a-z]*.py; do \
 		[ -e "$$script" ] || { echo "no benchmarks in examples/benchmarks"; exit 1; }; \
@@ -100,6 +104,10 @@ FORCE:
 
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[native,progress]'
+	@touch $@
+
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python

@@ -1,8 +1,10 @@
 """Identification: parameters of a system, initial states, and how it was measured, from measured trajectories, through the impacts.
 
-problem = identify.Problem(system, trajectories, fit=["mu", "e_N"], dt=1e-3, measure=..., noise=...)
-result = identify.fit(problem)
-print(result), result.report("report.png")
+`Problem` says what is unknown and how it was measured, `fit` finds it:
+
+    problem = identify.Problem(system, trajectories, fit=["mu", "e_N"], dt=1e-3, measure=..., noise=...)
+    result = identify.fit(problem)
+    print(result), result.report("report.png")
 """
 
 from .data import FreeState, MultipleShooting, OneStep, Trajectory, Windows
