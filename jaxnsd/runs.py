@@ -278,7 +278,10 @@ def _lower(ctx, *args, run):
     if tuple(ctx.module_context.platforms) == ("cpu",) and not run.lockstep and not is_exported(ctx):
         program = native.compiled(functools.partial(_value, run=run), avals)
     if program is None:
-        program = jax.make_jaxpr(functools.partial(_in_lockstep, run=run))(*avals)
+        try:
+            program = jax.make_jaxpr(functools.partial(_in_lockstep, run=run))(*avals)
+        except NotImplementedError:  # a function of Python's that is called one member at a time
+            program = jax.make_jaxpr(functools.partial(_value, run=run))(*avals)
         try:
             program = ties.settled(program)
         except Exception as error:  # with a version of JAX that nobody has tried

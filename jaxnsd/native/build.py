@@ -41,9 +41,9 @@ _SYSTEM = ("malloc", "free", "pthread_create", "pthread_join", "memcpy", "memset
 #: Threads at the most, and how many blocks of members there are for each.
 THREADS, BLOCKS = 64, 8
 
-#: Stores, one after the other, that LLVM looks at together when it chooses instructions: 2048 of its own accord. What it does with them takes
-#: more than in proportion: a gradient of a woodpecker is compiled in 3.2 CPU s for 7.1, to the same code. An option of LLVM's that it may
-#: not have for ever, and then it would end the process: the newest version that is known to have it.
+#: Stores, one after the other, that LLVM looks at together when it chooses instructions, 2048 by default. What it does with them takes
+#: more than in proportion: a gradient of a woodpecker is compiled in 3.2 CPU s for 7.1, to the same code. It is an option that LLVM may
+#: drop, and then it ends the process: up to the newest version that is known to have it.
 STORES, NEWEST = 64, 22
 
 #: Where the number of threads stands for compiled code.
@@ -253,7 +253,6 @@ def _of_size(program, sizes, direct):
 
     unknown, n = iter([in_memory(code, pointer(k, "%args"), x.shape, x.dtype) for k, x in enumerate(program.kinds)]), len(program.kinds)
     args = [next(unknown) if x is None else x for x in program.given]
-    args = [small(code, x) if x.size <= code.sizes.small else x for x in args]
     out = control.evaluate(code, program.closed, args)
     for k, (x, kind) in enumerate(zip(out, program.results, strict=True)):
         written(code, x, kind.dtype, pointer(n + k, "%args") if direct else pointer(k, "%results"))

@@ -67,6 +67,13 @@ _CALLS = {"jit", "pjit", "core_call", "custom_jvp_call", "custom_vjp_call", "cus
 _CALLS |= {"checkpoint", "remat2", "remat", *CLOSED_CALLS}
 
 
+#: Operations that read an array as it lies in memory: a small one, an argument say, is read as numbers by what computes with them.
+_NAMES = """
+broadcast_in_dim copy dynamic_slice expand_dims gather reshape rev slice squeeze transpose
+"""
+_VIEWS = frozenset(_NAMES.split())
+
+
 def _inside(params):
     """The jaxprs of an operation, one or several under each name."""
     names = (*_INNER, "branches", "cond_jaxpr", "body_jaxpr")
@@ -93,6 +100,8 @@ def _equation(code, equation, arrays, kinds, results):
     if name == "mul" and any(isinstance(x, Literal) for x in equation.invars):
         # A zero that somebody has written by hand: what it is multiplied with may be no number, and that is to be seen.
         params = {**params, "exact": True}
+    if name not in _VIEWS:
+        arrays = [small(code, x) if kind.size <= code.sizes.small else x for x, kind in zip(arrays, kinds, strict=True)]
     out = rules.apply(code, name, params, arrays, kinds, results)
     if out is None:
         raise UnknownError(f"the operation {name}")
