@@ -556,6 +556,8 @@ def _computed(make, show):
             if bar is not None:
                 bar.update(done - bar.n)
 
+    if show:
+        progress.compiling(f"a run of {type(run.system).__name__} with {type(run.history.scheme).__name__}, {run.history.n_steps} steps")
     shown = progress.bar(total=run.history.n_steps, unit="steps", unit_scale=True) if show else contextlib.nullcontext()
     try:
         with shown as bar:

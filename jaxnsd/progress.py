@@ -1,4 +1,4 @@
-"""The progress bar of long runs: tqdm, fed from inside the compiled loop. Where tqdm is missing, runs go without a bar."""
+"""The progress bar of long runs: tqdm, fed from inside the compiled loop. What is no terminal gets a line every tenth of the way."""
 
 import functools
 import sys
@@ -41,6 +41,31 @@ class NoBar:
         """Nothing is open."""
 
 
+class Lines(NoBar):
+    """In place of a bar, in a file say: a line every tenth of the way."""
+
+    def __init__(self, iterable=(), *, total=None, desc="", unit="", initial=0, **_):
+        super().__init__(iterable, initial=initial)
+        self.total, self.words, self.unit = total or len(iterable), f"{desc} " if desc else "", f" {unit}" if unit else ""
+
+    def __iter__(self):
+        for x in self.iterable:
+            yield x
+            self.update()
+
+    def update(self, n=1):
+        """Count on, and write."""
+        before = 10 * self.n // self.total
+        super().update(n)
+        if 10 * self.n // self.total > before:
+            print(f"{self.words}{100 * self.n / self.total:.0f}% ({self.n} of {self.total}{self.unit})", file=sys.stderr, flush=True)
+
+
+def compiling(what):
+    """Say what is going to be compiled."""
+    print(f"compiling {what}", file=sys.stderr, flush=True)
+
+
 @functools.cache
 def _kind():
     """tqdm, or what stands in for it, said once in a process."""
@@ -53,8 +78,9 @@ def _kind():
 
 
 def bar(iterable=None, **options):
-    """A bar, with the arguments and methods of `tqdm.tqdm`: around an iterable, or moved by ``update``; nothing is shown without tqdm."""
-    return _kind()(*(() if iterable is None else (iterable,)), **{"dynamic_ncols": True} | options)
+    """A bar, with the arguments and methods of `tqdm.tqdm`: around an iterable, or moved by ``update``."""
+    kind = _kind() if sys.stderr.isatty() or "ipykernel" in sys.modules else Lines
+    return kind(*(() if iterable is None else (iterable,)), **{"dynamic_ncols": True} | options)
 
 
 class Bar:

@@ -221,7 +221,7 @@ def simulate(
                   stops to slide
     checkpoint:   number of steps that reverse mode recomputes at a time, instead of storing what they computed; the square root of
                   the number of steps needs the least memory
-    progress:     show a bar (needs tqdm; without it the run goes on without a bar)
+    progress:     say what is compiled, and show a bar (with tqdm), or a line every tenth where there is no terminal
 
     start:        a `Solution` to go on from, of the same system and scheme, in place of q0 and u0, which are None then; t0 is its last time
                   unless given. N steps and N more are those of one run of 2 N, to round-off, for every scheme: the whole state is handed
@@ -313,6 +313,7 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     lockstep = jax.default_backend() != "cpu" or not native.available() or max(q0.size, u0.size, *(P.size for P in first.P)) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     if bar:
+        progress_bar.compiling(f"a run of {type(system).__name__} with {type(scheme).__name__}, {n_steps} steps")
         # The last argument: for how many members of a batch one reports.
         run, begin, given = functools.partial(history.run, bar=bar), bar.begin, (args, jnp.ones((), jnp.int32))
     else:

@@ -1,4 +1,4 @@
-"""Without tqdm, runs and the modules that show bars go without: one line says so, once in a process."""
+"""Bars: in a terminal without tqdm, elsewhere, of batches."""
 
 import importlib
 import sys
@@ -22,7 +22,8 @@ def no_tqdm(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_without_tqdm(no_tqdm, capfd):
+def test_a_run_without_tqdm(no_tqdm, capfd, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     ball = BouncingBall()
     run, plain = (jaxnsd.simulate(ball, jaxnsd.Moreau(), *ball.initial_state(), 1.0, 1e-2, progress=bar) for bar in (True, False))
     jax.effects_barrier()
@@ -32,7 +33,28 @@ def test_a_run_without_tqdm(no_tqdm, capfd):
     with progress.bar(total=3, unit_scale=True) as bar:
         bar.update(2)
         assert bar.n == 2
-    assert capfd.readouterr().err == "no progress bar: it needs tqdm (pip install tqdm)\n"
+    said = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("compiling")]
+    assert said == ["no progress bar: it needs tqdm (pip install tqdm)"]
+
+
+def test_what_is_no_terminal_gets_a_line_every_tenth(capfd):
+    """Of a run, what is compiled before it, once; of steps that do not meet the tenths; nothing where nothing is asked for."""
+    ball = BouncingBall(e_N=0.25)
+    for _ in range(2):
+        jaxnsd.simulate(ball, jaxnsd.Moreau(), *ball.initial_state(), 1.0, 1e-2, progress=True).q.block_until_ready()
+        jax.effects_barrier()
+        first, *lines = capfd.readouterr().err.splitlines()
+        if first.startswith("compiling"):
+            assert first == "compiling a run of BouncingBall with Moreau, 100 steps"
+        else:
+            lines = [first, *lines]
+        assert lines == [f"{10 * k}% ({10 * k} of 100 nodes)" for k in range(1, 11)]
+    bar = progress.bar(total=7, desc="steps")
+    for _ in range(7):
+        bar.update()
+    assert [line.split()[1] for line in capfd.readouterr().err.splitlines()] == ["14%", "29%", "43%", "57%", "71%", "86%", "100%"]
+    jaxnsd.simulate(ball, jaxnsd.Moreau(), *ball.initial_state(), 1.0, 1e-2).q.block_until_ready()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("size", "inside"), [(1, 1), (10, 1), (11, 1), (100, 1), (101, 1), (4096, 1), (3, 5), (257, 4)])

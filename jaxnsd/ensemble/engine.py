@@ -306,6 +306,8 @@ class _Driver:
     def run(self):
         """Compute what is missing, and return the `Result`."""
         options = {"total": self.job.n, "unit": " members", "unit_scale": True}
+        if self.show:
+            progress.compiling(f"a member, of {self.job.steps} steps with {type(self.job.scheme).__name__}")
         bar = progress.bar(**options) if self.show else progress.NoBar()
         finished = False
         try:

@@ -42,7 +42,7 @@ def left_to_xla():
 @functools.cache
 def _missing():
     warnings.warn(
-        "llvmlite is not installed: runs on this CPU are 2 to 6 times slower than they could be. `pip install llvmlite`, or the extra "
+        "llvmlite is not installed: runs on this CPU are 10 to 40 times slower than they could be. `pip install llvmlite`, or the extra "
         "`native` of jaxnsd, makes them fast; JAXNSD_NATIVE=0 in the environment ends this warning.",
         RuntimeWarning,
         stacklevel=2,
