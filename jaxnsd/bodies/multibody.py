@@ -535,9 +535,18 @@ class Multibody(System):
         return jnp.concatenate([pick(of_pairs, pair_of(self.structure)), pick(of_limits, sides)])
 
     # --------------------------------------------------------------------------------------------------------------- loops
+    #: Loops stay closed, whatever the scheme; a subclass that says False has them drift as the schemes were published.
+    coordinate_projection = True
+
     def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Opening of the loops (n_g,), in m and rad."""
         return loops.opening(self._unseen, t, q)
+
+    def drift_bound(self, t: ArrayLike, q: jax.Array) -> jax.Array:
+        """Openings (n_g,) that are `Outcome.DRIFTED`: a thousandth of the size of the bodies in m, and of a radian."""
+        if self._overridden("constraint"):
+            return super().drift_bound(t, q)
+        return loops.largest_opening(self, q)
 
 
 def _quaternions(layout, q, u):

@@ -21,6 +21,7 @@ from ..contact import AbstractContactSolver
 from ..system import System
 from . import base, velocity
 from .base import Info, Scheme, State
+from .closure import closed
 from .gathered import Evaluated, Place, Placed
 from .positions import moved
 from .velocity import Step, pytree
@@ -85,7 +86,7 @@ class _MoreauType(Scheme):
 
     def step(self, system: Any, t: ArrayLike, dt: ArrayLike, state: State, settings: AbstractContactSolver) -> tuple[State, Info]:
         """From node k to node k + 1: move with ``u_k``, then find ``u_{k+1}`` at the new node."""
-        q = moved(system, t, dt, state.q, state.u)
+        q = closed(system, t + dt, moved(system, t, dt, state.q, state.u), state.u, state.P)
         u, P, info = velocity.solve(self._step(system, t + dt, dt, q, state.u), state.u, state.P, settings)
         return State(q, u, P), info
 
