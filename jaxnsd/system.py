@@ -402,6 +402,13 @@ class System:
         """Time derivative of the position-level constraints, (n_g,)."""
         return self._rate(self.constraint, t, q, u)
 
+    def gyroscopic(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array | None:
+        """Derivative (n_u, n_u) of `h` by those velocities in which `Moreau` is to be implicit; default None: it is explicit.
+
+        Bodies say there what inertia makes of their angular velocities. Explicit, gyroscopic moments raise the energy of whatever spins.
+        """
+        del t, q, u
+
     def drift_bound(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Violations (n_g,) of the constraints, each in its own unit, from which on a run counts as `Outcome.DRIFTED`; default infinity.
 

@@ -333,6 +333,25 @@ class Multibody(System):
         bias = dynamics.bias(self, self._layout, places, all_u, acceleration)[: self._layout.n_u]
         return self._forces(t, q, u, places) - bias
 
+    def gyroscopic(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array | None:
+        """Derivative (n_u, n_u) of what inertia adds to `h`, by the angular velocities of free and ball joints; None where there are none.
+
+        Inertial forces are quadratic in u, so that `Moreau` takes them as the bilinear form of the velocities before and after: Kahan's
+        method, which keeps the energy of a free rotation bounded (Hirota & Kimura, J. Phys. Soc. Japan 69 (2000), 627).
+        """
+        layout = self._layout
+        if not len(layout.spins) or self._overridden("potential_energy", "b", "h", *INERTIA):
+            return None
+        places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
+        directions, direction_of, felt = layout.turned_together
+
+        def inertial(u):
+            bias = dynamics.bias(self, layout, places, u, acceleration)[: layout.n_u]
+            return dynamics.of_armatures(self, layout, u[: layout.n_u]) - bias if "turned armature" in self.structure.has else -bias
+
+        rates = jax.vmap(jax.linearize(inertial, all_u)[1])(jnp.asarray(directions, u.dtype))
+        return jnp.where(felt, pick(rates, direction_of).T, jnp.zeros((), u.dtype))
+
     def about_center(self, t: ArrayLike, q: jax.Array, p: jax.Array) -> jax.Array:
         """Momenta or impulses p of velocities of which the translations of a tree that floats are those of its centre of mass, not of a
         frame's origin: of a free joint, or of the first two or three sliders at the root.

@@ -216,6 +216,24 @@ class Layout:
         #: (n_b + 1, n_b + 1) bodies of one tree
         self.together = self.root[:, None] == self.root[None]
 
+    @functools.cached_property
+    def turned_together(self):
+        """Angular velocities of joints that turn freely, one of each tree at a time, as trees do not feel each other.
+
+        Directions (m, n_s) of the velocities, the one (n_u,) that each velocity belongs to, and which velocities (n_u, n_u) feel which.
+        """
+        of_tree, root = {}, self.root[self.body_of_dof[: self.n_u]]
+        turns = np.zeros(self.n_u, bool)
+        direction_of = np.zeros(self.n_u, int)
+        for start in self.spins:
+            first = of_tree.setdefault(root[start], 0)
+            direction_of[start : start + 3] = first + np.arange(3)
+            turns[start : start + 3] = True
+            of_tree[root[start]] += 3
+        directions = np.zeros((max(of_tree.values(), default=0), self.n_s))
+        directions[direction_of[turns], np.flatnonzero(turns)] = 1
+        return directions, direction_of, (root[:, None] == root[None]) & turns[None]
+
     def _columns(self, joints):
         """Columns of the velocities, by kind of joint: (kind, rows) -> order of velocities."""
         dofs = self._dofs(joints)
