@@ -72,8 +72,8 @@ class Structure:
     has: frozenset = frozenset()
     #: What a model file has that is not here.
     left_out: tuple[str, ...] = ()
-    #: Initial states of a model file: (name, coordinates, velocities).
-    keyframes: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()
+    #: Initial states of a model file: (name, coordinates, velocities, controls of the motors).
+    keyframes: tuple[tuple[str, tuple[float, ...], tuple[float, ...], tuple[float, ...]], ...] = ()
     #: Of the connects, then of the welds: the loop's plane, as (velocity of a hinge across it, body that carries the loop, the axis of this
     #: body that is most along the plane); None: there is none, or all motion is parallel to ``plane``.
     across: tuple[tuple[int, int, int] | None, ...] = ()
@@ -96,6 +96,17 @@ def find(kind, name, names):
     if name in names:
         return names.index(name)
     raise KeyError(lists.unknown(kind, name, names))
+
+
+def named(keyframes, key, caller):
+    """Place of the keyframe of this name or number; KeyError with those that there are."""
+    names = [name for name, *_ in keyframes]
+    if isinstance(key, str) and key in names:
+        return names.index(key)
+    if isinstance(key, str) or not 0 <= key < len(names):
+        there = ", ".join(f"{k}: {name!r}" if name else str(k) for k, name in enumerate(names))
+        raise KeyError(f"{caller}: there is no keyframe {key!r}; the model has {there or 'none'}")
+    return key
 
 
 class Layout:
