@@ -379,7 +379,7 @@ class Multibody(System):
         method, which keeps the energy of a free rotation bounded (Hirota & Kimura, J. Phys. Soc. Japan 69 (2000), 627).
         """
         layout = self._layout
-        if not len(layout.spins) or self._overridden("potential_energy", "b", "h", *INERTIA):
+        if not len(layout.spins) or self._overridden("b", "h", *INERTIA):
             return None
         places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
         directions, direction_of, felt = layout.turned_together

@@ -129,7 +129,9 @@ class Moreau(_MoreauType):
 
         [M_k - dt / 2 dh/du(t_k, q_k, u_{k-1})] (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k,
 
-    the derivative by angular velocities, of inertial forces: still one linear solve, and the energy stays within 0.2 %.
+    the derivative by angular velocities, of inertial forces: still one linear solve, and the energy stays within 0.2 %. It is bounded with
+    the frame in the centre of mass; away from it, by 0.11 m for radii of gyration of 0.3 m, it grows by 0.2 % in 640 steps of 0.16 rad, and
+    doubles in 640 of 0.47 rad: `MoreauJean` and `Lobatto` do not feel where the frame is.
     """
 
     order: ClassVar[int] = 1
