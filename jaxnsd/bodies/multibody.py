@@ -389,7 +389,10 @@ class Multibody(System):
             return dynamics.of_armatures(self, layout, u[: layout.n_u]) - bias if "turned armature" in self.structure.has else -bias
 
         rates = jax.vmap(jax.linearize(inertial, all_u)[1])(jnp.asarray(directions, u.dtype))
-        return jnp.where(felt, pick(rates, direction_of).T, jnp.zeros((), u.dtype))
+        derivative = jnp.zeros((), u.dtype)
+        for k, rate in enumerate(rates):
+            derivative = jnp.where(felt & (direction_of == k)[None], rate[:, None], derivative)
+        return derivative
 
     def about_center(self, t: ArrayLike, q: jax.Array, p: jax.Array) -> jax.Array:
         """Momenta or impulses p of velocities of which the translations of a tree that floats are those of its centre of mass, not of a
