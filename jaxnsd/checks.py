@@ -30,6 +30,12 @@ TYPED = 1e-6
 #: what a published initial state of four digits needs (woodpecker: 2e-3 at dt = 1e-3 s, 2e-2 at 1e-4 s).
 POSITION_LEVEL_GAP, POSITION_LEVEL_CONSTRAINT = 0.1, 1e-3
 
+#: Numbers of an initial state that a refusal shows.
+SHOWN = 12
+
+#: Further contacts that penetrate which a refusal names.
+OTHERS = 5
+
 #: A function counts as affine if its second difference is below this multiple of the machine precision, relative to its values.
 AFFINE = 1e4
 
@@ -414,7 +420,9 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
         with jax.ensure_compile_time_eval():
             look = jax.device_get(program(system, t0, q0, u0))
             q0, u0 = np.asarray(q0), np.asarray(u0)
-    at_start = f"at the initial state q0 = {q0}, u0 = {u0}"
+    at_start = "at the initial state"
+    if q0.size + u0.size <= SHOWN:
+        at_start += f" q0 = {q0}, u0 = {u0}"
     for field in _looked_at(system):
         value = look[field]
         if not np.all(np.isfinite(value)):
@@ -453,11 +461,17 @@ def _admissible(look, name, scheme, duration, dt, q0, at_start, contacts):
     if np.any(gap < -tolerance):
         worst = int(np.argmin(gap + tolerance))
         # A system of bodies knows what touches.
-        touching = f" ({contacts[worst]})" if isinstance(contacts, tuple) and len(contacts) == gap.size else ""
+        names = contacts if isinstance(contacts, tuple) and len(contacts) == gap.size else ()
+        touching = f" ({contacts[worst]})" if names else ""
+        others = [str(names[k]) if names else str(k) for k in np.flatnonzero(gap < -tolerance) if k != worst]
+        others = list(dict.fromkeys(others))
+        also = f"; so are {', '.join(others[:OTHERS])}" if others else ""
+        also += f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
+        mended = ", and initial_state(project=True) mends that of the model" if names else ""
         raise ValueError(
             f"{name}: contact {worst}{touching} must be open or closed {at_start}, got the gap {gap[worst]:.3g}, a penetration deeper than "
-            f"{tolerance[worst]:.3g}, the most that {scheme.name} takes with dt = {dt:g}; correct q0 or the sign of gap(t, q); "
-            "jaxnsd.project_position(system, q0, t0) gives the nearest configuration without penetration"
+            f"{tolerance[worst]:.3g}, the most that {scheme.name} takes with dt = {dt:g}{also}; correct q0 or the sign of gap(t, q); "
+            f"jaxnsd.project_position(system, q0, t0) gives the nearest configuration without penetration{mended}"
         )
     turning = (0.0 if position_level else dt) * np.abs(look["turning"])
     n_g = look["constraint"].size

@@ -13,9 +13,10 @@ class Outcome(enum.IntEnum):
 
     SUCCESS = 0
     NOT_CONVERGED = 1
-    DIVERGED = 2
-    NON_FINITE = 3
-    INVALID_PARAMETER = 4
+    DRIFTED = 2
+    DIVERGED = 3
+    NON_FINITE = 4
+    INVALID_PARAMETER = 5
 
 
 class Event(enum.IntFlag):
@@ -46,6 +47,12 @@ EXPLANATION = {
         "where bodies jam (mu near 1 or above) the step may have no solution: a smaller mu; in float32 try float64, or a larger tolerance "
         "in SemismoothNewton(...); with more contacts than Lemke's method takes (16 spatial, 32 planar), a larger max_rescues there; with "
         "a scheme that is implicit in the velocity, a smaller dt or a larger max_outer",
+    ),
+    Outcome.DRIFTED: (
+        "a constraint on position level is violated by more than System.drift_bound says, a loop of bodies by more than a thousandth of "
+        "their size, or of a radian",
+        "try a smaller dt, or Lobatto(stages=3), which holds constraints on position level; coordinate_projection, where it is switched "
+        "off; loops that are open all the same are at the end of their reach, where a motor or a limit contradicts them",
     ),
     Outcome.DIVERGED: (
         "the kinetic energy grew beyond every bound that the initial state suggests",

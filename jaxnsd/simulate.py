@@ -461,6 +461,7 @@ class _History:
         speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
         limit = BLOW_UP * lax.stop_gradient(speeds)
         limit = jnp.where(limit > 0, limit, jnp.inf)
+        position_level = getattr(self.scheme, "scheme", self.scheme).position_level  # a wrapped scheme says it for `LocatedImpacts`
 
         def outcome(t, state, info):
             speed = jnp.max(jnp.abs(state.u))
@@ -469,6 +470,9 @@ class _History:
                 # A gap that is not a number would count as open. Of larger systems, bodies, it is not looked for: their gaps are our own.
                 finite = finite & ~jnp.any(jnp.isnan(system.gap(t, state.q)))
             code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
+            if state.P.P_g.shape[0] and not position_level:
+                drifts = jnp.any(jnp.abs(system.constraint(t, state.q)) > system.drift_bound(t, state.q))
+                code = jnp.where(drifts, Outcome.DRIFTED, code)
             if laws.depends_on_speed(system):
                 code = jnp.where(jnp.isnan(info.residual) & ~info.converged, Outcome.INVALID_PARAMETER, code)
             code = jnp.where(speed > limit, Outcome.DIVERGED, code)

@@ -223,6 +223,83 @@ def test_symmetric_top_precesses():
     assert_allclose(center, np.broadcast_to(center[0], center.shape), atol=2e-6)
 
 
+@jaxnsd.system
+class Published(bodies.Multibody):
+    """With Moreau's scheme as it was published."""
+
+    def gyroscopic(self, t, q, u):
+        return None
+
+
+def test_free_rotation_gains_no_energy():
+    """20 rad/s by 0.3 rad a step: energies of 10 s within 2 %, where the explicit scheme has 1.5 times as much after half a second."""
+    system = bodies.assemble([Body("body", 1.5, (0.3, 0.2, 0.1))], gravity=(0, 0, 0))
+    q, u = system.initial_state()
+    u = u.at[3:].set(20 * jnp.array([0.1, 1.0, 0.1]))
+    step = 1 / 64
+
+    def energies(system, n_steps):
+        sol = simulate(system, Moreau(), q, u, n_steps=n_steps, dt=step)
+        return sol, np.asarray(sol.u[:, 3:]) ** 2 @ np.array([0.3, 0.2, 0.1]) / 2
+
+    sol, T = energies(system, 640)
+    assert sol.success and np.all(np.abs(T / T[0] - 1) < 0.02)
+    explicit = Published.from_system(system)
+    sol, T = energies(explicit, 32)
+    assert T[-1] > 1.4 * T[0]
+    # As published: M (u_k - u_{k-1}) = dt h(q_k, u_{k-1}).
+    J, before = np.array([0.3, 0.2, 0.1]), np.asarray(sol.u[4, 3:])
+    assert_allclose(J * (sol.u[5, 3:] - before), step * np.cross(J * before, before), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_an_axis_that_is_unstable_turns_over():
+    """Dzhanibekov's rotation about the middle axis: its turns, attitude and velocity are those of Euler's equations."""
+    J = np.array([0.3, 0.2, 0.1])
+    system = bodies.assemble([Body("body", 1.5, tuple(J))], gravity=(0, 0, 0))
+    q, u = system.initial_state()
+    omega = np.array([0.01, 10.0, 0.01])
+
+    def euler(t, y):
+        del t
+        w = y[4:]
+        a, b, c, d = y[:4]
+        p_dot = 0.5 * np.array([[-b, -c, -d], [a, -d, c], [d, a, -b], [-c, b, a]]) @ w
+        return np.concatenate([p_dot, np.cross(J * w, w) / J])
+
+    exact = solve_ivp(euler, (0, 5.0), [1.0, 0, 0, 0, *omega], rtol=1e-12, atol=1e-13, dense_output=True).sol
+    of_velocity, of_attitude, of_momentum = [], [], []
+    for step in (1 / 64, 1 / 256):
+        sol = simulate(system, Moreau(), q, u.at[3:].set(omega), 5.0, step)
+        y = exact(np.asarray(sol.t)).T
+        of_velocity.append(np.abs(sol.u[:, 3:] - y[:, 4:]).max())
+        p = np.asarray(sol.q[:, 3:])
+        of_attitude.append(np.minimum(*(np.linalg.norm(p + sign * y[:, :4], axis=1) for sign in (-1, 1))).max())
+        L = Rotation.from_quat(p, scalar_first=True).apply(J * np.asarray(sol.u[:, 3:]))
+        of_momentum.append(np.linalg.norm(L - L[0], axis=1).max() / np.linalg.norm(L[0]))
+        assert sol.success and np.sum(np.diff(np.sign(sol.u[:, 4])) != 0) == np.sum(np.diff(np.sign(y[:, 5])) != 0) == 2
+    # Angular velocities at the nodes are of second order, the attitude, which the velocity after a node moves, of first.
+    assert of_velocity[0] < 0.15 and of_velocity[1] < of_velocity[0] / 14
+    assert of_attitude[0] < 0.03 and of_attitude[1] < of_attitude[0] / 3.5
+    assert of_momentum[0] < 0.05 and of_momentum[1] < of_momentum[0] / 3.5
+
+
+@pytest.mark.slow
+def test_derivatives_of_what_turns():
+    """Of a floating chain with a ball joint that tumbles, in both modes, by differences."""
+    system = floating_tree()
+    q, u = system.initial_state()
+    u = u + 2 * jnp.cos(jnp.arange(len(u)) + 1.0)
+
+    def end(x):
+        moved = dataclasses.replace(system, inertia=system.inertia * x)
+        return jnp.sum(simulate(moved, Moreau(), q, u, 0.2, 5e-3).q[-1] ** 2)
+
+    forward, reverse = jax.jvp(end, (1.0,), (1.0,))[1], jax.grad(end)(1.0)
+    assert_allclose(reverse, forward, rtol=1e-10)
+    assert_allclose(forward, (end(1 + 1e-5) - end(1 - 1e-5)) / 2e-5, rtol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",

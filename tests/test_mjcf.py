@@ -14,6 +14,7 @@ import pytest
 from little_systems import UNOPTIMIZED
 from numpy.testing import assert_allclose
 
+import jaxnsd
 from jaxnsd import Moreau, bodies, simulate
 from jaxnsd.bodies.rotations import of_numbers, quaternion_of
 
@@ -227,6 +228,46 @@ def test_keyframes_are_states_to_start_from():
     assert system.initial_state(1)[0][2] == 3 and system.initial_state()[0][2] == 0
     with pytest.raises(KeyError, match=r"no keyframe 'rest'; the model has 0: 'home', 1"):
         system.initial_state("rest")
+
+
+def test_keyframes_keep_their_controls():
+    """Those of the motors that are taken, to start with or to ask for."""
+    text = """<mujoco><worldbody>
+      <body><joint name="a"/><geom size="0.1"/><body pos="0 0 1"><joint name="b"/><geom size="0.1"/></body></body>
+      </worldbody><actuator><motor joint="a"/><general joint="a" dyntype="filter" dynprm="0.1"/><position joint="b"/></actuator>
+      <keyframe><key name="home" qpos="0 0.5" ctrl="1 2 3"/></keyframe></mujoco>"""
+    system = quiet(bodies.from_mjcf, text, control="home")
+    assert_allclose(system.control, [1, 3])
+    assert_allclose(quiet(bodies.from_mjcf, text).control_of("home"), [1, 3])
+    with pytest.raises(KeyError, match="control: there is no keyframe 'rest'; the model has 0: 'home'"):
+        quiet(bodies.from_mjcf, text, control="rest")
+
+
+def test_what_is_left_out_is_grouped():
+    """Forty joints with dry friction are one kind; all of them are in `left_out`."""
+    text = "".join(f'<body><joint name="j{k}" frictionloss="0.1"/><geom size="0.1"/></body>' for k in range(40))
+    with pytest.warns(UserWarning, match="40 times dry friction of the joint 'j0'") as caught:
+        system = bodies.from_mjcf(f"<mujoco><worldbody>{text}</worldbody></mujoco>", contacts="none")
+    assert len(str(caught[0].message)) < 600 and len(system.left_out) == 40
+
+
+def test_a_start_that_no_step_takes_is_named_and_mended():
+    """A knee beyond its limit over a floor: the refusal says the names, and not all of q0; the projection says what has moved."""
+    text = """<mujoco><compiler angle="radian"/><worldbody><geom name="floor" type="plane" size="1 1 1"/>
+      <body name="trunk" pos="0 0 0.45"><freejoint name="root"/><geom name="trunk" size="0.1"/>
+      <body name="leg" pos="0 0 -0.2"><joint name="hip" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 -0.1" size="0.01"/>
+      <body pos="0 0 -0.1"><joint name="knee" axis="0 1 0" range="0.2 1"/><geom name="foot" pos="0 0 -0.1" size="0.1"/></body></body></body>
+      </worldbody></mujoco>"""
+    system = bodies.from_mjcf(text)
+    with pytest.raises(
+        ValueError, match=r"\(knee and lower limit\) must be .*; so are floor and foot; .*initial_state\(project=True\)"
+    ) as caught:
+        jaxnsd.check(system, jaxnsd.Moreau(), *system.initial_state(), 1e-2, 1e-3)
+    assert len(str(caught.value)) < 700 and "q0 = [" not in str(caught.value)
+    with pytest.warns(UserWarning, match="the projection has moved .*knee in rad from 0 to"):
+        q, u = system.initial_state(project=True)
+    assert float(jnp.min(system.gap(0.0, q))) > -1e-12
+    jaxnsd.check(system, jaxnsd.Moreau(), q, u, 1e-2, 1e-3)
 
 
 @pytest.mark.parametrize("floating", [False, True])

@@ -1,6 +1,7 @@
 """Reading along axes by lists of places that are known, and names that are not."""
 
 import difflib
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -85,3 +86,27 @@ def unknown(kind, name, names):
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(map(repr, names)) or 'none'}"
     return f"no {kind} has the name {name!r}; {hint}"
+
+
+#: Length of a list that a message shows, in characters.
+SHOWN = 500
+
+
+def enumerated(items, what, separator=", "):
+    """The first of the items, as many as a message has place for, and how many there are beside them."""
+    shown, length = [], 0
+    for item in items:
+        length += len(item) + len(separator)
+        if shown and length > SHOWN:
+            break
+        shown.append(item if len(item) <= SHOWN else f"{item[: SHOWN - 3]}...")
+    rest = f" and {len(items) - len(shown)} more {what}" if len(shown) < len(items) else ""
+    return separator.join(shown) + rest
+
+
+def grouped(sentences):
+    """Sentences that differ in the names in them alone, as one of them with their number."""
+    groups = {}
+    for sentence in sentences:
+        groups.setdefault(re.sub(r"'[^']*'", "''", sentence), []).append(sentence)
+    return [first if len(same) == 1 else f"{len(same)} times {first}" for same in groups.values() for first in same[:1]]

@@ -9,6 +9,9 @@ from ..pytrees import pytree
 from .lists import pick
 from .rotations import compose, cross, dot, matrix, quaternion_of, turn, unit
 
+#: Opening of a loop that counts as drift, as a part of the size of the bodies and of a radian; and round-off of the coordinates in it.
+DRIFT, DRIFT_ROUND_OFF = 1e-3, 64
+
 
 @pytree
 class Loops:
@@ -47,6 +50,26 @@ def opening(system, t, q):
         c = loops.polynomial[k]
         parts.append((y - (c[0] + x * (c[1] + x * (c[2] + x * (c[3] + x * c[4])))))[None])
     return jnp.concatenate(parts) if parts else jnp.zeros((0,), q.dtype)
+
+
+def largest_opening(system, q):
+    """Openings (n_g,) that no loop should have: `DRIFT` of the size of the bodies in m, and of a radian; and round-off of coordinates."""
+    structure, loops = system.structure, system.loops
+    n_axes = np.array([3 if structure.plane is None and (not structure.across or a is None) else 2 for a in _across(structure)], int)
+    of_welds = 2 * n_axes[len(structure.connects) :] - 3
+    kinds = [structure.joints[y[0]].kind if len(y) else "hinge" for y, _ in structure.couples]
+    lengths = [True] * n_axes.sum() + [False] * of_welds.sum() + [kind == "slide" for kind in kinds]
+    inner = [b for b, parent in enumerate(structure.parents) if parent]
+    arms = loops.connect, loops.second_connect, loops.weld_position, loops.weld_anchor, pick(system.position, inner), system.center
+    gyration = jnp.trace(system.inertia, axis1=1, axis2=2) / jnp.where(system.mass > 0, 2 * system.mass, jnp.inf)
+    size = jnp.sqrt(jnp.max(jnp.concatenate([*(dot(arm, arm) for arm in arms), gyration])))
+    round_off = DRIFT_ROUND_OFF * float(jnp.finfo(q.dtype).eps) * jnp.max(jnp.abs(q))
+    return round_off + DRIFT * jnp.where(np.array(lengths, bool), size, jnp.ones((), q.dtype))
+
+
+def _across(structure):
+    """`Structure.across` of every connect and weld."""
+    return structure.across or (None,) * (len(structure.connects) + len(structure.welds))
 
 
 def apart(system, places):

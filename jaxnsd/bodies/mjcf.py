@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import forces, pairs, parts
+from . import forces, lists, pairs, parts
 from .assemble import assemble
 from .multibody import Multibody
 from .rotations import IDENTITY, of_numbers, quaternion
+from .structure import named
 
 #: What MuJoCo calls its kinds of geoms.
 GEOMS = ("plane", "hfield", "sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh", "sdf")
@@ -50,7 +51,7 @@ def from_mjcf(
                friction, which make steps dearer; 4 without rolling, 3 without drilling, 1 without friction. Each of the three frictions has
                a bound of its own, where the cone of MuJoCo is one for all
     control:   of the motors, see `assemble`, or of all that MuJoCo has a control for, in its order, of which those of the motors are taken;
-               default: zeros
+               a string: that of the keyframe of this name; default: zeros
     plane:     "auto": where all joints move parallel to one of the planes of the world, and all normals are in it, friction has one
                direction; else see `assemble`
     strict:    raise ValueError for what cannot be taken, instead of leaving it out with a warning
@@ -61,7 +62,7 @@ def from_mjcf(
     of their forces on a joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that
     disable some of these, and the friction that overrides that of all contacts. What softens contact in MuJoCo (solref, solimp, margin,
     impratio, also as overrides) has no meaning here. What cannot be taken is named in one warning, and in `Multibody.left_out`. Keyframes
-    are states to start from, by ``initial_state(key)``.
+    are states to start from, by ``initial_state(key)``, and controls to hold them, by ``control=key`` or `Multibody.control_of`.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
@@ -260,7 +261,7 @@ class _Importer:
         loops = self.loops()
         self.rest()
         gravity = np.zeros(3) if self.off("gravity") else m.opt.gravity
-        chosen_controls = _Chosen(tuple(take), m.nu)
+        chosen_controls, keyframes = _Chosen(tuple(take), m.nu), self.keyframes(take)
 
         system = assemble(
             bodies,
@@ -273,25 +274,29 @@ class _Importer:
             limit_restitution=limit_restitution,
             loops=loops,
             motors=motors,
-            control=chosen_controls.of_numbers(control),
+            control=keyframes[named(keyframes, control, "control")][3] if isinstance(control, str) else chosen_controls.of_numbers(control),
             medium=self.medium(),
             plane=self.plane(chosen) if plane == "auto" else plane,
         )
         if callable(system.control) and len(take) < m.nu:
             system = dataclasses.replace(system, control=jax.tree_util.Partial(chosen_controls, system.control))
         if self.left_out:
-            text = f"{self.caller}: not taken: {'; '.join(self.left_out)}"
+            kinds = lists.grouped(self.left_out)
+            text = f"{self.caller}: not taken: {lists.enumerated(kinds, 'kinds', '; ')}"
+            if len(kinds) < len(self.left_out):
+                text += " (left_out has all names)"
             if strict:
                 raise ValueError(f"{text}. Take them out of the model, or leave out strict=True")
             warnings.warn(text, UserWarning, stacklevel=3)
-        structure = dataclasses.replace(system.structure, left_out=tuple(self.left_out), keyframes=self.keyframes())
+        structure = dataclasses.replace(system.structure, left_out=tuple(self.left_out), keyframes=keyframes)
         return dataclasses.replace(system, structure=structure)
 
-    def keyframes(self):
-        """Names, coordinates and velocities of the states that the model has."""
+    def keyframes(self, take):
+        """Names, coordinates, velocities, and controls of the motors, of the states that the model has; ``take``: places of these."""
         m, kind = self.m, self.mujoco.mjtObj.mjOBJ_KEY
         names = [self.mujoco.mj_id2name(m, kind, k) or "" for k in range(m.nkey)]
-        return tuple(zip(names, map(tuple, m.key_qpos.tolist()), map(tuple, m.key_qvel.tolist()), strict=True))
+        numbers = m.key_qpos, m.key_qvel, m.key_ctrl[:, np.array(take, int)]
+        return tuple(zip(names, *(map(tuple, x.tolist()) for x in numbers), strict=True))
 
     def plane(self, chosen):
         """Axis of the world across which nothing moves and no contact points; None: there is none.

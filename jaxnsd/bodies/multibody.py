@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -9,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .. import checks
 from ..laws import NewtonImpact
+from ..projection import project_position, project_velocity
 from ..sets import Disc, Segment
 from ..system import INERTIA, MECHANICS, System, static, system
-from . import dynamics, forces, kinematics, loops, pairs
+from . import dynamics, forces, kinematics, lists, loops, names, pairs
 from .frames import Frames, Touch
 from .lists import pick
 from .rotations import compose, cross, dot, matrix, product, turn
-from .structure import Contact, Structure, find
+from .structure import Contact, Structure, find, named
 
 
 class Pose(NamedTuple):
@@ -173,6 +176,20 @@ class Multibody(System):
             raise KeyError(f"{name!r} is the name of several parts, {places}; say the kind, too: where({name!r}, {next(iter(found))!r})")
         return find("body, joint, shape or motor", name, tuple(n for names in kinds.values() for n in names))
 
+    def replace(self, values: dict[str, ArrayLike]) -> "Multibody":
+        """This system with other numbers, by their names: ``system.replace({"torso.mass": 3.0, "pair floor-foot.mu": 0.5})``.
+
+        Of a body: mass (kg), center, position (3,) (m), inertia (3,) or (3, 3) (kg m^2), orientation (4,). Of a joint: position, axis (3,),
+        reference, stiffness, damping, armature, limits (2,), limit_restitution; damping and armature of a ball joint (3,), of a free one
+        (6,). Of a shape: position, orientation, size (3,). Of a motor: control, gain, offset, slope, rate, control_limits and force_limits
+        (2,). Of a pair of shapes: mu, e_N, e_F, drilling, rolling. ``gravity`` (3,). Units are those of the fields. Where parts of several
+        kinds have the name, the kind is said before it: ``"joint torso.position"``. Values may be traced, and differentiated.
+
+        Raises KeyError for a name that there is not, or that means several numbers, ValueError for a value of another shape, TypeError for
+        what is no dictionary.
+        """
+        return names.replaced(self, values)
+
     def defines(self, name: str) -> bool:
         """As of any system; without a quaternion ``q_dot = u``, and every scheme takes it."""
         if name == "q_dot":
@@ -212,12 +229,40 @@ class Multibody(System):
         places = self.places(t, q)
         return Pose(places.x[1:], places.R[1:])
 
-    def initial_state(self, key: str | int | None = None) -> tuple[jax.Array, jax.Array]:
+    def initial_state(self, key: str | int | None = None, *, project: bool = False) -> tuple[jax.Array, jax.Array]:
         """``(q0, u0)``: joints at their reference, free bodies where their frame says, all at rest; or those of a keyframe of the model's
-        file, ``key`` its name or number. KeyError for one that it does not have.
+        file, ``key`` its name or number.
+
+        project: give the nearest state with closed loops, joints inside of their limits and no penetration in place of it, by
+                 `jaxnsd.project_position` and `jaxnsd.project_velocity` at t = 0, and warn of what has moved
+
+        Raises KeyError for a keyframe that the model does not have, ValueError where the projection finds no such state.
         """
-        if key is not None:
-            return self._keyframe(key)
+        q, u = self._reference_state() if key is None else self._keyframe(key)
+        if not project:
+            return q, u
+        u = jnp.zeros_like(self.armature) + u
+        nearest = self.normalized(project_position(self, q, u=u))
+        u_nearest = project_velocity(self, nearest, u)
+        if checks.known(nearest):
+            if not np.all(np.isfinite(nearest)):
+                raise ValueError(
+                    "initial_state: the projection found no state without penetration near the start; a keyframe that is nearer to one, or "
+                    "other positions of the bodies, are needed"
+                )
+            told = zip(self.coordinate_names + self.velocity_names, *map(np.concatenate, ((q, u), (nearest, u_nearest))), strict=True)
+            told = [(abs(b - a), f"{name} from {a:.4g} to {b:.4g}") for name, a, b in told if f"{a:.4g}" != f"{b:.4g}"]
+            if told:
+                moved = [text for _, text in sorted(told, reverse=True)]
+                warnings.warn(f"initial_state: the projection has moved {lists.enumerated(moved, 'coordinates')}", stacklevel=2)
+        return nearest, u_nearest
+
+    def control_of(self, key: str | int) -> jax.Array:
+        """Controls (n_m,) of the motors in a keyframe of the model's file, ``key`` its name or number. KeyError for one that it has not."""
+        return jnp.asarray(self.structure.keyframes[named(self.structure.keyframes, key, "control_of")][3], self.mass.dtype)
+
+    def _reference_state(self):
+        """All as the parts say."""
         n_b, n_j, places = len(self.body_names), len(self.joint_names), []
         one = n_j + 7 * n_b
         for j, joint in enumerate(self.structure.joints):
@@ -234,13 +279,7 @@ class Multibody(System):
 
     def _keyframe(self, key):
         """Initial state of the keyframe of this name or number."""
-        names = [name for name, *_ in self.structure.keyframes]
-        if isinstance(key, str) and key in names:
-            key = names.index(key)
-        if isinstance(key, str) or not 0 <= key < len(names):
-            there = ", ".join(f"{k}: {name!r}" if name else str(k) for k, name in enumerate(names))
-            raise KeyError(f"initial_state: there is no keyframe {key!r}; the model has {there or 'none'}")
-        _, q, u = self.structure.keyframes[key]
+        _, q, u, _ = self.structure.keyframes[named(self.structure.keyframes, key, "initial_state")]
         return self.normalized(jnp.asarray(q, self.mass.dtype)), jnp.asarray(u, self.mass.dtype)
 
     def q_dot(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
@@ -332,6 +371,28 @@ class Multibody(System):
         places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
         bias = dynamics.bias(self, self._layout, places, all_u, acceleration)[: self._layout.n_u]
         return self._forces(t, q, u, places) - bias
+
+    def gyroscopic(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array | None:
+        """Derivative (n_u, n_u) of what inertia adds to `h`, by the angular velocities of free and ball joints; None where there are none.
+
+        Inertial forces are quadratic in u, so that `Moreau` takes them as the bilinear form of the velocities before and after: Kahan's
+        method, which keeps the energy of a free rotation bounded (Hirota & Kimura, J. Phys. Soc. Japan 69 (2000), 627).
+        """
+        layout = self._layout
+        if not len(layout.spins) or self._overridden("b", "h", *INERTIA):
+            return None
+        places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
+        directions, direction_of, felt = layout.turned_together
+
+        def inertial(u):
+            bias = dynamics.bias(self, layout, places, u, acceleration)[: layout.n_u]
+            return dynamics.of_armatures(self, layout, u[: layout.n_u]) - bias if "turned armature" in self.structure.has else -bias
+
+        rates = jax.vmap(jax.linearize(inertial, all_u)[1])(jnp.asarray(directions, u.dtype))
+        derivative = jnp.zeros((), u.dtype)
+        for k, rate in enumerate(rates):
+            derivative = jnp.where(felt & (direction_of == k)[None], rate[:, None], derivative)
+        return derivative
 
     def about_center(self, t: ArrayLike, q: jax.Array, p: jax.Array) -> jax.Array:
         """Momenta or impulses p of velocities of which the translations of a tree that floats are those of its centre of mass, not of a
@@ -522,9 +583,18 @@ class Multibody(System):
         return jnp.concatenate([pick(of_pairs, pair_of(self.structure)), pick(of_limits, sides)])
 
     # --------------------------------------------------------------------------------------------------------------- loops
+    #: Loops stay closed, whatever the scheme; a subclass that says False has them drift as the schemes were published.
+    coordinate_projection = True
+
     def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Opening of the loops (n_g,), in m and rad."""
         return loops.opening(self._unseen, t, q)
+
+    def drift_bound(self, t: ArrayLike, q: jax.Array) -> jax.Array:
+        """Openings (n_g,) that are `Outcome.DRIFTED`: a thousandth of the size of the bodies in m, and of a radian."""
+        if self._overridden("constraint"):
+            return super().drift_bound(t, q)
+        return loops.largest_opening(self, q)
 
 
 @jax.jit

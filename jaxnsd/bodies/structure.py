@@ -72,8 +72,8 @@ class Structure:
     has: frozenset = frozenset()
     #: What a model file has that is not here.
     left_out: tuple[str, ...] = ()
-    #: Initial states of a model file: (name, coordinates, velocities).
-    keyframes: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()
+    #: Initial states of a model file: (name, coordinates, velocities, controls of the motors).
+    keyframes: tuple[tuple[str, tuple[float, ...], tuple[float, ...], tuple[float, ...]], ...] = ()
     #: Of the connects, then of the welds: the loop's plane, as (velocity of a hinge across it, body that carries the loop, the axis of this
     #: body that is most along the plane); None: there is none, or all motion is parallel to ``plane``.
     across: tuple[tuple[int, int, int] | None, ...] = ()
@@ -96,6 +96,17 @@ def find(kind, name, names):
     if name in names:
         return names.index(name)
     raise KeyError(lists.unknown(kind, name, names))
+
+
+def named(keyframes, key, caller):
+    """Place of the keyframe of this name or number; KeyError with those that there are."""
+    names = [name for name, *_ in keyframes]
+    if isinstance(key, str) and key in names:
+        return names.index(key)
+    if isinstance(key, str) or not 0 <= key < len(names):
+        there = ", ".join(f"{k}: {name!r}" if name else str(k) for k, name in enumerate(names))
+        raise KeyError(f"{caller}: there is no keyframe {key!r}; the model has {there or 'none'}")
+    return key
 
 
 class Layout:
@@ -215,6 +226,24 @@ class Layout:
         self.all_free = all(joints[self.joint_of_dof[k]].kind == "free" for along in first.values() for k in along)
         #: (n_b + 1, n_b + 1) bodies of one tree
         self.together = self.root[:, None] == self.root[None]
+
+    @functools.cached_property
+    def turned_together(self):
+        """Angular velocities of joints that turn freely, one of each tree at a time, as trees do not feel each other.
+
+        Directions (m, n_s) of the velocities, the one (n_u,) that each velocity belongs to, and which velocities (n_u, n_u) feel which.
+        """
+        of_tree, root = {}, self.root[self.body_of_dof[: self.n_u]]
+        turns = np.zeros(self.n_u, bool)
+        direction_of = np.zeros(self.n_u, int)
+        for start in self.spins:
+            first = of_tree.setdefault(root[start], 0)
+            direction_of[start : start + 3] = first + np.arange(3)
+            turns[start : start + 3] = True
+            of_tree[root[start]] += 3
+        directions = np.zeros((max(of_tree.values(), default=0), self.n_s))
+        directions[direction_of[turns], np.flatnonzero(turns)] = 1
+        return directions, direction_of, (root[:, None] == root[None]) & turns[None]
 
     def _columns(self, joints):
         """Columns of the velocities, by kind of joint: (kind, rows) -> order of velocities."""

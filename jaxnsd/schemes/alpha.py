@@ -19,6 +19,7 @@ from ..system import System
 from ..tridiagonal import Tridiagonal
 from . import base, velocity
 from .base import Info
+from .closure import closed
 from .condensed import impulse
 from .implicit import ImplicitScheme, ImplicitStep, Prepared, is_linear
 from .velocity import pytree
@@ -234,6 +235,7 @@ class AlphaScheme(ImplicitScheme):
             q = step.position(u, prepared.velocity_jump(t, state.q, u, kin, P))
         else:
             q = step.displaced(u, impulse(kin, contact.join(P.P_N, P.P_F), jnp.concatenate([P.P_g, P.P_gamma])))
+        q = closed(prepared.system, t + dt, q, u, P)
         a = (step.smooth_jump(u) - prepared.velocity_jump(t + dt, q, u, kin, P)) / (dt * self.coefficients.gamma)
         return self._next(state, q, u, P, a), info
 

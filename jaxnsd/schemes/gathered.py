@@ -77,14 +77,14 @@ class Subsystem:
 class Evaluated:
     """A system at one place (t, q, u), with its mass matrix and, where they are known, its forces evaluated, once for all who ask."""
 
-    def __init__(self, system, M, h=None):
-        self._system, self._M, self._h = system, M, h
+    def __init__(self, system, M, h=None, gyroscopic=None):
+        self._system, self._M, self._h, self._gyroscopic = system, M, h, gyroscopic
 
     @classmethod
     def at(cls, system, t, q, u, h=True):
         """That of a system at (t, q, u); without ``h`` the forces are left to be asked for at any velocity."""
         seen = system.seen_at(t, q)
-        return cls(seen, seen.M(t, q, u), seen.h(t, q, u) if h else None)
+        return cls(seen, seen.M(t, q, u), *((seen.h(t, q, u), seen.gyroscopic(t, q, u)) if h else ()))
 
     def __getattr__(self, name):
         if name.startswith("_"):
@@ -99,6 +99,10 @@ class Evaluated:
     def h(self, t, q, u):
         """Forces (n_u,)."""
         return self._system.h(t, q, u) if self._h is None else self._h
+
+    def gyroscopic(self, t, q, u):
+        """Derivative (n_u, n_u) of what inertia makes, or None."""
+        return self._system.gyroscopic(t, q, u) if self._gyroscopic is None else self._gyroscopic
 
     def seen_at(self, t, q):
         """That is where it is seen at."""
@@ -181,7 +185,9 @@ class Placed(Evaluated):
         return linalg.matmul(self._place.W_gamma.T, u) + self._place.chi_gamma
 
 
-jax.tree_util.register_pytree_node(Evaluated, lambda s: ((s._system, s._M, s._h), None), lambda _, leaves: Evaluated(*leaves))
+jax.tree_util.register_pytree_node(
+    Evaluated, lambda s: ((s._system, s._M, s._h, s._gyroscopic), None), lambda _, leaves: Evaluated(*leaves)
+)
 jax.tree_util.register_pytree_node(Placed, lambda s: ((s._system, s._place, s._h), None), lambda _, leaves: Placed(*leaves))
 jax.tree_util.register_pytree_node(Subsystem, lambda s: ((s._system, s._choice), None), lambda _, leaves: Subsystem(*leaves))
 

@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 import jax
 from jax.typing import ArrayLike
 
+from .. import linalg
 from ..contact import AbstractContactSolver
 from ..system import System
 from . import base, velocity
 from .base import Info, Scheme, State
+from .closure import closed
 from .gathered import Evaluated, Place, Placed
 from .positions import moved
 from .velocity import Step, pytree
@@ -85,7 +87,7 @@ class _MoreauType(Scheme):
 
     def step(self, system: Any, t: ArrayLike, dt: ArrayLike, state: State, settings: AbstractContactSolver) -> tuple[State, Info]:
         """From node k to node k + 1: move with ``u_k``, then find ``u_{k+1}`` at the new node."""
-        q = moved(system, t, dt, state.q, state.u)
+        q = closed(system, t + dt, moved(system, t, dt, state.q, state.u), state.u, state.P)
         u, P, info = velocity.solve(self._step(system, t + dt, dt, q, state.u), state.u, state.P, settings)
         return State(q, u, P), info
 
@@ -99,13 +101,19 @@ class MoreauStep(NodeStep):
     explicit: ClassVar[bool] = True
 
     def balance(self, u, p=None):
-        """C18 (59): M_k (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k."""
+        """C18 (59): M_k (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k; for bodies with what `gyroscopic` says of M."""
         del p
-        return self.momentum_gained(u) - self.dt * self.system.h(self.t, self.q, self.u_minus)
+        return linalg.matmul(self.matrix(), u - self.u_minus) - self.dt * self.system.h(self.t, self.q, self.u_minus)
 
     def linearized(self, u):
-        """The matrix is that of the mass."""
-        return self.balance(u), self.system.M(self.t, self.q, self.u_minus)
+        """The matrix is a constant."""
+        return self.balance(u), self.matrix()
+
+    def matrix(self):
+        """M_k; of bodies that turn ``M_k - dt / 2 dh/du``, the derivative by their angular velocities, of what inertia makes."""
+        place = self.t, self.q, self.u_minus
+        gyroscopic = self.system.gyroscopic(*place)
+        return self.system.M(*place) if gyroscopic is None else self.system.M(*place) - 0.5 * self.dt * gyroscopic
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,15 @@ class Moreau(_MoreauType):
         M_k (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k
 
     The first velocity is the initial one. The cheapest scheme; it loses energy where M depends on q.
+
+    Explicit gyroscopic moments raise the energy of whatever spins: inertia (0.3, 0.2, 0.1) at 10 rad/s had 3 to 30 times of it after 10 s
+    with dt = 1/64. For bodies, and other systems that say their `System.gyroscopic`, they are the bilinear form of both velocities,
+
+        [M_k - dt / 2 dh/du(t_k, q_k, u_{k-1})] (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k,
+
+    the derivative by angular velocities, of inertial forces: still one linear solve, and the energy stays within 0.2 %. It is bounded with
+    the frame in the centre of mass; away from it, by 0.11 m for radii of gyration of 0.3 m, it grows by 0.2 % in 640 steps of 0.16 rad, and
+    doubles in 640 of 0.47 rad: `MoreauJean` and `Lobatto` do not feel where the frame is.
     """
 
     order: ClassVar[int] = 1

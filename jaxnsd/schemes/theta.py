@@ -14,6 +14,7 @@ from ..system import System
 from ..tridiagonal import Tridiagonal
 from . import base, velocity
 from .base import Info, State
+from .closure import closed
 from .implicit import ImplicitScheme, ImplicitStep, Prepared
 from .positions import moved
 from .velocity import pytree
@@ -126,7 +127,7 @@ class ThetaScheme(ImplicitScheme):
         """From node k to node k + 1; the percussions act in between."""
         step = ThetaStep(prepared, t, dt, state.q, state.u, self)
         u, P, info = velocity.solve(step, state.u, state.P, settings)
-        return State(step.position(u), u, P), info
+        return State(closed(prepared.system, t + dt, step.position(u), u, P), u, P), info
 
 
 @dataclass(frozen=True)

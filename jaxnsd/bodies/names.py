@@ -1,0 +1,105 @@
+"""Every number of bodies by its name: ``"torso.mass"``, ``"pair floor-foot.mu"``."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from . import lists
+from .structure import SIZES
+
+
+class Place(NamedTuple):
+    """Where a number is: ``getattr(system, field)[at]``, with a dot in the field for a part of a part."""
+
+    field: str
+    at: object  # index
+
+
+#: Attributes of a body, a joint, a shape, a motor and a pair, and the fields of a system that hold them, a row for each.
+FIELDS = {
+    "body": {name: name for name in ("mass", "center", "inertia", "position", "orientation")},
+    "joint": {"position": "joint_position", "axis": "joint_axis", "reference": "reference", "stiffness": "stiffness"},
+    "shape": {"position": "shape_position", "orientation": "shape_orientation", "size": "shape_size"},
+    "motor": {"control": "control"}
+    | {name: f"motors.{name}" for name in ("gain", "offset", "slope", "rate", "control_limits", "force_limits")},
+    "pair": {"mu": "friction", "e_N": "restitution", "e_F": "tangential_restitution", "drilling": "drilling", "rolling": "rolling"},
+}
+
+
+def places(structure):
+    """``{(kind, name, attribute): Place}`` of all numbers that have a name."""
+    layout, found = structure.layout, {}
+    names = {
+        "body": structure.bodies,
+        "joint": [joint.name for joint in structure.joints],
+        "shape": [shape.name for shape in structure.shapes],
+        "motor": [name for name, _ in structure.motors],
+        "pair": [f"{structure.shapes[a].name}-{structure.shapes[b].name}" for a, b in structure.pairs],
+    }
+    for kind, fields in FIELDS.items():
+        for k, name in enumerate(names[kind]):
+            found |= {(kind, name, attribute): Place(field, k) for attribute, field in fields.items()}
+    for j, joint in enumerate(structure.joints):
+        n = SIZES[joint.kind][1]
+        if not joint.prescribed:
+            at = int(layout.u_at[j]) if n == 1 else slice(int(layout.u_at[j]), int(layout.u_at[j]) + n)
+            found |= {("joint", joint.name, name): Place(name, at) for name in ("damping", "armature")}
+    for k, j in enumerate(structure.limits):
+        found["joint", structure.joints[j].name, "limits"] = Place("limits", k)
+        found["joint", structure.joints[j].name, "limit_restitution"] = Place("limit_restitution", k)
+    return found
+
+
+def find(known, key):
+    """The `Place` of a key. KeyError for one that is not there, or that means several."""
+    if key == "gravity":
+        return Place("gravity", slice(None))
+    name, dot, attribute = key.rpartition(".") if isinstance(key, str) else ("", "", "")
+    first, _, rest = name.partition(" ")
+    kinds = (first,) if first in FIELDS and rest else tuple(FIELDS)
+    name = rest if len(kinds) == 1 else name
+    fitting = {kind: place for (kind, n, a), place in known.items() if kind in kinds and a == attribute and _same(kind, n, name)}
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    if fitting:
+        raise KeyError(f"replace: {key!r} may be one of {' and '.join(fitting)}; say the kind, too: {next(iter(fitting))} {key}")
+    there = sorted({a for (kind, n, a) in known if kind in kinds and _same(kind, n, name)})
+    if dot and there:
+        raise KeyError(f"replace: {name!r} has no {attribute!r}; it has {', '.join(there)}")
+    text = lists.unknown("number", key, tuple(dict.fromkeys(f"{n}.{a}" for _, n, a in known)))
+    if "did you mean" not in text:
+        text = (
+            f"no number has the name {key!r}; names are such as 'torso.mass' or 'pair floor-foot.mu', see body_names, joint_names, contacts"
+        )
+    raise KeyError(f"replace: {text}")
+
+
+def _same(kind, known, name):
+    return known == name or (kind == "pair" and "-".join(reversed(known.split("-"))) == name)
+
+
+def replaced(system, values):
+    """A copy of the system with these values in the place of others."""
+    if not isinstance(values, dict):
+        raise TypeError(f"replace: values must be a dictionary of numbers by their names, got {type(values).__name__}")
+    known, changed = places(system.structure), {}
+    for key, value in values.items():
+        field, at = find(known, key)
+        outer, _, inner = field.partition(".")
+        array = changed.get(field, getattr(getattr(system, outer), inner) if inner else getattr(system, outer))
+        if field == "control" and (callable(array) or not hasattr(array, "shape")):
+            raise TypeError(f"replace: the control is a function, or rows of numbers, of which {key!r} is none; give another control")
+        array = jnp.asarray(array)
+        shape = np.shape(array[at])
+        if field == "inertia" and np.shape(value) == (3,):
+            value = jnp.diag(jnp.asarray(value))
+        if np.shape(value) != shape:
+            raise ValueError(f"replace: {key!r} must have the shape {shape}, got {np.shape(value)}")
+        changed[field] = array.at[at].set(jnp.asarray(value, array.dtype))
+    motors = {field.partition(".")[2]: array for field, array in changed.items() if "." in field}
+    plain = {field: array for field, array in changed.items() if "." not in field}
+    if motors:
+        plain["motors"] = dataclasses.replace(system.motors, **motors)
+    return dataclasses.replace(system, **plain)
