@@ -5,8 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from ..jax_internals import is_traced, jaxpr_as_fun
-from ..pytrees import chosen, replaced
+from ..jax_internals import is_traced
 from . import loops
 from .lists import pick
 from .rotations import compose, matrix
@@ -21,28 +20,26 @@ TYPED = 1e-6
 TILTED = 1e-3
 
 
+#: What decides how things are turned at the reference.
+TURNS = ("orientation", "joint_axis", "reference", "shape_orientation", "motions")
+
+
 def _turns(system):
     """``(rotations of the shapes, Places)`` at the reference with all lengths zero; None: they are traced.
 
-    How things are turned does not depend on where they are: lengths may be traced.
+    How things are turned does not depend on where they are, nor on masses: those may be traced.
     """
-
+    if any(map(is_traced, jax.tree.leaves([getattr(system, name) for name in TURNS]))):
+        return None
     nowhere = {name: np.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
-    leaves, tree = jax.tree.flatten(dataclasses.replace(system, **nowhere))
-    given = [not is_traced(x) for x in leaves]
+    still = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype) if is_traced(x) else np.asarray(x), dataclasses.replace(system, **nowhere))
 
-    def turns(*values):
-        still = tree.unflatten(replaced(leaves, given, values))
+    def turns(still):
         places = still.places(0.0, still.initial_state()[0])
         return compose(pick(places.R, [shape.body for shape in still.structure.shapes]), matrix(still.shape_orientation)), places
 
-    values = [np.asarray(x) for x in chosen(leaves, given)]
-    program, shapes = jax.make_jaxpr(turns, return_shape=True)(*values)
-    if any(map(is_traced, program.consts)):
-        return None
     # One program instead of a hundred, and one that runs while others are traced.
-    found = jax.jit(jaxpr_as_fun(program)).lower(*values).compile({"xla_backend_optimization_level": 0})(*values)
-    return jax.tree.unflatten(jax.tree.structure(shapes), map(np.asarray, found))
+    return jax.tree.map(np.asarray, jax.jit(turns).lower(still).compile({"xla_backend_optimization_level": 0})(still))
 
 
 def flattened(system):
