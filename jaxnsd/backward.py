@@ -47,50 +47,36 @@ class Slot:
     number: int
 
 
-def read(operands, known):
-    """Values of operands, from those that are ``known``."""
-    return [x.val if isinstance(x, Literal) else known[x] for x in operands]
-
-
-def evaluated(jaxpr, consts, args, special=lambda equation: None, made=None):
+def evaluated(jaxpr, consts, args, made=None):
     """What a jaxpr leads to, nothing computed twice; of that, and of what it is given, some may be `Later`.
 
-    special: what, or None, evaluates an equation from its values, of which some may be `Later`
     made: what has been computed, by what computes it
     """
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     made = {} if made is None else made
+
+    def read(operands):
+        return [x.val if isinstance(x, Literal) else known[x] for x in operands]
+
     for equation in jaxpr.eqns:
-        values = read(equation.invars, known)
-        if evaluate := special(equation):
-            out = evaluate(values)
-        elif equation.primitive.name in _CALLS:
-            out = evaluated(*call_inside(equation), values, special, made)
+        values = read(equation.invars)
+        if equation.primitive.name in _CALLS:
+            out = evaluated(*call_inside(equation), values, made)
         elif equation.effects:
             out = bound(equation, done(values))
         else:
-            key = key_of(equation, values)
+            params = equation.params
+            key = equation.primitive, *map(_identity, values), *((k, _identity(params[k])) for k in sorted(params))
             if key not in made:
+                if _can_wait(equation, values):
+                    out = [Later(equation, values, place) for place in range(len(equation.outvars))]
+                else:
+                    out = bound(equation, done(values))
                 # What is known by its identity has to live on.
-                made[key] = (left if _can_wait(equation, values) else _now)(equation, values), values, equation
+                made[key] = out, values, equation
             out = made[key][0]
         known.update(zip(equation.outvars, out, strict=True))
-    return read(jaxpr.outvars, known)
-
-
-def left(equation, values):
-    """What an equation leads to, left to what reads it."""
-    return [Later(equation, values, place) for place in range(len(equation.outvars))]
-
-
-def _now(equation, values):
-    return bound(equation, done(values))
-
-
-def key_of(equation, values):
-    """What is equal where the same is computed: of the same values, constants by what they are."""
-    params = equation.params
-    return equation.primitive, *map(_identity, values), *((k, _identity(params[k])) for k in sorted(params))
+    return read(jaxpr.outvars)
 
 
 def _identity(x):
@@ -115,19 +101,11 @@ _PLAIN = frozenset((bool, int, str, type(None)))
 
 def _can_wait(equation, values):
     """Whether an equation is left to what reads it."""
-    return is_arranged(equation) or (_is_few(equation) and equation.primitive.name in _OF_CONSTANTS and not given(values))
+    name, few = equation.primitive.name, all(x.aval.size <= FEW for x in equation.outvars)
+    return few and (name in _ARRANGED or (name in _OF_CONSTANTS and not _given(values)))
 
 
-def is_arranged(equation):
-    """Whether what an equation makes are few entries, only arranged in another way."""
-    return equation.primitive.name in _ARRANGED and _is_few(equation)
-
-
-def _is_few(equation):
-    return all(x.aval.size <= FEW for x in equation.outvars)
-
-
-def given(values):
+def _given(values):
     """The traced arrays that ``values`` are made of, by their identity."""
     found, seen = {}, set()
 
@@ -141,20 +119,6 @@ def given(values):
 
     look(values)
     return found
-
-
-def in_place(values, others):
-    """``values`` made of ``others`` instead of the traced arrays, by their identity."""
-    changed = {}
-
-    def of(x):
-        if not isinstance(x, Later):
-            return others[id(x)] if is_traced(x) else x
-        if id(x.values) not in changed:
-            changed[id(x.values)] = [of(y) for y in x.values]
-        return dataclasses.replace(x, values=changed[id(x.values)])
-
-    return [of(x) for x in values]
 
 
 def done(values, slots=()):
@@ -175,5 +139,14 @@ def done(values, slots=()):
 
 def reduced(values):
     """``(the traced arrays that values are made of, values with a Slot in place of each)``."""
-    traced = given(values)
-    return list(traced.values()), in_place(values, {key: Slot(i) for i, key in enumerate(traced)})
+    traced, changed = _given(values), {}
+    slots = {key: Slot(i) for i, key in enumerate(traced)}
+
+    def of(x):
+        if not isinstance(x, Later):
+            return slots[id(x)] if is_traced(x) else x
+        if id(x.values) not in changed:
+            changed[id(x.values)] = [of(y) for y in x.values]
+        return dataclasses.replace(x, values=changed[id(x.values)])
+
+    return list(traced.values()), [of(x) for x in values]
