@@ -186,6 +186,19 @@ def at(m, t, q, active, before, u, P, law):
     return of_law(m.scales(q), active, P[0], P[1], after[0] + e_N * before[0], after[1] + e_F[:, None] * before[1], mu)
 
 
+def given_back(closed, start, there):
+    """The contact velocities that restitution gives back, of those at the start of a step and of the same u where the contact acts.
+
+    A closed contact that has no more of it than kinematics make in between, a table that shakes say, stays closed: of its velocity it gives
+    back what is left of that at the start, in normal direction as far as both have it.
+    """
+    (rate, slip), (normal, tangential) = start, there
+    both = np.where(rate * normal > 0, np.sign(rate) * np.minimum(np.abs(rate), np.abs(normal)), 0)
+    stays = closed & (np.abs(rate) <= np.abs(normal - rate))
+    sticks = closed & (np.linalg.norm(slip, axis=1) <= np.linalg.norm(tangential - slip, axis=1))
+    return np.where(stays, both, normal), np.where(sticks[:, None], slip, tangential)
+
+
 def of_implicit(m, scheme, t, q, u, P, law, a=None):
     """MoreauJean(1/2), or an alpha-scheme with its accelerations ``a``: algorithmic ones at both nodes, and that of motion at the first."""
     (q, q_new), (u, u_new), t_new = q, u, t + DT
@@ -201,7 +214,8 @@ def of_implicit(m, scheme, t, q, u, P, law, a=None):
         yield "positions", q_new - q - DT * (u + 0.5 * jump) - DT**2 * ((0.5 - beta) * old + beta * new)
         motion = np.linalg.solve(m.M(q_new), m.h(t_new, q_new, u_new))
         yield "balance", DT * ((1 - alpha_m) * new + alpha_m * old - (1 - alpha_f) * motion - alpha_f * of_motion)
-    rate, before = m.rates(t, q, u)[0], m.rates(t_new, ahead, u)
+    start, before = m.rates(t, q, u), m.rates(t_new, ahead, u)
+    rate, before = start[0], given_back(m.gap(t, q) <= 1e-11, start, before)
     # The default rule: half a step ahead, and what opens has restitution 1.
     active = m.gap(t, q) + 0.5 * DT * rate <= 1e-11
     law = (np.where(before[0] > 0, 1.0, law[0]), *law[1:])

@@ -31,7 +31,7 @@ def plain():
 @pytest.mark.slow
 @pytest.mark.parametrize("save_every", [3, 100])
 def test_save_every(plain, save_every):
-    """The same nodes bit for bit, percussions and iterations summed, the worst residual and outcome."""
+    """The same nodes bit for bit, percussions and iterations summed, the worst residual, which is round-off, and outcome."""
     solution = ball_run(save_every=save_every)
     for name in ("t", "q", "u"):
         np.testing.assert_array_equal(getattr(solution, name), getattr(plain, name)[::save_every])
@@ -40,8 +40,8 @@ def test_save_every(plain, save_every):
         summed = full.reshape(-1, save_every, *full.shape[1:]).sum(axis=1)
         np.testing.assert_allclose(getattr(solution, name), summed, rtol=1e-13, atol=1e-16)
     for name in ("residual", "outcome", "contact"):
-        full = np.asarray(getattr(plain, name))
-        np.testing.assert_array_equal(getattr(solution, name), full.reshape(-1, save_every).max(axis=1))
+        worst = np.asarray(getattr(plain, name)).reshape(-1, save_every).max(axis=1)
+        np.testing.assert_allclose(getattr(solution, name), worst, rtol=0, atol=1e-15 * (name == "residual"))
 
 
 def test_nodes_are_computed_and_the_last_is_the_end(plain):

@@ -194,7 +194,9 @@ def check_balance(run):
         balance[0] = 0.5 * (p_leaving[0] + p_next[0]) - p_arriving[0] - 0.5 * b_leaving[0] * dt - 0.5 * impulse[0]
     assert np.max(np.abs(balance)) < 1e-10 * size
     if not run.system.defines("q_dot"):
-        np.testing.assert_allclose(q[1:], q[:-1] + dt * q_dot[:-1], rtol=1e-13, atol=1e-13)
+        # What closes a loop is of second order.
+        apart = dt * np.max(np.abs(np.diff(leaving, axis=0))) if run.system.coordinate_projection and P_g.shape[1] else 1e-13
+        np.testing.assert_allclose(q[1:], q[:-1] + dt * q_dot[:-1], rtol=1e-13, atol=apart)
 
 
 def check_bilateral(run):
