@@ -189,16 +189,27 @@ def closings(sol, e_N):
     """Whether a contact closes without a located impact, and whether one with restitution e_N (n_N,) stays closed for several steps."""
     if not sol.P_N.shape[1]:
         return (jnp.zeros((), bool),) * 2
-    pushed = sol.P_N > 0
-    # What starts closed does not close.
-    closes = pushed & ~jnp.concatenate([pushed[:1], pushed[:-1]])
+    pushed = _captured(sol)
+    # What starts closed does not close: also where it was an impact that closed it.
+    before = sol.P_N > 0
+    closes = pushed & ~jnp.concatenate([before[:1], before[:-1]])
     rests = pushed & (e_N > 0)[None]
-    if "impact_contacts" in sol.auxiliary:
-        none = jnp.all(sol.auxiliary["impact_contacts"][1:] < 0, axis=1)[:, None]
-        closes, rests = closes & none, rests & none
     n_steps = pushed.shape[0]
     steps = min(LOCKED, n_steps)
     return jnp.any(closes), jnp.any(jnp.all(jnp.stack([rests[k : n_steps - steps + k + 1] for k in range(steps)]), axis=0))
+
+
+def resting(sol, e_N):
+    """Which contacts with restitution e_N are closed for several steps at the end, (n_N,)."""
+    return jnp.all(_captured(sol)[-LOCKED:], axis=0) & (e_N > 0)
+
+
+def _captured(sol):
+    """Which contacts push in steps without a located impact, (n_steps, n_N)."""
+    pushed = sol.P_N > 0
+    if "impact_contacts" in sol.auxiliary:
+        pushed &= jnp.all(sol.auxiliary["impact_contacts"][1:] < 0, axis=1)[:, None]
+    return pushed
 
 
 def orbit(shooting, given, start, found):

@@ -17,7 +17,7 @@ from ..schemes import Scheme
 from ..simulate import simulate
 from ..system import System
 from .leaves import parameter as named_parameter
-from .newton import closings
+from .newton import closings, resting
 from .periodic import prepared, whole
 from .shooting import shifted
 
@@ -96,7 +96,12 @@ def _exponents(shooting, system, q, u, t0, T, transient, length):
         z, Q, logs, impacts, locked, captured, success = carry
         v = jnp.concatenate([z, jnp.stack([T, jnp.zeros_like(T)])])
         F, J, sol = shooting.linearized(system, nothing, v, t0, T)
-        Q, R = jnp.linalg.qr((J[:n, :n] + jnp.eye(n, dtype=z.dtype)) @ Q)
+        moved = (J[:n, :n] + jnp.eye(n, dtype=z.dtype)) @ Q
+        if sol.P_N.shape[1]:
+            # A step carries along the gap with which a contact rests. The motion has none.
+            gaps = jnp.where(resting(sol, e_N)[:, None], jax.jacfwd(system.gap, 1)(sol.t[-1], sol.q[-1]), 0)
+            moved = moved.at[: q.size].add(-jnp.linalg.pinv(gaps) @ (gaps @ moved[: q.size]))
+        Q, R = jnp.linalg.qr(moved)
         closes, rests = closings(sol, e_N)
         count = _impacts(sol)
         logs = logs + jnp.log(jnp.abs(jnp.diagonal(R)))
