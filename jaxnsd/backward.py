@@ -2,8 +2,7 @@
 
 Differentiation in reverse mode computes what depends on constants and parameters alone before the loop over the steps, and hands it to
 every step, and to the way back: masks, zeros, a parameter in five shapes. Of the gradient of a cube three hundred such arrays were handed
-to each step, of which thirty are parameters. XLA knows nothing of them there, and for each of them compiles a copy; computed in the step
-they are constants, or nothing.
+to each step, of which thirty are parameters. Nothing is known of them there; computed in the step they are constants, or nothing.
 """
 
 import dataclasses

@@ -18,7 +18,7 @@ from . import anisotropy, laws, signatures
 from .contact import AbstractContactSolver
 from .jax_internals import is_traced
 from .linear_system import LinearSystem, diagonal
-from .schemes.base import Scheme
+from .schemes.base import Scheme, on_position_level
 from .system import CONTACT_DATA, System
 
 #: An initial state is refused if it violates a gap, a constraint or a velocity by more than a step of the run can by itself, plus this
@@ -444,7 +444,7 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
 
 def _admissible(look, name, scheme, duration, dt, q0, at_start, contacts):
     """Check gaps, constraints and velocities of constraints against what a step can make of them."""
-    position_level = getattr(scheme, "scheme", scheme).position_level  # a wrapped scheme says it for `LocatedImpacts`
+    position_level = on_position_level(scheme)
     eps = float(np.finfo(q0.dtype).eps)
     typed = max(TYPED, 100 * eps)
 

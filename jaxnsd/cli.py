@@ -557,7 +557,7 @@ def _computed(make, show):
                 bar.update(done - bar.n)
 
     if show:
-        progress.compiling(f"a run of {type(run.system).__name__} with {type(run.history.scheme).__name__}, {run.history.n_steps} steps")
+        progress.compiling(f"a run of {type(run.system).__name__}", run.history.scheme, run.history.n_steps)
     shown = progress.bar(total=run.history.n_steps, unit="steps", unit_scale=True) if show else contextlib.nullcontext()
     try:
         with shown as bar:

@@ -147,10 +147,10 @@ def _without_a_place(name, why, program):
 def _write(path, program, made, classes):
     """Put a compiled program, and the native functions that it calls, into a file, whole or not at all."""
     payload, _, out_tree = serialize_executable.serialize(program)
-    file = io.BytesIO()
+    content = io.BytesIO()
     ids = [device.id for device in program.runtime_executable().local_devices()]
-    _Pickler(file, classes).dump((payload, made, jax.tree.unflatten(out_tree, range(out_tree.num_leaves)), ids))
-    data = zlib.compress(file.getvalue(), 1)
+    _Pickler(content, classes).dump((payload, made, jax.tree.unflatten(out_tree, range(out_tree.num_leaves)), ids))
+    data = zlib.compress(content.getvalue(), 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:

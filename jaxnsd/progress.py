@@ -61,9 +61,9 @@ class Lines(NoBar):
             print(f"{self.words}{100 * self.n / self.total:.0f}% ({self.n} of {self.total}{self.unit})", file=sys.stderr, flush=True)
 
 
-def compiling(what):
-    """Say what is going to be compiled."""
-    print(f"compiling {what}", file=sys.stderr, flush=True)
+def compiling(what, scheme, n_steps):
+    """Say what is going to be compiled: a run of so many steps of ``what``."""
+    print(f"compiling {what} with {type(scheme).__name__}, {n_steps} steps", file=sys.stderr, flush=True)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from . import linalg
 from .newton import iterate
 from .schemes.condensed import Condensed, kinematics
+from .schemes.positions import displaced
 from .signatures import asking
 from .system import System
 
@@ -72,12 +73,12 @@ def _project(system, q, t, v):
 
         def merit(length):
             v = x[:n_u] - length * change[:n_u]
-            total = 0.5 * v @ M @ v + weights @ violation(_rows(system, t, _moved(frozen, v)))
+            total = 0.5 * v @ M @ v + weights @ violation(_rows(system, t, displaced(*frozen, v)))
             return jnp.where(jnp.isnan(total), jnp.inf, total)
 
         length = jnp.where(near, 1, lengths[jnp.argmin(jax.vmap(merit)(lengths))])
         after = after.at[:n_u].set(x[:n_u] - length * change[:n_u])
-        here, there = (_moved(frozen, x[:n_u]) for x in (x, after))
+        here, there = (displaced(*frozen, x[:n_u]) for x in (x, after))
         step, size = (jnp.max(jnp.abs(x)) for x in (there - here, jnp.concatenate([q, there])))
         return (after, near | ((step <= NEAR * size) & (length == 1))), jnp.where(near, step / (16 * eps * size), jnp.inf)
 
@@ -88,17 +89,11 @@ def _project(system, q, t, v):
     for _ in range(2):
         last, (change, J) = x, _newton_step(args, x, n_u, n_g)
         x = x - change
-    found, before = (_moved(args, x[:n_u]) for x in (x, last))
+    found, before = (displaced(*args, x[:n_u]) for x in (x, last))
     round_off = eps**FOUND * jnp.max(jnp.abs(jnp.concatenate([q, found])))
     closed = jnp.all(violation(_rows(system, t, found)) <= round_off * jnp.sum(jnp.abs(J), axis=1) + 100 * eps)
     # A configuration may be closed and not the nearest: Newton's method goes on from it, or back and forth.
     return jnp.where(closed & jnp.all(jnp.abs(found - before) <= round_off), found, jnp.nan)
-
-
-def _moved(args, v):
-    """q + B v."""
-    system, t, q = args
-    return q + system.q_dot(t, q, v) - system.q_dot(t, q, jnp.zeros_like(v))
 
 
 def _rows(system, t, q):
@@ -115,7 +110,7 @@ def _newton_step(args, x, n_u, n_g, curved=True):
     v, z = x[:n_u], x[n_u:]
 
     def rows(v):
-        return _rows(system, t, _moved(args, v))
+        return _rows(system, t, displaced(*args, v))
 
     M, J, values = system.M(t, q, jnp.zeros_like(v)), jax.jacfwd(rows)(v), rows(v)
     curvature = jax.jacfwd(lambda v: jax.vjp(rows, v)[1](z)[0])(v)

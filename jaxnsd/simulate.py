@@ -18,7 +18,7 @@ from . import sensitivity as sensitivities
 from .contact import AbstractContactSolver, SemismoothNewton
 from .derivatives import is_float, moving, undefined
 from .results import EXPLANATION, Event, Outcome
-from .schemes.base import Scheme, nothing_to_solve
+from .schemes.base import Scheme, nothing_to_solve, on_position_level
 from .system import System
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
@@ -313,7 +313,7 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     lockstep = jax.default_backend() != "cpu" or not native.available() or max(q0.size, u0.size, *(P.size for P in first.P)) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     if bar:
-        progress_bar.compiling(f"a run of {type(system).__name__} with {type(scheme).__name__}, {n_steps} steps")
+        progress_bar.compiling(f"a run of {type(system).__name__}", scheme, n_steps)
         # The last argument: for how many members of a batch one reports.
         run, begin, given = functools.partial(history.run, bar=bar), bar.begin, (args, jnp.ones((), jnp.int32))
     else:
@@ -461,7 +461,8 @@ class _History:
         speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
         limit = BLOW_UP * lax.stop_gradient(speeds)
         limit = jnp.where(limit > 0, limit, jnp.inf)
-        position_level = getattr(self.scheme, "scheme", self.scheme).position_level  # a wrapped scheme says it for `LocatedImpacts`
+        # Where the bound is the default one, infinity, nothing is looked at in a step.
+        may_drift = system.defines("drift_bound") and not on_position_level(self.scheme)
 
         def outcome(t, state, info):
             speed = jnp.max(jnp.abs(state.u))
@@ -470,7 +471,7 @@ class _History:
                 # A gap that is not a number would count as open. Of larger systems, bodies, it is not looked for: their gaps are our own.
                 finite = finite & ~jnp.any(jnp.isnan(system.gap(t, state.q)))
             code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
-            if state.P.P_g.shape[0] and not position_level:
+            if state.P.P_g.shape[0] and may_drift:
                 drifts = jnp.any(jnp.abs(system.constraint(t, state.q)) > system.drift_bound(t, state.q))
                 code = jnp.where(drifts, Outcome.DRIFTED, code)
             if laws.depends_on_speed(system):

@@ -307,7 +307,7 @@ class _Driver:
         """Compute what is missing, and return the `Result`."""
         options = {"total": self.job.n, "unit": " members", "unit_scale": True}
         if self.show:
-            progress.compiling(f"a member, of {self.job.steps} steps with {type(self.job.scheme).__name__}")
+            progress.compiling("a member", self.job.scheme, self.job.steps)
         bar = progress.bar(**options) if self.show else progress.NoBar()
         finished = False
         try:

@@ -12,7 +12,7 @@ import jax
 from . import build
 from .code import UnknownError
 
-__all__ = ["UnknownError", "available", "compiled", "cores", "left_to_xla", "listed", "packed", "say", "unpacked"]
+__all__ = ["available", "compiled", "cores", "left_to_xla", "listed", "packed", "say", "unpacked"]
 
 cores, listed, packed, unpacked = build.cores, build.listed, build.packed, build.unpacked
 

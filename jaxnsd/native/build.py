@@ -311,7 +311,7 @@ class Later:
             with self.lock:
                 if self.function is None:
                     text, later = _text_and_later(self.program)
-                    engine = loaded(text, key_of(text), later)
+                    engine = loaded(text, later)
                     self.function = _CALL(engine.get_function_address("program"))
                     self.table[self.k] = ctypes.cast(self.function, ctypes.c_void_p).value
             self.function(args)
@@ -394,9 +394,9 @@ def _folder():
     return Path(told) if told else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "jaxnsd")
 
 
-def machine_code(text, key):
+def machine_code(text):
     """The object code of a text: kept on disk under what it was made of."""
-    machine, _ = _target()
+    (machine, _), key = _target(), key_of(text)
     try:
         folder = _folder()
         if folder and (file := folder / f"{key}.o").is_file():
@@ -431,10 +431,10 @@ def key_of(text):
     return hashlib.sha256(f"{machine}\n{text}".encode()).hexdigest()[:32]
 
 
-def loaded(text, key, later):
+def loaded(text, later):
     """The engine of a text, with its programs that are compiled later."""
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
-    engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(text, key)))
+    engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(text)))
     engine.finalize_object()
     if later:
         table = (ctypes.c_void_p * len(later)).from_address(engine.get_global_value_address("later"))
@@ -449,7 +449,7 @@ def target_of(closed):
         raise UnknownError("llvmlite is missing")
     text, later = text_of(closed)
     # What is compiled later is not said in the text.
-    name = f"jaxnsd_native_{key_of(text)}_{uuid.uuid4().hex}" if later else f"jaxnsd_native_{key_of(text)}"
+    name = f"jaxnsd_native_{key_of(text)}" + (f"_{uuid.uuid4().hex}" if later else "")
     _register(name, text, later)
     for made in getattr(_listening, "all", ()):
         made.append((name, text, later))
@@ -460,7 +460,7 @@ def _register(name, text, later):
     """Make a native function known to XLA."""
     with _lock:
         if name not in _ready:
-            engine = loaded(text, key_of(text), later)
+            engine = loaded(text, later)
             handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu", api_version=1)
             _ready[name] = handler

@@ -172,3 +172,8 @@ class Scheme:
     def step(self, system: Any, t: ArrayLike, dt: ArrayLike, state: Any, settings: AbstractContactSolver) -> tuple[Any, Info]:
         """``(state, info)`` at time ``t + dt`` from the state at ``t``."""
         raise NotImplementedError
+
+
+def on_position_level(scheme):
+    """`Scheme.position_level`; of `LocatedImpacts` the scheme that it wraps says it."""
+    return getattr(scheme, "scheme", scheme).position_level

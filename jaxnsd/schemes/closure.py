@@ -19,6 +19,7 @@ from .. import linalg, thresholds
 from ..derivatives import pushed
 from ..newton import implicit, iterate
 from . import gathered
+from .positions import displaced
 
 #: Iterations of a simplified Newton method. What a step leaves open is of order dt^2, and each one leaves a part of that order of it.
 ITERATIONS = 8
@@ -93,10 +94,7 @@ def _directions(args, d):
 def _moved(args, V, z):
     """q + B V z, with quaternions of length one."""
     system, t, q, *_ = args
-    v = linalg.matmul(V, z)
-    if not system.defines("q_dot"):
-        return q + v
-    return system.normalized(q + system.q_dot(t, q, v) - system.q_dot(t, q, jnp.zeros_like(v)))
+    return system.normalized(displaced(system, t, q, linalg.matmul(V, z)))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,11 @@ def moved(system, t, dt, q, u):
     return q + implicit(Response(), _solve(frozen, frozen[2] * _rate(frozen)), args)
 
 
+def displaced(system, t, q, v):
+    """``q + B v``, B that of ``q_dot = B u + beta`` at (t, q), (n_q,)."""
+    return q + system.q_dot(t, q, v) - system.q_dot(t, q, jnp.zeros_like(v))
+
+
 def _rate(args):
     """``q_dot`` at mid-step and at q_k."""
     system, t, dt, q, u = args
