@@ -15,9 +15,10 @@ from jax.api_util import flatten_axes
 from jax.core import ShapedArray, Tracer
 from jax.experimental import serialize_executable
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 __all__ = [
+    "CHECKPOINTS",
     "CLOSED_CALLS",
     "ClosedJaxpr",
     "Jaxpr",
@@ -35,6 +36,7 @@ __all__ = [
     "is_exported",
     "is_traced",
     "jaxpr_as_fun",
+    "low",
     "lowered_as",
     "mlir",
     "new_variable",
@@ -61,7 +63,13 @@ _FUNCTIONS = {}
 def lowered_as(primitive, function, *, multiple_results=False):
     """Lower a primitive as what ``function`` traces to."""
     _FUNCTIONS[primitive.name] = function
-    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=multiple_results))
+
+    def lower(ctx, *args, **params):
+        program = low(jax.make_jaxpr(functools.partial(function, **params))(*ctx.avals_in))
+        return mlir.lower_fun(jaxpr_as_fun(program), multiple_results=True)(ctx, *args)
+
+    older = mlir.lower_fun(function, multiple_results=multiple_results)
+    mlir.register_lowering(primitive, lower if hasattr(partial_eval, "lower_jaxpr2") else older)
 
 
 # Jaxprs
@@ -69,6 +77,15 @@ def lowered_as(primitive, function, *, multiple_results=False):
 
 #: Primitives that call a function which is known as a jaxpr; the second name is that of JAX 0.11.2 and newer.
 CLOSED_CALLS = ("closed_call", "eval_jaxpr")
+
+#: Those of `jax.checkpoint`, whose jaxprs have no constants; from JAX 0.11 on the classes do not tell.
+CHECKPOINTS = ("checkpoint", "remat2")
+
+
+def low(closed):
+    """A closed jaxpr of operations that have a rule of lowering; from JAX 0.12 on some, `jnp.searchsorted` say, consist of others."""
+    is_high = getattr(getattr(closed, "jaxpr", closed), "is_high", False)
+    return partial_eval.lower_jaxpr2(closed) if is_high else closed
 
 
 def scan_sizes(params):
@@ -108,7 +125,7 @@ def call_inside(equation):
     name, params = equation.primitive.name, equation.params
     if name == "jaxnsd_rule":
         function = params["function"]
-        inner = getattr(function, "jaxpr", None) or jax.make_jaxpr(function)(*(x.aval for x in equation.invars))
+        inner = low(getattr(function, "jaxpr", None) or jax.make_jaxpr(function)(*(x.aval for x in equation.invars)))
     elif name in _FUNCTIONS:
         inner = _traced(name, tuple(params.items()), tuple((x.aval.shape, x.aval.dtype) for x in equation.invars))
     else:
@@ -119,7 +136,7 @@ def call_inside(equation):
 @functools.lru_cache(maxsize=256)
 def _traced(name, params, shapes):
     """The closed jaxpr of a function of `_FUNCTIONS`."""
-    return jax.make_jaxpr(functools.partial(_FUNCTIONS[name], **dict(params)))(*(jax.ShapeDtypeStruct(*x) for x in shapes))
+    return low(jax.make_jaxpr(functools.partial(_FUNCTIONS[name], **dict(params)))(*(jax.ShapeDtypeStruct(*x) for x in shapes)))
 
 
 def frames(equation):

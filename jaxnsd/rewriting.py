@@ -5,7 +5,7 @@ What is changed before a program is lowered is changed here, as jaxprs: whatever
 
 import jax
 
-from .jax_internals import ClosedJaxpr, Jaxpr, Literal, call_inside, new_variable, with_inner
+from .jax_internals import CHECKPOINTS, ClosedJaxpr, Jaxpr, Literal, call_inside, new_variable, with_inner
 
 #: Functions of Python's and long lists of places: what they consist of, a product say, is to be seen once something of it is to change.
 _OPENED = ("jaxnsd_rule", "jaxnsd_pick", "jaxnsd_spread")
@@ -58,9 +58,9 @@ def rewritten(closed, instead):
 def _with_parts(equation, change, consts):
     """An equation with ``change`` of each jaxpr in it; constants that this brings along, and that have no place there, go to ``consts``."""
     inner = equation.params.get("jaxpr")
-    if isinstance(inner, ClosedJaxpr) or not isinstance(inner, Jaxpr):
+    if not isinstance(inner, Jaxpr) or (isinstance(inner, ClosedJaxpr) and equation.primitive.name not in CHECKPOINTS):
         return with_inner(equation, change)
-    changed = change(closed := ClosedJaxpr(inner, ()))  # of `jax.checkpoint`
+    changed = change(closed := ClosedJaxpr(inner, ()))
     if changed is closed:
         return equation
     jaxpr, given = changed.jaxpr, [new_variable(x.aval) for x in changed.jaxpr.constvars]

@@ -23,7 +23,7 @@ from jax import lax
 
 from . import backward, native, ties
 from .derivatives import ZERO, pushed
-from .jax_internals import Primitive, ShapedArray, ad, batching, is_exported, jaxpr_as_fun, mlir, vary, varying
+from .jax_internals import Primitive, ShapedArray, ad, batching, is_exported, jaxpr_as_fun, low, mlir, vary, varying
 from .progress import shares
 from .pytrees import chosen, replaced
 
@@ -283,7 +283,7 @@ def _lower(ctx, *args, run):
         except NotImplementedError:  # a function of Python's that is called one member at a time
             program = jax.make_jaxpr(functools.partial(_value, run=run))(*avals)
         try:
-            program = ties.settled(program)
+            program = ties.settled(low(program))
         except Exception as error:  # with a version of JAX that nobody has tried
             native.say(error)
         program = jaxpr_as_fun(program)

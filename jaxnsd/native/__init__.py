@@ -9,6 +9,7 @@ import warnings
 
 import jax
 
+from ..jax_internals import low
 from . import build
 from .code import UnknownError
 
@@ -70,7 +71,7 @@ def compiled(function, avals):
         _missing()
     if not available() or getattr(_left, "wanted", False):
         return None
-    closed = jax.make_jaxpr(function)(*avals)
+    closed = low(jax.make_jaxpr(function)(*avals))
     try:
         name = build.target_of(closed)
     except UnknownError as reason:

@@ -433,8 +433,9 @@ def key_of(text):
 
 def loaded(text, later):
     """The engine of a text, with its programs that are compiled later."""
+    data = machine_code(text)  # first: LLVM is made ready with it
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
-    engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(text)))
+    engine.add_object_file(binding.ObjectFileRef.from_data(data))
     engine.finalize_object()
     if later:
         table = (ctypes.c_void_p * len(later)).from_address(engine.get_global_value_address("later"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from ..jax_internals import CLOSED_CALLS, Literal, scan_sizes
+from ..jax_internals import CLOSED_CALLS, Literal, low, scan_sizes
 from . import factors, rules  # noqa: F401 (`factors` adds its rules)
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, stored, written
 from .code import UnknownError, Value, dtype_of_numbers, is_known, type_of
@@ -89,7 +89,7 @@ def _equation(code, equation, arrays, kinds, results):
         return evaluate(code, inner, arrays)
     if name == "jaxnsd_rule":
         shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
-        return evaluate(code, jax.make_jaxpr(params["function"])(*shapes), arrays)
+        return evaluate(code, low(jax.make_jaxpr(params["function"])(*shapes)), arrays)
     if name == HOST:
         code.when_needed(Host(params["callback"], kinds), [stored(code, x, kind).pointer for x, kind in zip(arrays, kinds, strict=True)])
         return []
@@ -178,7 +178,7 @@ def check(closed):
         for x in (*equation.invars, *equation.outvars):
             type_of(x.aval.dtype)
         if name == "jaxnsd_rule":
-            check(jax.make_jaxpr(params["function"])(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars)))
+            check(low(jax.make_jaxpr(params["function"])(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars))))
         elif name == "custom_linear_solve":
             check(params["jaxprs"].solve)
         elif name in _CALLS or name in _CONTROL:
