@@ -153,7 +153,7 @@ class Run:
 def gathered(name, scheme, u0, sol):
     t, q, leaving = (np.asarray(x) for x in (sol.t, sol.q, sol.u))
     arriving = np.concatenate([np.asarray(u0)[None], leaving[:-1]])
-    pairs = zip(sol.initial, (sol.P_N, sol.P_F, sol.P_g, sol.P_gamma), strict=True)
+    pairs = zip(sol.initial[:4], (sol.P_N, sol.P_F, sol.P_g, sol.P_gamma), strict=True)
     percussions = tuple(np.concatenate([np.asarray(first)[None], np.asarray(rest)]) for first, rest in pairs)
     return Run(name, scheme, new(name), TABLE[name].dt, t, q, arriving, leaving, percussions)
 

@@ -182,6 +182,19 @@ def data(system, shape, dtype, rate=None):
     return *e, mu[0] if len(mu) == 1 else jnp.stack(mu, axis=1)
 
 
+def has_dry_friction(system):
+    """Whether a system says a bound of dry friction, zero included."""
+    return system.dry_friction is not None
+
+
+def dry_friction(system, t, q, u):
+    """Bounds (n_D,) of the generalized forces of dry friction, or None where the system says none; of ``u`` only the shape matters."""
+    if not has_dry_friction(system):
+        return None
+    value = system.dry_friction() if callable(system.dry_friction) else system.dry_friction
+    return jnp.broadcast_to(jnp.asarray(value, u.dtype), jax.eval_shape(system.dry_velocity, t, q, u).shape)
+
+
 def axes(system, n, dtype):
     """Matrices (n, d, d) that make the sets of friction of discs (see `jaxnsd.sets`); None: they are discs."""
     sets = of(system).sets

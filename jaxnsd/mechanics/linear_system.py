@@ -28,6 +28,7 @@ class LinearSystem(System):
     ``w``              gaps at q = 0, scalar or (n_N,)
     ``G_F``            (n, n_N, d) tangential force directions: tangential velocities are ``G_F^T v``; default frictionless
     ``e_N, e_F, mu``   contact data, scalar or (n_N,)
+    ``dry_friction``   bounds of dry friction on the velocities, scalar or (n,); default none
     =================  ==================================================================================================
 
     ``mass``, ``K`` and ``C`` may be `Tridiagonal`. The theta- and alpha-schemes factor their iteration matrix once per run. All arrays
@@ -49,6 +50,7 @@ class LinearSystem(System):
     e_N: Any = 0.0
     e_F: Any = 0.0
     mu: Any = 0.0
+    dry_friction: Any = None
 
     def __post_init__(self):
         name = type(self).__name__

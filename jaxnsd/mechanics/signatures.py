@@ -80,6 +80,7 @@ class _Signatures:
         ):
             self.shape(method, t, q, u, wanted=wanted)
         self.columns(n_N, d)
+        self.dry_friction(n_u)
         self.contact_data(n_N)
         self.sets(n_N)
 
@@ -168,6 +169,23 @@ class _Signatures:
                 got = self.shape(field, function=functools.partial(value, field=field))
                 if got not in ((), (n_N,)):
                     raise ValueError(f"{self.name}.{field} must be a scalar or of shape {(n_N,)}, one entry per contact, got shape {got}")
+
+    def dry_friction(self, n_u):
+        """Bounds of dry friction, and the velocities on which it acts."""
+        if not laws.has_dry_friction(self.system):
+            return
+        velocity = self.shape("dry_velocity", self.t, self.q, self.u)
+        if len(velocity) != 1 or not velocity[0]:
+            raise ValueError(f"{self.name}.dry_velocity must return shape (n_D,), one entry for each row of dry friction, got {velocity}")
+        self.shape("W_D", self.t, self.q, self.u, wanted=(n_u, *velocity))
+
+        def bound(system):
+            value = system.dry_friction
+            return jnp.asarray(value() if callable(value) else value, self.q.dtype)
+
+        got = self.shape("dry_friction", function=bound)
+        if got not in ((), velocity):
+            raise ValueError(f"{self.name}.dry_friction must be a scalar or of shape {velocity}, one entry per velocity, got shape {got}")
 
     def sets(self, n_N):
         """What the methods of the law's sets of friction return."""

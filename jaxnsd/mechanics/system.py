@@ -69,6 +69,8 @@ SYNONYMS = {
     "gamma_F": "tangential_velocity",
     "friction_coefficient": "mu",
     "restitution": "e_N",
+    "frictionloss": "dry_friction",
+    "friction_loss": "dry_friction",
     "restitution_coefficient": "e_N",
 }
 
@@ -116,7 +118,7 @@ def _warn_of_typos(cls, new):
             continue
         close = difflib.get_close_matches(name, [hook for hook in hooks if len(hook) > 2], n=1, cutoff=LIKE)
         hook = SYNONYMS.get(name) or by_case.get(name.casefold()) or (close[0] if close else None)
-        if hook is None or (name in fields and hook not in CONTACT_DATA):
+        if hook is None or (name in fields and hook not in (*CONTACT_DATA, "dry_friction")):
             continue
         if inspect.getattr_static(cls, hook) is inspect.getattr_static(System, hook) and hook not in fields:
             warnings.warn(
@@ -139,6 +141,7 @@ DERIVED_OF = {
     "constraint_velocity": ("constraint", "q_dot"),
     "W_N": ("gap", "gap_velocity", "q_dot"),
     "W_F": ("tangential_velocity",),
+    "W_D": ("dry_velocity",),
     "W_g": ("constraint", "constraint_velocity", "q_dot"),
     "W_gamma": ("velocity_constraint",),
     "about_center_rate": ("about_center", "q_dot"),
@@ -216,6 +219,9 @@ class System:
     ``e_N, e_F, mu``                 restitution in normal and tangential direction, friction coefficient: fields or methods without
                                      arguments, scalar or (n_N,); default 0. ``e_N`` may be a method of one argument, the speeds of
                                      approach (n_N,) in m/s, not negative
+    ``dry_friction``                 bounds of the generalized forces of dry friction, N or N m: field or method without arguments, scalar
+                                     or (n_D,); default none. -P_D lies in tau dt Sign(gamma_D), sticking is exact
+    ``dry_velocity(t, q, u)``        (n_D,) velocities gamma_D on which it acts, affine in u; default u
     ``law``                          law of impact and friction (see `laws`): class attribute, field, or method without arguments;
                                      default `NewtonImpact()`, which takes the three above
     ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("$x$ in m", "angle in rad")``; default None
@@ -228,7 +234,7 @@ class System:
     entry of a list or of an array that is changed in place is not seen, nor is what was read by a function with a `jax.jit`, or a
     `jax.checkpoint`, of its own.
 
-    Derived by autodiff, each may be overridden by a closed form: `M`, `momentum`, `b`, `h`, `gap_velocity`, `W_N`, `W_F`,
+    Derived by autodiff, each may be overridden by a closed form: `M`, `momentum`, `b`, `h`, `gap_velocity`, `W_N`, `W_F`, `W_D`,
     `constraint_velocity`, `W_g`, `W_gamma`, `total_energy`.
     """
 
@@ -236,6 +242,7 @@ class System:
     e_F: Any = 0.0
     mu: Any = 0.0
     law: Any = laws.NewtonImpact()
+    dry_friction: Any = None
     coordinate_names: ClassVar[tuple[str, ...] | None] = None
     velocity_names: ClassVar[tuple[str, ...] | None] = None
 
@@ -292,6 +299,11 @@ class System:
         """Bilateral (nonholonomic) constraints on velocity level, gamma(t, q, u) = 0 of shape (n_gamma,)."""
         del t, q
         return jnp.zeros((0,), u.dtype)
+
+    def dry_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Velocities (n_D,) on which `dry_friction` acts, affine in u."""
+        del t, q
+        return u
 
     def draw(self, t: ArrayLike, q: jax.Array) -> dict[str, Any]:
         """What the system looks like at (t, q): points and lines by name, see `jaxnsd.drawing`."""
@@ -432,6 +444,11 @@ class System:
     def W_F(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Tangential force directions (d gamma_F / du)^T of shape (n_u, n_N, d), C18 (7)."""
         return jnp.moveaxis(jax.jacfwd(self.tangential_velocity, argnums=2)(t, q, self._velocity(q, u)), -1, 0)
+
+    @derived
+    def W_D(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
+        """Directions of dry friction (d gamma_D / du)^T, (n_u, n_D)."""
+        return jax.jacfwd(self.dry_velocity, argnums=2)(t, q, self._velocity(q, u)).T
 
     @derived
     def W_g(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:

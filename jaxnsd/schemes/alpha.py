@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from .. import contact
 from ..contact import AbstractContactSolver
 from ..mechanics.linear_system import LinearSystem, combine, product
 from ..mechanics.system import System
@@ -20,7 +19,6 @@ from ..numerics.tridiagonal import Tridiagonal
 from . import base, velocity
 from .base import Info
 from .closure import closed
-from .condensed import impulse
 from .implicit import ImplicitScheme, ImplicitStep, Prepared, is_linear
 from .velocity import pytree
 
@@ -232,11 +230,11 @@ class AlphaScheme(ImplicitScheme):
         u, P, info = velocity.solve(step, state.u, state.P, settings)
         kin = step.kinematics()
         if prepared.linear:
-            q = step.position(u, prepared.velocity_jump(t, state.q, u, kin, P))
+            q = step.position(u, prepared.velocity_jump(t, step, state.q, u, kin, P))
         else:
-            q = step.displaced(u, impulse(kin, contact.join(P.P_N, P.P_F), jnp.concatenate([P.P_g, P.P_gamma])))
+            q = step.displaced(u, step.impulse(kin, P))
         q = closed(prepared.system, t + dt, q, u, P)
-        a = (step.smooth_jump(u) - prepared.velocity_jump(t + dt, q, u, kin, P)) / (dt * self.coefficients.gamma)
+        a = (step.smooth_jump(u) - prepared.velocity_jump(t + dt, step, q, u, kin, P)) / (dt * self.coefficients.gamma)
         return self._next(state, q, u, P, a), info
 
     def shifted(self, prepared: Prepared, t: ArrayLike, state: Any, tangent: Any, dq: jax.Array, du: jax.Array) -> Any:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
+from ..mechanics import laws
 from ..mechanics.system import System
 from . import parameters
 from .condensed import Condensed, Kinematics
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 
 class Percussions(NamedTuple):
-    """Percussions (impulses, N s) of a step: ``P_N`` (n_N,), ``P_F`` (n_N, d), ``P_g`` (n_g,), ``P_gamma`` (n_gamma,)."""
+    """Percussions (impulses, N s) of a step: ``P_N`` (n_N,), ``P_F`` (n_N, d), ``P_g`` (n_g,), ``P_gamma`` (n_gamma,), and, of a system
+    with dry friction, ``P_D`` (n_D,).
+    """
 
     P_N: jax.Array
     P_F: jax.Array
     P_g: jax.Array
     P_gamma: jax.Array
+    P_D: jax.Array | None = None
 
 
 class State(NamedTuple):
@@ -48,7 +52,9 @@ def no_percussions(system, t, q, u):
     shapes = jax.eval_shape(
         lambda: (system.gap(t, q), system.tangential_velocity(t, q, u), system.constraint(t, q), system.velocity_constraint(t, q, u))
     )
-    return Percussions(*(jnp.zeros(s.shape, q.dtype) for s in shapes))
+    dry = laws.has_dry_friction(system)
+    P_D = jnp.zeros(jax.eval_shape(system.dry_velocity, t, q, u).shape, q.dtype) if dry else None
+    return Percussions(*(jnp.zeros(s.shape, q.dtype) for s in shapes), P_D)
 
 
 def nothing_to_solve(dtype):

@@ -12,7 +12,7 @@ from jax import lax
 from .. import contact
 from ..mechanics import laws
 from ..numerics import linalg, thresholds
-from . import velocity
+from . import dry_friction, velocity
 from .condensed import kinematics
 from .gathered import Place
 from .velocity import Law, Step, pytree, static
@@ -23,7 +23,10 @@ THRESHOLD = 1.5
 
 def gained(system, inertia, kin, t, dt, q, u):
     """Bound, `THRESHOLD` included, of what the forces make of every contact velocity in a step; ``inertia`` is of the mass matrix."""
-    change, _ = inertia.free(jnp.zeros_like(u), -dt * system.h(t, q, u), jnp.zeros_like(kin.chi_b))
+    forces = dt * system.h(t, q, u)
+    if (dry := dry_friction.of(system, t, q, u, dt)) is not None:
+        forces = jnp.abs(forces) + linalg.matmul(jnp.abs(dry.W), dry.bound)
+    change, _ = inertia.free(jnp.zeros_like(u), -forces, jnp.zeros_like(kin.chi_b))
     # Nothing moves slower than the round-off of the coordinates.
     round_off = thresholds.round_off(u.dtype) * velocity.resolution(q, dt, u.shape[0])
     return THRESHOLD * jnp.sum(jnp.abs(kin.W * (jnp.abs(linalg.pack(change)) + round_off)[:, None]), axis=0)
@@ -64,14 +67,15 @@ class Flow:
         """Velocity after a step of the forces at (t, q) and the impact law there; ``solution``: it, and the percussions, where known."""
         return self.solve(prepared, t, dt, q, u, None, mask, solution=solution)
 
-    def acceleration(self, prepared, t, dt, q, u, mask, slow, placed=None, on=0):
+    def acceleration(self, prepared, t, dt, q, u, mask, slow, placed=None, on=0, kept_D=None):
         """du/dt (n_u,) of the motion in which the contacts of ``mask`` are closed, and the forces (N) of contacts and constraints in it.
 
         Contact velocities below ``slow`` count as zero. ``placed`` is ``prepared`` at (t, q), where it is known. ``on``: as in `kept`.
+        ``kept_D``: what is added to the velocities of dry friction, (n_D,), or None.
         """
         placed = prepared if placed is None else placed
         kept, kept_b = self.kept(placed, t, q, u, slow, on)
-        after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, placed, kept_b)
+        after, P, _ = self.solve(prepared, t, dt, q, u, kept, mask, placed, kept_b, kept_D=kept_D)
         return (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
 
     def kept(self, placed, t, q, u, slow, on=0):
@@ -110,19 +114,21 @@ class Flow:
 
         def solved(place, t, q, u):
             placed = self.scheme.placed(prepared, place, h)
-            return self.solve(placed, t, dt, q, u, kept, mask, kept_b=kept_b, bounces=jnp.where(ahead, 0, jnp.ones_like(t)))[:2]
+            factors = {"bounces": jnp.where(ahead, 0, jnp.ones_like(t)), "acts": jnp.where(ahead | forced, jnp.ones_like(t), 0)}
+            return self.solve(placed, t, dt, q, u, kept, mask, kept_b=kept_b, **factors)[:2]
 
         (after, P), tangent = jax.jvp(solved, (place, t, q, u), (d_place, jnp.ones_like(t), *along))
         change = (after - u) / dt, jax.tree.map(lambda x: x / dt, P)
         return jax.tree.map(lambda a, b: jnp.where(ahead, a, b), change, (after, P)), tangent
 
-    def solve(self, prepared, t, dt, q, u, kept, mask, placed=None, kept_b=None, bounces=None, solution=None):
+    def solve(self, prepared, t, dt, q, u, kept, mask, placed=None, kept_b=None, bounces=None, solution=None, acts=None, kept_D=None):
         """``(u, P, info)`` of ``M (u - u_minus) = dt h + W P`` from (t, q), with the contact law on those contacts that ``mask`` names.
 
         It is the impact law at (t, q), or, with ``prepared`` at (t, q) as ``placed``, the law without restitution at the configuration dt
-        ahead. ``bounces``: what the restitution of the impact law is multiplied by, or None; ``solution``: (u, P) where known, or None.
+        ahead. ``bounces``: what the restitution of the impact law is multiplied by, or None; ``acts``: likewise, of the bounds of dry friction;
+        ``solution``: (u, P) where known, or None; ``kept_D``: as in `acceleration`.
         """
-        step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), placed, kept_b, bounces, self.scheme)
+        step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), placed, kept_b, bounces, acts, kept_D, self.scheme)
         if solution:
             return velocity.solve_phase(step, *solution, self.settings, solved=True)
         return velocity.solve(step, u, self.P, self.settings)
@@ -153,6 +159,8 @@ class FlowStep(Step):
     placed: Any  # None: the impact law at (t, q); else ``prepared`` at (t, q), and the law is that dt ahead
     kept_b: Any  # velocities of the bilateral rows that stay, or None
     bounces: Any  # factor of the impact law's restitution, or None
+    acts: Any  # factor of the bounds of dry friction, or None
+    kept_D: Any  # (n_D,) added to the velocities of dry friction, or None
     scheme: Any = static()
 
     linear: ClassVar[bool] = True
@@ -189,6 +197,14 @@ class FlowStep(Step):
         """With what is kept of the bilateral rows."""
         kin = super().kinematics()
         return kin if self.kept_b is None else kin._replace(chi_b=kin.chi_b - self.kept_b)
+
+    def dry(self):
+        """None in an instant; else with what is kept of the velocities."""
+        dry = None if self.dt is None else super().dry()
+        if dry is None:
+            return None
+        chi = dry.chi if self.kept_D is None else dry.chi + self.kept_D
+        return dry._replace(chi=chi, bound=dry.bound if self.acts is None else self.acts * dry.bound)
 
     def expands(self):
         """Contacts that stay closed have no impact."""

@@ -17,7 +17,7 @@ from ..mechanics.system import System
 from ..numerics import linalg, tridiagonal
 from ..numerics.tridiagonal import Tridiagonal
 from .base import Scheme
-from .condensed import Condensed, Factored, Kinematics, impulse, kinematics
+from .condensed import Condensed, Factored, Kinematics, kinematics
 from .gathered import Place, Placed, Subsystem
 from .velocity import Step, pytree, static
 
@@ -80,12 +80,11 @@ class Prepared(NamedTuple):
         """``M(t, q)^-1 x`` for a vector x, or for columns; of ``u`` only the shape matters."""
         return self.mass.solve(x) if self.mass else linalg.lu(self.system.M(t, q, u))(x)
 
-    def velocity_jump(self, t, q, u, kin, P):
-        """``w = M(t, q)^-1 (W P)`` of all percussions."""
-        z = contact.join(P.P_N, P.P_F)
+    def velocity_jump(self, t, step, q, u, kin, P):
+        """``w = M(t, q)^-1 (W P)`` of all percussions of a step, whose `Kinematics` are ``kin``."""
         if self.V is not None:
-            return jnp.sum(self.V * z[None, :], axis=1)
-        return self.mass_solve(t, q, u, impulse(kin, z, jnp.concatenate([P.P_g, P.P_gamma])))
+            return jnp.sum(self.V * contact.join(P.P_N, P.P_F)[None, :], axis=1)
+        return self.mass_solve(t, q, u, step.impulse(kin, P))
 
     def mass_diagonal(self, t, q, u):
         """Diagonal of M(t, q)."""
@@ -167,7 +166,7 @@ class ImplicitScheme(Scheme):
         if not is_linear(system):
             return Prepared(system)
         prepared = Prepared(system, factor(system.mass), factor(self.iteration_matrix(system, dt)))
-        if not system.has_constant_directions():
+        if not system.has_constant_directions() or laws.has_dry_friction(system):
             return prepared
         zero = jnp.zeros(system.mass.shape[:1], system.mass.dtype)
         W = kinematics(system, jnp.zeros((), zero.dtype), zero, zero).W

@@ -39,6 +39,7 @@ from .condensed import kinematics
 from .flow import THRESHOLD, Flow, gained, turned
 from .gathered import Place
 from .located import LocatedImpacts
+from .reversals import through_reversals
 from .velocity import resolution
 
 #: Up to so many contacts the events of a step are looked for in all of them, not in those alone that push. A view of these is compiled
@@ -59,7 +60,14 @@ def step(scheme, settings):
     def moved(prepared, t, dt, state):
         return scheme.step(prepared, t, dt, state, settings)
 
-    return storing_solutions(_corrected(moved, functools.partial(_through_impacts, scheme, settings)))
+    def through_events(primals, tangents, after, d_after):
+        if after.P.P_N.shape[0]:
+            d_after = _through_impacts(scheme, settings, primals, tangents, after, d_after)
+        if after.P.P_D is not None:
+            d_after = through_reversals(scheme, settings, primals, tangents, after, d_after)
+        return d_after
+
+    return storing_solutions(_corrected(moved, through_events))
 
 
 def init(scheme, settings):
@@ -76,6 +84,8 @@ def init(scheme, settings):
         return prepared, t - dt, dt, base.State(q - dt * system.q_dot(t, q, u), u, base.no_percussions(system, t, q, u))
 
     def corrected(primals, tangents, after, d_after):
+        if not after.P.P_N.shape[0]:
+            return d_after
         d_state = _through_impacts(scheme, settings, *pushed(before, primals, tangents, passed_on=True), after, d_after)
         # The first balances, C18 (60) and (62), have one half of the percussion: what an impact needs enters twice.
         return d_state._replace(P=jax.tree.map(lambda d, own: 2 * d - own, d_state.P, d_after.P))
@@ -88,8 +98,7 @@ def _corrected(moved, correct):
 
     def rule(primals, tangents):
         (state, info), (d_state, d_info) = pushed(moved, primals, tangents)
-        if state.P.P_N.shape[0]:
-            d_state = correct(primals, tangents, state, d_state)
+        d_state = correct(primals, tangents, state, d_state)
         return (known((state, info), primals)), (d_state, d_info)
 
     def known(after, args):
@@ -391,7 +400,7 @@ class _Event:
             z = inertia.convert(contact.join(P_N, jnp.zeros((n, d), u.dtype)))
             change, P_b = inertia.add(inertia.convert(jnp.zeros_like(u)), inertia.convert(none) if inertia.bilateral else None, z)
             P_g, P_gamma = jnp.split(linalg.pack(P_b) if inertia.bilateral else none, [dP.P_g.shape[0]])
-            return linalg.pack(change), type(dP)(P_N, jnp.zeros_like(dP.P_F), P_g, P_gamma)
+            return linalg.pack(change), type(dP)(P_N, jnp.zeros_like(dP.P_F), P_g, P_gamma, jax.tree.map(jnp.zeros_like, dP.P_D))
 
         def gaps(prepared, t, q, u):
             system = self.scheme.system(prepared)

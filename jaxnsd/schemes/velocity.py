@@ -2,9 +2,9 @@
 
 One step of a scheme that treats contact on velocity level finds ``u`` and the percussions with
 
-    R(u) = W_b P_b + W_N P_N + W_F P_F,      0 = W_b^T u + chi_b,      (P_N, P_F) and xi(u) obey the contact law,
+    R(u) = W_b P_b + W_N P_N + W_F P_F + W_D P_D,      0 = W_b^T u + chi_b,      (P_N, P_F) and xi(u) obey the contact law,
 
-where R is the scheme's momentum balance without percussions. Each iteration linearizes R at the last ``u``, condenses ``u`` and the
+and P_D and the velocities of dry friction theirs, see `dry_friction`; R is the scheme's momentum balance without percussions. Each iteration linearizes R at the last ``u``, condenses ``u`` and the
 bilateral percussions ``P_b`` away and solves the contact problem that is left with the Delassus operator.
 """
 
@@ -22,7 +22,7 @@ from ..numerics import linalg, thresholds
 from ..numerics.newton import implicit, iterate, storing_solutions, when_needed
 from ..programs.derivatives import pushed
 from ..programs.pytrees import pytree, static
-from . import gathered
+from . import dry_friction, gathered
 from .base import Info, Percussions, nothing_to_solve, total
 from .condensed import Condensed, impulse, kinematics
 from .gathered import Subsystem
@@ -83,6 +83,10 @@ class Step:
         """Whether there are two phases, compression and expansion: by the law of the system."""
         return laws.of(self.system).expands
 
+    def dry(self):
+        """`dry_friction.Dry` of the step, or None: at `place`, with the bounds of the whole step."""
+        return dry_friction.of(self.system, *self.place(), self.u_minus, self.dt)
+
     def before(self, kin):
         """Contact velocities before the impact, (n (d + 1),) in the contact solver's order."""
         return linalg.matmul(kin.W.T, self.u_minus) + kin.chi
@@ -124,6 +128,12 @@ class Step:
     def resolution(self):
         """Velocities (n_u,) whose round-off is all that positions, and forces that balance, resolve."""
         return resolution(self.q, self.dt, self.u_minus.shape[0])
+
+    def impulse(self, kin, P):
+        """``W P`` of all percussions of the step, (n_u,)."""
+        p = impulse(kin, contact.join(P.P_N, P.P_F), jnp.concatenate([P.P_g, P.P_gamma]))
+        dry = self.dry()
+        return p if dry is None else p + linalg.matmul(dry.W, P.P_D)
 
     def worked_on(self, u):
         """Velocity on which the percussions work: the mean of those before and after (Thomson and Tait's formula, A14 (21))."""
@@ -192,6 +202,9 @@ class Compression(Phase):
         """What the impulse does to the balance is linear in it."""
         effect = self.effect(u)
         return self.balance(u) - (effect(p) if effect else p)
+
+    def dry(self):
+        """None: a bound on forces does nothing in an instant."""
 
     def law(self, kin):
         """Without restitution."""
@@ -269,26 +282,29 @@ def solve_phase(step, u, P, settings, *, solved=False):
     """`solve` for a step of one phase; ``solved``: whether ``u`` and ``P`` are the solution, of which only the derivative is wanted."""
     n, d = P.P_F.shape
     n_g = P.P_g.shape[0]
-    guess = contact.join(P.P_N, P.P_F)
+    # Without dry friction, and in an instant, there are no percussions of it.
+    given = jnp.zeros_like(dry.bound) if (dry := step.dry()) is not None and P.P_D is None else P.P_D
+    guess = contact.join(P.P_N, P.P_F), None if dry is None else given
     if step.gathers:
         step = step.evaluated()
     frozen, u, guess = jax.tree.map(lax.stop_gradient, (step, u, guess))
     if solved:
-        x, info = (u, guess, jnp.concatenate([P.P_g, P.P_gamma])), None
+        x, info = (u, guess[0], jnp.concatenate([P.P_g, P.P_gamma]), guess[1]), None
     else:
         x, info = _gathered(frozen, u, guess, d, n_g + P.P_gamma.shape[0], settings)
-    u, z, P_b = implicit(Response(d, settings), jax.tree.map(lax.stop_gradient, x), step)
+    u, z, P_b, P_D = implicit(Response(d, settings), jax.tree.map(lax.stop_gradient, x), step)
     P_N, P_F = contact.split(z, n, d)
-    return u, Percussions(P_N, P_F, P_b[:n_g], P_b[n_g:]), info
+    P_D = jax.tree.map(jnp.zeros_like, P.P_D) if P_D is None else P_D
+    return u, Percussions(P_N, P_F, P_b[:n_g], P_b[n_g:], P_D), info
 
 
 def _gathered(step, start, guess, d, n_b, settings):
-    """``((u, z, P_b), info)``: the solution, at the cost of the active contacts.
+    """``((u, z, P_b, P_D), info)``: the solution, at the cost of the active contacts; ``guess``: of (z, P_D).
 
     The globalization is compiled for all contacts, and for the larger views of many: a step that needs it, or has more active contacts
     than the smaller views, is solved there.
     """
-    n = guess.shape[0] // (d + 1)
+    n = guess[0].shape[0] // (d + 1)
     sizes = gathered.sizes(n, d) if step.gathers else ()
     if not sizes:
         return _found(step, start, guess, d, n_b, settings)
@@ -299,8 +315,9 @@ def _gathered(step, start, guess, d, n_b, settings):
             return lambda guess: _found(step, start, guess, d, n_b, settings)
 
         def view(guess):
-            (u, z, P_b), info = _found(step.restricted(choice), start, choice.rows(guess, d), d, n_b, settings)
-            return (u, choice.put_rows(z, d), P_b), info._replace(contact=choice.number(info.contact))
+            z, P_D = guess
+            (u, z, P_b, P_D), info = _found(step.restricted(choice), start, (choice.rows(z, d), P_D), d, n_b, settings)
+            return (u, choice.put_rows(z, d), P_b, P_D), info._replace(contact=choice.number(info.contact))
 
         return view
 
@@ -311,7 +328,7 @@ def _gathered(step, start, guess, d, n_b, settings):
     def first(choice):
         """What a view leads to, and whether it was tried: where more contacts are active, in lockstep with others too, it is not."""
         if choice is None:
-            nothing = (start, guess, jnp.zeros((n_b,), start.dtype)), nothing_to_solve(start.dtype)
+            nothing = (start, guess[0], jnp.zeros((n_b,), start.dtype), guess[1]), nothing_to_solve(start.dtype)
             return lambda _: (*nothing, jnp.asarray(False))
         return lambda guess: (*solved(choice, plain)(guess), jnp.asarray(True))
 
@@ -326,12 +343,15 @@ def _gathered(step, start, guess, d, n_b, settings):
 
 
 def _found(step, start, guess, d, n_b, settings):
-    """``((u, z, P_b), info)``: the solution, by iteration."""
+    """``((u, z, P_b, P_D), info)``: the solution, by iteration."""
     dtype = start.dtype
     tolerance = settings.tolerance_for(dtype)
-    kin = step.kinematics()
-    law, active = step.law(kin), step.active()
-    n = active.shape[0]
+    kin_N, active = step.kinematics(), step.active()
+    law_N, contacts = step.law(kin_N), active.shape[0]
+    # From here on rows of dry friction are contacts, too.
+    all_of = dry_friction.Joined(step.dry(), contacts, d)
+    kin, law, active, guess = all_of.kinematics(kin_N), all_of.law(law_N), all_of.active(active), all_of.guess(*guess)
+    n, d = all_of.n, all_of.d
     allowed = contact.join(active, jnp.broadcast_to(active[:, None], (n, d)))
 
     def improved(u, z, P_b):
@@ -348,15 +368,17 @@ def _found(step, start, guess, d, n_b, settings):
         info, z = nothing_to_solve(dtype), condensed.convert(z) if n else z
         if n:
             convert = condensed.convert
-            c = condensed.at_contacts(free) + convert(kin.chi + law.rebound)
+            G = all_of.operator(condensed.G)
+            c = all_of.free(G, condensed.at_contacts(free) + convert(kin.chi + law.rebound))
             least = None if law.least is None else convert(law.least)
             # Planar problems are small, and Lemke's method solves all of them.
-            redundant = d > 1 and kin.W.shape[1] > kin.W.shape[0] and not condensed.unpacked
-            problem = contact.Problem(condensed.G, c, convert(law.mu), convert(active), d, None, least, laws.discs(step.system), redundant)
+            redundant = d > 1 and contacts * (d + 1) + all_of.n_D > kin.W.shape[0] and not condensed.unpacked
+            problem = contact.Problem(G, c, convert(law.mu), convert(active), d, None, least, laws.discs(step.system), redundant)
             result = contact.solve(problem, z, settings)
             z = result.z
             free, P = condensed.add(free, P, z)
-            info = Info(result.iterations, result.residual, result.error <= 1, result.contact)
+            worst = result.contact if all_of.dry is None else jnp.where(result.contact < contacts, result.contact, -1)
+            info = Info(result.iterations, result.residual, result.error <= 1, worst)
         info = info._replace(converged=info.converged & condensed.obeyed(free, P, z, tolerance))
         return (linalg.pack(free), linalg.pack(z), condensed.percussions(P)), info, condensed.A
 
@@ -364,14 +386,19 @@ def _found(step, start, guess, d, n_b, settings):
         """The info, whose residual is not a number where a restitution that depends on the speed is none: `Outcome` tells it apart."""
         if not laws.depends_on_speed(step.system):
             return info
-        lawless = jnp.any(jnp.isnan(law.rebound) & jnp.isfinite(step.before(kin)))
-        lawless = lawless if law.least is None else lawless | jnp.any(jnp.isnan(law.least))
+        lawless = jnp.any(jnp.isnan(law_N.rebound) & jnp.isfinite(step.before(kin_N)))
+        lawless = lawless if law_N.least is None else lawless | jnp.any(jnp.isnan(law_N.least))
         return info._replace(residual=jnp.where(lawless, jnp.nan, info.residual))
+
+    def split(x):
+        u, z, P_b = x
+        z, P_D = all_of.part(z)
+        return u, z, P_b, P_D
 
     x = start, jnp.where(allowed, guess, 0), jnp.zeros((n_b,), dtype)
     if step.linear:
         x, info, _ = improved(*x)
-        return x, told(info)
+        return split(x), told(info)
 
     def iteration(carry):
         x, previous = carry
@@ -391,7 +418,7 @@ def _found(step, start, guess, d, n_b, settings):
 
     first = (x, nothing_to_solve(dtype)), jnp.full((), jnp.inf, dtype)
     (x, info), error, _ = iterate(iteration, *first, settings.max_outer)
-    return x, told(info._replace(converged=info.converged & (error <= 1)))
+    return split(x), told(info._replace(converged=info.converged & (error <= 1)))
 
 
 @dataclass(frozen=True)
@@ -402,7 +429,7 @@ class Response:
     solver: Any
 
     def __call__(self, x, step, dstep):
-        """``(du, dz, dP_b)`` for a tangent of the step."""
+        """``(du, dz, dP_b, dP_D)`` for a tangent of the step."""
         n = x[1].shape[0] // (self.d + 1)
         sizes = gathered.sizes(n, self.d) if step.gathers else ()
         if not sizes:
@@ -430,8 +457,9 @@ class Response:
                 return storing_solutions(lambda: self.whole(x, step, dstep))
 
             def chosen():
-                du, dz, dP_b = self.whole((x[0], choice.rows(x[1], self.d), x[2]), step, dstep, lambda step: step.restricted(choice))
-                return du, choice.put_rows(dz, self.d), dP_b
+                u, z, *others = x
+                du, dz, *d_others = self.whole((u, choice.rows(z, self.d), *others), step, dstep, lambda step: step.restricted(choice))
+                return du, choice.put_rows(dz, self.d), *d_others
 
             # What a branch stores for the way back, every other one would have to fill with zeros: it is computed again.
             return storing_solutions(chosen)
@@ -440,30 +468,35 @@ class Response:
 
     def whole(self, x, step, dstep, restricted=lambda step: step):
         """The same with all contacts of ``restricted(step)``, and percussions in ``x`` of these alone."""
-        u, z, P_b = x
+        u, z, P_b, P_D = x
         of_all, d_of_all, step = step, dstep, restricted(step)
+        n = z.shape[0] // (self.d + 1)
+        joined = dry_friction.Joined(step.dry(), n, self.d)
+        z = joined.guess(z, P_D)
 
         def equations(step):
             """Residual of the balance, bilateral rows, xi, mu and the least percussion, at fixed unknowns."""
             step = restricted(step)
             kin = step.kinematics()
-            law = step.law(kin)
+            all_of = dry_friction.Joined(step.dry(), n, self.d)
+            kin, law = all_of.kinematics(kin), all_of.law(step.law(kin))
             balance = step.residual(u, impulse(kin, z, P_b))
             xi = linalg.matmul(kin.W.T, u) + kin.chi + law.rebound if z.shape[0] else kin.chi
             rows = linalg.matmul(kin.W_b.T, u) + kin.chi_b if P_b.shape[0] else kin.chi_b
             return balance, rows, xi, law.mu, law.least
 
         (_, _, xi, mu, least), (d_balance, d_rows, d_xi, d_mu, d_least) = pushed(equations, (of_all,), (d_of_all,))
-        _, condensed = step.condensed(u, step.kinematics())
+        _, condensed = step.condensed(u, joined.kinematics(step.kinematics()))
         convert = condensed.convert
         free, dP = condensed.free(jnp.zeros_like(u), d_balance, d_rows)
         dz = z
         if z.shape[0]:
             d_xi = convert(d_xi) + condensed.at_contacts(free)
             least, d_least = (None if x is None else convert(x) for x in (least, d_least))
-            active, discs = convert(step.active()), laws.discs(step.system)
-            problem = contact.Problem(condensed.G, None, convert(mu), active, self.d, None, least, discs)
+            active, discs = convert(joined.active(step.active())), laws.discs(step.system)
+            problem = contact.Problem(joined.operator(condensed.G), None, convert(mu), active, joined.d, None, least, discs)
             dz = contact.response(problem, convert(z), convert(xi), d_xi, convert(d_mu), self.solver, d_least)
             free, dP = condensed.add(free, dP, dz)
             dz = linalg.pack(dz)
-        return linalg.pack(free), dz, condensed.percussions(dP)
+        dz, dP_D = joined.part(dz)
+        return linalg.pack(free), dz, condensed.percussions(dP), dP_D

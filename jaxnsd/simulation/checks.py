@@ -385,9 +385,19 @@ def _contact_data(system, name):
         if np.any(~(value >= 0)) or np.any(np.isinf(value)):
             raise ValueError(f"{name}.{field} must be finite and not negative, got {value}; it is Coulomb's friction coefficient")
     _warn_frictionless(system, name, friction)
+    _dry_friction(system, name)
     sets = laws.of(system).friction
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(sets)):
         raise ValueError(f"{name}.law.friction must be finite, got {sets}")
+
+
+def _dry_friction(system, name):
+    """Check the bounds of dry friction, where they are known."""
+    value = system.dry_friction() if callable(system.dry_friction) else system.dry_friction
+    if value is not None and known(value):
+        value = np.atleast_1d(np.asarray(value))
+        if not np.all((value >= 0) & np.isfinite(value)):
+            raise ValueError(f"{name}.dry_friction must be finite and not negative, got {value}; it bounds a generalized force")
 
 
 def _warn_frictionless(system, name, friction):
@@ -568,7 +578,7 @@ def _look(system, t0, q0, u0):
 
     out["turning"] = jax.jvp(rows, (t0, q0), (jnp.ones_like(t0), system.q_dot(t0, q0, u0)))[1]
     out["affine"] = {}
-    for name in ("tangential_velocity", "q_dot", "velocity_constraint", "kinetic_energy"):
+    for name in ("tangential_velocity", "q_dot", "velocity_constraint", "dry_velocity", "kinetic_energy"):
         # A kinetic energy is quadratic where the momentum is affine.
         if system.defines(name) and not (name == "kinetic_energy" and isinstance(system, LinearSystem)):
             function = system.momentum if name == "kinetic_energy" else getattr(system, name)

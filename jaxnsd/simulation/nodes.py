@@ -24,7 +24,7 @@ def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -
     before = jax.tree.map(
         lambda first, rest: jnp.concatenate([first[None], rest]),
         solution.initial,
-        Percussions(solution.P_N, solution.P_F, solution.P_g, solution.P_gamma),
+        Percussions(solution.P_N, solution.P_F, solution.P_g, solution.P_gamma, solution.P_D),
     )
 
     return jax.jit(jax.vmap(at_node(isotropic(system), scheme, solution.dt)))(solution.t, solution.q, solution.u, before)

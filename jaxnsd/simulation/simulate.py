@@ -50,6 +50,7 @@ class Solution:
     ``P_F``         (N, n_N, d)   tangential percussions, N s; those of rolling and drilling friction are moments, N m s
     ``P_g``         (N, n_g)      percussions of position-level constraints
     ``P_gamma``     (N, n_gamma)  percussions of velocity-level constraints
+    ``P_D``         (N, n_D)      percussions of dry friction, N s or N m s; None without
     ``initial``     `Percussions` at the first node: schemes that solve a first step (C18 (60), (62)) act there too, with one half of them
     ``iterations``  (N,)          Newton iterations
     ``residual``    (N,)          largest entry of the natural map of the contact law, N s
@@ -84,12 +85,14 @@ class Solution:
     events: Any
     auxiliary: Any
     final: Any = None
+    P_D: Any = None
     save_every: int = field(default=1, metadata={"static": True})
     scheme: Any = field(default=None, metadata={"static": True})
 
     def __repr__(self) -> str:
         """One line: shapes, span of time, outcomes."""
-        text = [f"{name} {np.shape(getattr(self, name))}" for name in ("q", "u", "P_N", "P_F", "P_g", "P_gamma")]
+        names = ("q", "u", "P_N", "P_F", "P_g", "P_gamma", "P_D")
+        text = [f"{name} {np.shape(value)}" for name in names if (value := getattr(self, name)) is not None]
         text = [part for part in text if " 0" not in part.replace("(0", " 0")]
         if not checks.known(*jax.tree.leaves((self.t, self.outcome, self.initial_outcome))):
             return f"Solution({', '.join(text)}, traced)"
@@ -173,6 +176,7 @@ class Solution:
             "P_F": ("step", "contact_index", "direction"),
             "P_g": ("step", "constraint"),
             "P_gamma": ("step", "velocity_constraint"),
+            **({} if self.P_D is None else {"P_D": ("step", "dry_friction")}),
             **{name: ("step",) for name in ("iterations", "residual", "outcome", "contact", "events")},
         }
         t = np.asarray(values.t)
@@ -314,7 +318,11 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
     args = (anisotropy.isotropic(system), times, q0, u0, start)
     first, _ = shapes = history.shapes(args)
-    lockstep = jax.default_backend() != "cpu" or not native.available() or max(q0.size, u0.size, *(P.size for P in first.P)) > LANES
+    lockstep = (
+        jax.default_backend() != "cpu"
+        or not native.available()
+        or max(q0.size, u0.size, *(P.size for P in jax.tree.leaves(first.P))) > LANES
+    )
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     if bar:
         progress_bar.compiling(f"a run of {type(system).__name__}", scheme, n_steps)
@@ -351,7 +359,10 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     outcome, code = jnp.maximum(outcome, invalid), jnp.maximum(code.astype(jnp.int32), invalid)
     if final is not None:
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
-    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, every, history.scheme)
+    *P, P_D = P
+    return Solution(
+        t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, P_D, every, history.scheme
+    )
 
 
 def _parameters(system, times, q0, u0):
@@ -365,9 +376,12 @@ def _parameters(system, times, q0, u0):
     turned = [jnp.ravel(jnp.asarray(leaf, q0.dtype)) for leaf in jax.tree.leaves(laws.of(system).friction)]
     outside = jnp.any((e < 0) | (e > 1)) | jnp.any(mu < 0) | jnp.any(radii < 0) | system._outside(t0, q0, u0)
     outside |= dt <= 0
+    tau = laws.dry_friction(system, t0, q0, u0)
+    tau = jnp.zeros((0,), q0.dtype) if tau is None else tau
+    outside |= jnp.any(tau < 0)
     for _, value in laws.twice(system).values():
         outside |= jnp.any(jnp.asarray(value) != 0)
-    finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, *turned, jnp.stack([t0, dt])])))
+    finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, tau, *turned, jnp.stack([t0, dt])])))
     # A gap that a parameter makes no number counts as open, and nothing in the state tells of it.
     numbers = [jnp.ravel(leaf) for leaf in jax.tree.leaves(system) if is_float(leaf)]
     finite &= ~jnp.any(jnp.isnan(jnp.concatenate([*numbers, e])))

@@ -25,6 +25,7 @@ from jax.typing import ArrayLike
 
 from ...contact import AbstractContactSolver
 from ...mechanics import laws
+from ...mechanics.system import System
 from ...numerics import butcher
 from ...numerics.newton import storing_solutions
 from .. import base
@@ -95,13 +96,20 @@ class Lobatto(Scheme):
         """Order of convergence on smooth motion."""
         return 2 * self.stages - 2
 
+    def refuse(self, system: System, t: ArrayLike, q: jax.Array, u: jax.Array) -> str | None:
+        """Stages have no law of dry friction yet."""
+        del t, q, u
+        if laws.has_dry_friction(system):
+            return "it has no law of dry friction at its stages, and this system says dry_friction; use MoreauJean() or Moreau()"
+        return None
+
     def init(
         self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
     ) -> tuple[LobattoState, Info]:
         """State at the first node: as given."""
         del dt, settings
         P = base.no_percussions(system, t, q, u)
-        R = [jnp.zeros((self.stages, *part.shape), q.dtype) for part in P]
+        R = [jnp.zeros((self.stages, *part.shape), q.dtype) for part in P[:4]]
         return LobattoState(q, u, P, jnp.tile(u[None, :], (self.stages, 1)), *R), base.nothing_to_solve(q.dtype)
 
     def step(

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from ...numerics import linalg
 from .. import velocity
-from ..base import Percussions
 from ..flow import Flow, acceleration_of_persistent
 from ..projection import project_velocity
 
@@ -163,4 +162,4 @@ def contacts_at(system, t, dt, q, u):
 
 def added(P, more):
     """Sum of `Percussions`."""
-    return Percussions(*map(jnp.add, P, more))
+    return jax.tree.map(jnp.add, P, more)
