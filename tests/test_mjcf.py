@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from little_systems import UNOPTIMIZED
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxnsd
 from jaxnsd import Moreau, bodies, simulate
@@ -244,9 +244,10 @@ def test_keyframes_keep_their_controls():
 
 
 def test_what_is_left_out_is_grouped():
-    """Forty joints with dry friction are one kind; all of them are in `left_out`."""
-    text = "".join(f'<body><joint name="j{k}" frictionloss="0.1"/><geom size="0.1"/></body>' for k in range(40))
-    with pytest.warns(UserWarning, match="40 times dry friction of the joint 'j0'") as caught:
+    """Forty bodies of motion capture are one kind; all of them are in `left_out`."""
+    text = "".join(f'<body name="m{k}" mocap="true"><geom size="0.1"/></body>' for k in range(40))
+    text += '<body><joint/><geom size="0.1"/></body>'
+    with pytest.warns(UserWarning, match="40 times motion of the mocap body 'm0'") as caught:
         system = bodies.from_mjcf(f"<mujoco><worldbody>{text}</worldbody></mujoco>", contacts="none")
     assert len(str(caught[0].message)) < 600 and len(system.left_out) == 40
 
@@ -389,7 +390,6 @@ def test_what_is_left_out_is_named():
         "'string'",
         "'puller'",
         "'slow'",
-        "dry friction of the joint 'slide'",
         "'ball' and 'egg'",
     ):
         assert words in text, words
@@ -425,7 +425,7 @@ def test_what_is_disabled_has_no_force(flags):
     mujoco.mj_forward(model, data)
     own = jax.jit(system.h, compiler_options=UNOPTIMIZED)(0.0, q, u)
     assert_allclose(own, data.qfrc_passive + data.qfrc_actuator - data.qfrc_bias, rtol=1e-10, atol=1e-12)
-    assert system.left_out == ("dry friction of the joint 'slide'",)
+    assert system.left_out == ()
 
 
 def test_without_constraints_there_are_neither_contacts_nor_limits_nor_loops():
@@ -722,3 +722,69 @@ def test_models_of_the_field(package, name):
     system = quiet(bodies.from_mjcf, path)
     _, _, compared = agree(system, mujoco.MjModel.from_xml_path(str(path)), n=2)
     assert compared or not system.contacts
+
+
+# ------------------------------------------------------------------------------------------------------------------ dry friction
+DRY = """
+<mujoco><compiler angle="radian"/><option gravity="0 0 -9.81"/>
+  <default><default class="stiff"><joint frictionloss="0.7"/></default></default>
+  <worldbody>
+    <body name="cart"><joint name="rail" type="slide" axis="1 0 0" frictionloss="3"/><geom size="0.1" mass="2" contype="0" conaffinity="0"/>
+      <body name="rod"><joint name="pin" class="stiff" axis="0 1 0"/>
+        <geom size="0.05" pos="0 0 -0.5" mass="0.4" contype="0" conaffinity="0"/>
+        <body name="tip" pos="0 0 -1"><joint name="ball" type="ball" frictionloss="0.2"/><geom size="0.05" mass="0.1" contype="0"
+          conaffinity="0"/></body>
+      </body>
+    </body>
+    <body name="free"><freejoint name="loose"/><geom size="0.1" contype="0" conaffinity="0"/></body>
+  </worldbody>
+</mujoco>
+"""
+
+
+def test_dry_friction_is_taken_with_classes_and_names():
+    """Of hinges, slides and balls, their classes too; what has none has no row, and a flag turns all of it off."""
+    system, model = bodies.from_mjcf(DRY, strict=True), mujoco.MjModel.from_xml_string(DRY)
+    rows = np.array(system.structure.dry)
+    assert_allclose(system.dry_friction, model.dof_frictionloss[rows])
+    assert_allclose(system.dry_friction, [3.0, 0.7, 0.2, 0.2, 0.2])
+    assert_allclose(system.W_D(0.0, system.initial_state()[0]), np.eye(model.nv)[:, rows])
+    new = system.replace({"pin.dry_friction": 0.9, "ball.dry_friction": np.array([0.1, 0.2, 0.3])})
+    assert_allclose(new.dry_friction, [3.0, 0.9, 0.1, 0.2, 0.3])
+    with pytest.raises(KeyError, match="'loose' has no 'dry_friction'"):
+        system.replace({"loose.dry_friction": 1.0})
+    off = bodies.from_mjcf(DRY.replace('<option gravity="0 0 -9.81"/>', '<option><flag frictionloss="disable"/></option>'), strict=True)
+    assert off.dry_friction is None
+
+
+@pytest.mark.parametrize("friction", [3.0, 40.0])
+def test_a_cart_with_dry_friction_stops_where_it_must(friction):
+    """On a rail of slope 0.3: x = v^2 / (2 (g sin a + tau / m)) up; there it stays where tau >= m g sin a, else it slides back."""
+    a, m, v = 0.3, 2.0, 1.5
+    text = f"""<mujoco><option gravity="{-9.81 * np.sin(a)} 0 {-9.81 * np.cos(a)}"/><worldbody><body name="cart">
+      <joint name="rail" type="slide" axis="1 0 0" frictionloss="{friction}"/><geom size="0.1" mass="{m}"/></body></worldbody></mujoco>"""
+    system = bodies.from_mjcf(text, strict=True)
+    up, down = 9.81 * np.sin(a) + friction / m, 9.81 * np.sin(a) - friction / m
+
+    def end(tau):
+        sol = simulate(system.replace({"rail.dry_friction": tau}), jaxnsd.MoreauJean(), np.zeros(1), np.array([v]), 0.6, 1e-3)
+        return sol.q[-1, 0], sol
+
+    (x, sol), slope = jax.value_and_grad(end, has_aux=True)(friction)
+    top, rest = v**2 / (2 * up), 0.6 - v / up
+    d_top = -(v**2) / (2 * up**2 * m)
+    if down <= 0:
+        assert_allclose((x, slope), (top, d_top), rtol=5e-3)
+        assert_array_equal(sol.u[-100:], 0.0)
+    else:
+        exact = top - 0.5 * down * rest**2
+        d_exact = d_top + 0.5 / m * rest**2 - down * rest * v / (up**2 * m)
+        assert_allclose((x, slope), (exact, d_exact), rtol=5e-3)
+
+
+def test_friction_of_urdf_joints():
+    """<dynamics friction=...> is the same number."""
+    link = '<inertial><mass value="1"/><inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/></inertial>'
+    text = f"""<robot name="r"><link name="a">{link}</link><link name="b">{link}</link>
+      <joint name="j" type="continuous"><parent link="a"/><child link="b"/><axis xyz="0 0 1"/><dynamics friction="0.3"/></joint></robot>"""
+    assert_allclose(quiet(bodies.from_urdf, text).dry_friction, [0.3])

@@ -96,6 +96,7 @@ def assemble(
         _plane(plane),
         _has(bodies, joint_parts, medium),
     )
+    structure = dataclasses.replace(structure, dry=_dry(structure, joint_parts))
     if not structure.layout.n_u:
         raise ValueError("assemble: at least one body must have a joint that moves, got none; give one of them joints=bodies.Free()")
     chosen, materials = _pairs(structure, contacts, exclude, shape_parts, (mu, e_N, e_F))
@@ -194,6 +195,16 @@ def _has(bodies, joint_parts, medium):
     return frozenset(name for name, is_there in there.items() if is_there)
 
 
+def _dry(structure, joint_parts):
+    """Numbers of the velocities of the joints with dry friction."""
+    found = []
+    for j, (part, of) in enumerate(zip(joint_parts, structure.joints, strict=True)):
+        if not of.prescribed and _there(part.dry_friction):
+            first = int(structure.layout.u_at[j])
+            found += range(first, first + part.n_u)
+    return tuple(found)
+
+
 def _turning(structure, materials, law):
     """Kinds of friction of pairs that hold turning; in a plane nothing turns about a normal."""
     found = {name for k, name in ((3, "drilling"), (4, "rolling")) if any(_there(m[k]) for m in materials)}
@@ -224,6 +235,7 @@ def _numbers_of_joints(structure, bodies, joint_parts, limit_restitution):
         "rest": _joined([_rest(joint, bodies[of.body - 1]) for joint, of in zip(joint_parts, joints, strict=True) if not of.prescribed]),
         "damping": _per_velocity(joint_parts, joints, "damping"),
         "armature": _per_velocity(joint_parts, joints, "armature"),
+        "dry_friction": _per_velocity(joint_parts, joints, "dry_friction")[np.array(structure.dry)] if structure.dry else None,
         "limits": _stack([_limits(joint_parts[j]) for j in limited], 2),
         "limit_restitution": jnp.broadcast_to(jnp.asarray(_number(limit_restitution)), (len(limited),)),
     }

@@ -373,8 +373,6 @@ class _Importer:
         kind, q, u = m.jnt_type[j], m.jnt_qposadr[j], m.jnt_dofadr[j]
         n = (6, 3, 1, 1)[kind]
         springs, dampers = (not self.off(flag, "passive") for flag in ("spring", "damper"))
-        if np.any(m.dof_frictionloss[u : u + n] > 0) and not self.off("frictionloss", "constraint"):
-            self.leave_out(f"dry friction of the joint {name!r}")
         if springs and np.any(_there(m, "jnt_stiffnesspoly")[j]):
             self.leave_out(f"nonlinear spring of the joint {name!r}")
         if springs and np.any(_there(m, "jnt_springyield")[j]):
@@ -385,11 +383,13 @@ class _Importer:
         if motor_limits and _there(m, "jnt_actgravcomp")[j] and np.any(m.body_gravcomp):
             self.leave_out(f"compensation of gravity by the actuators of the joint {name!r}, taken as beyond their limit")
         damping = m.dof_damping[u : u + n] * dampers
+        dry_friction = m.dof_frictionloss[u : u + n] * (not self.off("frictionloss", "constraint"))
         common = {
             "name": name,
             "stiffness": float(m.jnt_stiffness[j]) * springs,
             "damping": tuple(damping) if n > 1 else float(damping[0]),
             "armature": tuple(m.dof_armature[u : u + n]) if n > 1 else float(m.dof_armature[u]),
+            "dry_friction": tuple(dry_friction) if n > 1 else float(dry_friction[0]),
         }
         limited = m.jnt_limited[j] and not self.off("limit", "constraint")
         if kind == 0:

@@ -86,6 +86,7 @@ class Multibody(System):
     medium: Any  # `forces.Medium`
     motions: Any  # tuple of functions of t: coordinates of the joints that are prescribed
     control: Any  # (n_m,) of the motors; a `forces.Rows` of them; or a function of (t, q, u) that returns them
+    dry_friction: Any = None  # (n_D,) bounds of the forces of dry friction of those joints that have it, N m or N; None: no joint has
     law: Any = NewtonImpact()  # of impact and friction, see `mechanics.laws`; with several sets of friction no pair is asked for its mu
     seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
 
@@ -180,10 +181,11 @@ class Multibody(System):
         """This system with other numbers, by their names: ``system.replace({"torso.mass": 3.0, "pair floor-foot.mu": 0.5})``.
 
         Of a body: mass (kg), center, position (3,) (m), inertia (3,) or (3, 3) (kg m^2), orientation (4,). Of a joint: position, axis (3,),
-        reference, stiffness, damping, armature, limits (2,), limit_restitution; damping and armature of a ball joint (3,), of a free one
-        (6,). Of a shape: position, orientation, size (3,). Of a motor: control, gain, offset, slope, rate, control_limits and force_limits
-        (2,). Of a pair of shapes: mu, e_N, e_F, drilling, rolling. ``gravity`` (3,). Units are those of the fields. Where parts of several
-        kinds have the name, the kind is said before it: ``"joint torso.position"``. Values may be traced, and differentiated.
+        reference, stiffness, damping, armature, limits (2,), limit_restitution, and dry_friction if it has some; damping, armature and
+        dry_friction of a ball joint (3,), of a free one (6,). Of a shape: position, orientation, size (3,). Of a motor: control, gain,
+        offset, slope, rate, control_limits and force_limits (2,). Of a pair of shapes: mu, e_N, e_F, drilling, rolling. ``gravity`` (3,).
+        Units are those of the fields. Where parts of several kinds have the name, the kind is said before it: ``"joint torso.position"``.
+        Values may be traced, and differentiated.
 
         Raises KeyError for a name that there is not, or that means several numbers, ValueError for a value of another shape, TypeError for
         what is no dictionary.
@@ -394,6 +396,17 @@ class Multibody(System):
             derivative = jnp.where(felt & (direction_of == k)[None], rate[:, None], derivative)
         return derivative
 
+    def dry_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Velocities (n_D,) of the joints that have dry friction; a subclass that writes them anew gives `dry_friction` in this order."""
+        del t, q
+        return pick(u, np.array(self.structure.dry, int))
+
+    def W_D(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
+        """Directions of dry friction (n_u, n_D): constants."""
+        if self._overridden("dry_velocity"):
+            return super().W_D(t, q, u)
+        return jnp.asarray(np.eye(self._layout.n_u)[:, np.array(self.structure.dry, int)], q.dtype)
+
     def about_center(self, t: ArrayLike, q: jax.Array, p: jax.Array) -> jax.Array:
         """Momenta or impulses p of velocities of which the translations of a tree that floats are those of its centre of mass, not of a
         frame's origin: of a free joint, or of the first two or three sliders at the root.
@@ -422,7 +435,15 @@ class Multibody(System):
     @property
     def scleronomic(self) -> bool:
         """Whether no joint is prescribed, and no velocity is written anew by a subclass."""
-        velocities = "gap", "gap_velocity", "tangential_velocity", "constraint", "constraint_velocity", "velocity_constraint"
+        velocities = (
+            "gap",
+            "gap_velocity",
+            "tangential_velocity",
+            "constraint",
+            "constraint_velocity",
+            "velocity_constraint",
+            "dry_velocity",
+        )
         return not self.motions and not self._overridden(*velocities)
 
     def touches(self, t: ArrayLike, q: jax.Array) -> Touch:

@@ -46,6 +46,9 @@ def places(structure):
         if not joint.prescribed:
             at = int(layout.u_at[j]) if n == 1 else slice(int(layout.u_at[j]), int(layout.u_at[j]) + n)
             found |= {("joint", joint.name, name): Place(name, at) for name in ("damping", "armature")}
+            if layout.u_at[j] in structure.dry:
+                first = structure.dry.index(int(layout.u_at[j]))
+                found["joint", joint.name, "dry_friction"] = Place("dry_friction", first if n == 1 else slice(first, first + n))
     for k, j in enumerate(structure.limits):
         found["joint", structure.joints[j].name, "limits"] = Place("limits", k)
         found["joint", structure.joints[j].name, "limit_restitution"] = Place("limit_restitution", k)

@@ -166,6 +166,7 @@ class Joint:
     stiffness: Number = dataclasses.field(default=0.0, kw_only=True)  # N m/rad or N/m
     damping: Number = dataclasses.field(default=0.0, kw_only=True)  # N m s/rad or N s/m; a number, or one for each velocity
     armature: Number = dataclasses.field(default=0.0, kw_only=True)  # inertia of the rotor, kg m^2 or kg; a number, or one for each
+    dry_friction: Number = dataclasses.field(default=0.0, kw_only=True)  # bound of its force, N m or N; a number, or one for each
 
     kind: ClassVar[str]
     n_q: ClassVar[int]

@@ -77,6 +77,8 @@ class Structure:
     #: Of the connects, then of the welds: the loop's plane, as (velocity of a hinge across it, body that carries the loop, the axis of this
     #: body that is most along the plane); None: there is none, or all motion is parallel to ``plane``.
     across: tuple[tuple[int, int, int] | None, ...] = ()
+    #: Velocities with dry friction: all of every joint that has some.
+    dry: tuple[int, ...] = ()
 
     def __hash__(self):
         return self._hash

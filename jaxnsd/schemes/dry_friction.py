@@ -5,9 +5,9 @@ Invariant: with the velocities ``gamma_D = W_D^T u + chi_D`` after the step and 
     -gamma_D in the normal cone of [-tau dt, tau dt] at P_D,      that is  -P_D in tau dt Sign(gamma_D)
 
 as a contact has it for the bound mu P_N (Moreau 1988; C18 (30)); without restitution. So a row is solved as a *contact whose normal
-percussion is given*: a normal row of its own, which no velocity feels, ``xi_N = g (P_N - s)``, has the solution P_N = s, and the coefficient
-of friction ``tau dt / s`` makes of it the bound. With s the value of ``tau dt`` the coefficient is one, and carries the derivative. All
-contact solvers take such problems, and none knows of dry friction.
+percussion is given*: a normal row of its own, which no velocity feels, ``xi_N = g (P_N - s)``, has the solution P_N = s, and the
+coefficient of friction ``tau dt / s`` makes of it the bound. With s the value of ``tau dt`` the coefficient is one, and carries the
+derivative. All contact solvers take such problems, and none knows of dry friction.
 """
 
 from typing import NamedTuple

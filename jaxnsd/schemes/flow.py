@@ -125,8 +125,8 @@ class Flow:
         """``(u, P, info)`` of ``M (u - u_minus) = dt h + W P`` from (t, q), with the contact law on those contacts that ``mask`` names.
 
         It is the impact law at (t, q), or, with ``prepared`` at (t, q) as ``placed``, the law without restitution at the configuration dt
-        ahead. ``bounces``: what the restitution of the impact law is multiplied by, or None; ``acts``: likewise, of the bounds of dry friction;
-        ``solution``: (u, P) where known, or None; ``kept_D``: as in `acceleration`.
+        ahead. ``bounces``: what the restitution of the impact law is multiplied by, or None; ``acts``: likewise, the bounds of dry
+        friction; ``solution``: (u, P) where known, or None; ``kept_D``: as in `acceleration`.
         """
         step = FlowStep(prepared, t, dt, q, u, kept, mask.astype(u.dtype), placed, kept_b, bounces, acts, kept_D, self.scheme)
         if solution:

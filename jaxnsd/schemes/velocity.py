@@ -4,8 +4,9 @@ One step of a scheme that treats contact on velocity level finds ``u`` and the p
 
     R(u) = W_b P_b + W_N P_N + W_F P_F + W_D P_D,      0 = W_b^T u + chi_b,      (P_N, P_F) and xi(u) obey the contact law,
 
-and P_D and the velocities of dry friction theirs, see `dry_friction`; R is the scheme's momentum balance without percussions. Each iteration linearizes R at the last ``u``, condenses ``u`` and the
-bilateral percussions ``P_b`` away and solves the contact problem that is left with the Delassus operator.
+and P_D and the velocities of dry friction theirs (see `dry_friction`); R is the scheme's momentum balance without percussions. Each
+iteration linearizes R at the last ``u``, condenses ``u`` and the bilateral percussions ``P_b`` away and solves the contact problem that is
+left with the Delassus operator.
 """
 
 import dataclasses

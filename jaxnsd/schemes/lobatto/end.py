@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from ... import contact
@@ -31,8 +32,10 @@ def finish(stages, args, x, F, slack, settings):
     end = EndStep(seen, t_end, dt, q_end, u, V, lacking, slack, *velocities(system.seen_at(t, q), t, q, u))
     u, P, info = velocity.solve(end, V, guess, settings)
     R = stages.percussions(x.R, (stages.s - 1,))
-    last = [(P_i - total_i.reshape(P_i.shape)) / b[-1] for P_i, total_i in zip(P, stages.percussions(total[None, :], ()), strict=True)]
-    return q_end, u, P, [jnp.concatenate([R_i, last_i[None]]) for R_i, last_i in zip(R, last, strict=True)], info
+    of_stages = stages.percussions(total[None, :], ())
+    last = jax.tree.map(lambda P_i, total_i: (P_i - total_i.reshape(P_i.shape)) / b[-1], P, of_stages)
+    R = jax.tree.map(lambda R_i, last_i: jnp.concatenate([R_i, last_i[None]]), R, last)
+    return q_end, u, P, jax.tree.leaves(R), info
 
 
 def velocities(system, t, q, u):

@@ -109,7 +109,7 @@ class Lobatto(Scheme):
         """State at the first node: as given."""
         del dt, settings
         P = base.no_percussions(system, t, q, u)
-        R = [jnp.zeros((self.stages, *part.shape), q.dtype) for part in P[:4]]
+        R = [jnp.zeros((self.stages, *part.shape), q.dtype) for part in jax.tree.leaves(P)]
         return LobattoState(q, u, P, jnp.tile(u[None, :], (self.stages, 1)), *R), base.nothing_to_solve(q.dtype)
 
     def step(
