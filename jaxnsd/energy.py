@@ -31,7 +31,7 @@ from .simulation.simulate import Solution
 class EnergyBalance:
     """Energies at the N + 1 nodes of a motion and works in its N steps, all in J. On every step
 
-        algorithmic[k + 1] - algorithmic[k] = external + damping + contact + friction + constraint + numerical + residual
+        algorithmic[k + 1] - algorithmic[k] = external + damping + contact + friction + constraint + dry friction + numerical + residual
 
     ================  ==============  =====================================================================================
     ``t``             (N + 1,)        times, s
@@ -44,6 +44,7 @@ class EnergyBalance:
     ``contact``       (N, n_N)        work of the normal percussions
     ``friction``      (N, n_N)        work of the tangential percussions
     ``constraint``    (N,)            work of the percussions of bilateral constraints
+    ``dry_friction``  (N, n_D)        work of the percussions of dry friction; None without
     ``numerical``     (N,)            what the scheme adds by itself (numerical damping where negative). Where no balance is known
                                       this is the rest of the balance, as measured
     ``residual``      (N,)            what is left: round-off, if the scheme did what its balance says
@@ -63,6 +64,7 @@ class EnergyBalance:
     numerical: Any
     residual: Any
     theorem: Any = field(default=None, metadata={"static": True})
+    dry_friction: Any = None
 
     @property
     def total(self) -> jax.Array:
@@ -102,7 +104,7 @@ class EnergyBalance:
             return f"{text}; measured, there is no theorem for this scheme and system"
         relative = float(np.abs(self.residual).max() / self.scale)
         text += f"; balance {self.theorem} holds to {relative:.1e} of the largest energy"
-        if np.any(np.asarray(self.friction) != 0):
+        if self.dry_friction is not None or np.any(np.asarray(self.friction) != 0):
             text += "; with friction there is no theorem on its sign"
         return text
 
@@ -131,7 +133,7 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
         raise ValueError(f"energy.balance: {scheme.unbalanced}")
     checks.made_by("energy.balance", scheme, solution)
     # Percussions turn velocities into each other where the scheme has them, energies are those of the nodes.
-    contacts, friction, constraint = _percussion_work(system, scheme, solution)
+    contacts, friction, constraint, dry = _percussion_work(system, scheme, solution)
     solution = replace(solution, u=node_velocities(system, scheme, solution))
     t, q, u = solution.t, solution.q, solution.u
     kinetic, potential = jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)
@@ -150,10 +152,11 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
             external = external + _work_of_time(system, solution)
     algorithmic = kinetic + potential + extra
     rest = jnp.diff(algorithmic) - external - damping - jnp.sum(contacts + friction, axis=1) - constraint
+    rest = rest if dry is None else rest - jnp.sum(dry, axis=1)
     if numerical is None:
         numerical = rest
     return EnergyBalance(
-        t, kinetic, potential, algorithmic, external, damping, contacts, friction, constraint, numerical, rest - numerical, theorem
+        t, kinetic, potential, algorithmic, external, damping, contacts, friction, constraint, numerical, rest - numerical, theorem, dry
     )
 
 
@@ -212,17 +215,19 @@ def _stage_work(system, scheme, solution):
 
 
 def _percussion_work(system, scheme, solution):
-    """Works of the normal and tangential percussions (N, n_N) and of the bilateral constraints (N,)."""
+    """Works of the normal and tangential percussions (N, n_N), of the bilateral constraints (N,), and of dry friction (N, n_D) or None."""
     if isinstance(scheme, Lobatto):
-        return _stage_work(system, scheme, solution)
+        return *_stage_work(system, scheme, solution), None
 
-    def work(t, q, u, t_plus, q_plus, u_plus, *P):
+    def work(t, q, u, t_plus, q_plus, u_plus, P_D, *P):
         step = scheme.between(system, t, t_plus - t, q, u, q_plus)
-        return _works(step.kinematics(), step.worked_on(u_plus), *P)
+        v, dry = step.worked_on(u_plus), step.dry()
+        return *_works(step.kinematics(), v, *P), None if dry is None else P_D * (dry.W.T @ v)
 
     t, q, u = solution.t, solution.q, solution.u
     P_b = jnp.concatenate([solution.P_g, solution.P_gamma], axis=1)
-    return jax.vmap(work)(t[:-1], q[:-1], u[:-1], t[1:], q[1:], u[1:], solution.P_N, solution.P_F, P_b)
+    nodes = t[:-1], q[:-1], u[:-1], t[1:], q[1:], u[1:]
+    return jax.vmap(work)(*nodes, solution.P_D, solution.P_N, solution.P_F, P_b)
 
 
 def _form(A, x, y=None):

@@ -19,6 +19,7 @@ from jaxnsd import (
     PoissonImpact,
     SemismoothNewton,
     SymmetricMoreau,
+    energy,
     sets,
     simulate,
 )
@@ -340,6 +341,41 @@ def test_derivatives_of_a_step_with_contacts():
     assert np.sum(np.abs(J).max(axis=0) > 1e-3) >= 8
     differences = (jax.vmap(lambda h: (end(x + h)[0] - end(x - h)[0]) / 2e-6)(1e-6 * jnp.eye(9))).T
     assert_allclose(J, differences, atol=1e-6)
+
+
+# -------------------------------------------------------------------------------------------------------------------- energies
+def is_lost(balance, sol, tau, dt):
+    """Whether dry friction takes energy in every step.
+
+    In one in which slip ends or turns it opposes the velocity after, and works on the mean of both: it may give back tau dt |du| / 2.
+    """
+    u, work = np.asarray(sol.u[:, 0]), np.asarray(balance.dry_friction[:, 0])
+    turns = (u[1:] * u[:-1] <= 0) & (u[:-1] != 0)
+    assert 0 < turns.sum() < 10
+    return np.all(work <= np.where(turns, 0.5 * tau * dt * np.abs(np.diff(u)), 1e-13))
+
+
+@over(ALL, FAST, ALL)
+def test_the_energy_that_is_lost_is_the_work_of_dry_friction(scheme):
+    """tau times the way; no step gains."""
+    sol = simulate(Oscillator(), scheme, jnp.ones(1), jnp.zeros(1), 3.0, 5e-3)
+    balance = energy.balance(Oscillator(), scheme, sol)
+    assert balance.dry_friction.shape == (600, 1) and is_lost(balance, sol, 3.0, 5e-3)
+    way = jnp.sum(jnp.abs(jnp.diff(sol.q[:, 0])))
+    assert_allclose(jnp.sum(balance.dry_friction), -3.0 * way, rtol=0.01)
+    # Moreau's scheme loses by itself what is of first order, the variant with theta = 0.6 too.
+    assert_allclose(balance.total[0] - balance.total[-1], 3.0 * way, rtol=0.1 if scheme in (ALL[0], ALL[4]) else 0.01)
+
+
+@pytest.mark.parametrize("scheme", [MoreauJean(), pytest.param(Newmark(), marks=pytest.mark.slow)], ids=str)
+def test_the_balance_of_a_linear_system_is_an_identity(scheme):
+    """A14 (35), (88) hold with the work of dry friction, to round-off; and its factors make the motion of the nonlinear system."""
+    system = jaxnsd.LinearSystem(2.0 * np.eye(1), 50.0 * np.eye(1), dry_friction=3.0)
+    sol = simulate(system, scheme, jnp.ones(1), jnp.zeros(1), 3.0, 1e-2)
+    balance = energy.balance(system, scheme, sol)
+    assert balance.theorem and is_lost(balance, sol, 3.0, 1e-2)
+    assert np.abs(balance.residual).max() < 1e-13 * balance.scale
+    assert_allclose(sol.q, simulate(Oscillator(), scheme, jnp.ones(1), jnp.zeros(1), 3.0, 1e-2).q, atol=1e-12)
 
 
 # --------------------------------------------------------------------------------------------------- units, precision, batches

@@ -377,11 +377,11 @@ def _parameters(system, times, q0, u0):
     outside = jnp.any((e < 0) | (e > 1)) | jnp.any(mu < 0) | jnp.any(radii < 0) | system._outside(t0, q0, u0)
     outside |= dt <= 0
     tau = laws.dry_friction(system, t0, q0, u0)
-    tau = jnp.zeros((0,), q0.dtype) if tau is None else tau
-    outside |= jnp.any(tau < 0)
+    tau = [] if tau is None else [tau]
+    outside = functools.reduce(jnp.logical_or, [jnp.any(x < 0) for x in tau], outside)
     for _, value in laws.twice(system).values():
         outside |= jnp.any(jnp.asarray(value) != 0)
-    finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, tau, *turned, jnp.stack([t0, dt])])))
+    finite = jnp.all(jnp.isfinite(jnp.concatenate([e, mu, *tau, *turned, jnp.stack([t0, dt])])))
     # A gap that a parameter makes no number counts as open, and nothing in the state tells of it.
     numbers = [jnp.ravel(leaf) for leaf in jax.tree.leaves(system) if is_float(leaf)]
     finite &= ~jnp.any(jnp.isnan(jnp.concatenate([*numbers, e])))
