@@ -19,6 +19,7 @@ from jaxnsd import (
     PoissonImpact,
     SemismoothNewton,
     SymmetricMoreau,
+    bodies,
     energy,
     sets,
     simulate,
@@ -477,3 +478,28 @@ def test_systems_without_it_have_nothing_of_it():
     """No percussions, no arrays of them, nothing to compile."""
     sol = simulate(Oscillator(dry_friction=None), Moreau(), jnp.ones(1), jnp.zeros(1), 0.1, 1e-2)
     assert sol.P_D is None and sol.initial.P_D is None and "P_D" not in repr(sol)
+
+
+# ------------------------------------------------------------------------------------------------------------------------ bodies
+@pytest.mark.slow
+def test_contacts_that_are_gathered_leave_dry_friction_as_it_is():
+    """Five balls fall onto a floor one after the other beside a cart with dry friction: both move as if they were alone."""
+    balls = [
+        bodies.Body(f"ball {k}", 0.3, (1e-3,) * 3, position=(0.5 * k, 0, 0.1 + 0.002 * k), shapes=bodies.Sphere(0.1)) for k in range(5)
+    ]
+    rail = bodies.Prismatic((1, 0, 0), name="rail", dry_friction=3.0, stiffness=50.0)
+    cart = bodies.Body("cart", 2.0, (1.0, 1.0, 1.0), joints=rail, position=(0, 2, 0.5))
+    floor = {"world": bodies.Plane(), "contacts": "world", "mu": 0.3}
+
+    def run(parts, more):
+        system = bodies.assemble(parts, **more)
+        q, u = (np.array(x) for x in system.initial_state())
+        q[-1] = 1.0 if parts[-1] is cart else q[-1]
+        u[:30:6] = 0.4 if len(u) >= 30 else 0.0
+        return simulate(system, Moreau(), q, u, 0.1, 2e-3).raise_if_failed()
+
+    both, alone, rest = run([*balls, cart], floor), run([cart], {}), run(balls, floor)
+    assert_allclose(both.q[:, -1:], alone.q, atol=1e-13)
+    assert_allclose(both.P_D, alone.P_D, atol=1e-14)
+    assert_allclose(both.q[:, :-1], rest.q, atol=1e-12)
+    assert np.all(np.any(np.asarray(both.P_N) > 0, axis=0)) and not np.all(np.asarray(both.P_N) > 0)
