@@ -701,8 +701,8 @@ def _timed(function):
 
 def arrays(sol):
     """The arrays of a `Solution` as a dict of NumPy arrays, for `numpy.savez`."""
-    names = ("t", "q", "u", "P_N", "P_F", "P_g", "P_gamma", "iterations", "residual", "outcome", "contact", "events")
-    return {name: np.asarray(getattr(sol, name)) for name in names}
+    names = ("t", "q", "u", "P_N", "P_F", "P_g", "P_gamma", "P_D", "iterations", "residual", "outcome", "contact", "events")
+    return {name: np.asarray(value) for name in names if (value := getattr(sol, name)) is not None}
 
 
 def _summarize(args, system, sol, total, step):
