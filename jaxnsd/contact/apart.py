@@ -55,7 +55,7 @@ def solve(problem, guess, wanted, most, solve_part):
         c, mu = choice.rows(problem.c, d), choice.take(problem.mu)
         rounding = None if problem.rounding is None else choice.rows(problem.rounding, d)
         # Whether there are more rows than velocities is not known of a part; planar problems need not know.
-        part = problem._replace(G=G, c=c, mu=mu, active=choice.take(members), r=r, redundant=d > 1, rounding=rounding)
+        part = problem._replace(G=G, c=c, mu=mu, active=choice.take(members), r=r, redundant=d > 1, rounding=rounding, given=0)
         result = solve_part(part, choice.rows(z, d))
         rows = join(members, broadcast(members, d))
         z = jnp.where(rows, choice.put_rows(linalg.pack(result.z), d), z)

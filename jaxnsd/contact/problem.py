@@ -42,6 +42,7 @@ class Problem(NamedTuple):
     least: object = None  # (n,) least normal percussion; None: zero
     sizes: tuple | None = None  # directions of every disc; None: there is one disc
     redundant: bool = False  # whether there are more rows than velocities, so that not all percussions are determined
+    given: int = 0  # of how many contacts, the last, nothing feels the normal percussion, and the directions but the first
     rounding: object = None  # (n (d + 1),) what c is uncertain by, where that is more than round-off of its terms; None: it is not
 
     @property
@@ -62,7 +63,7 @@ class Problem(NamedTuple):
         return self._of(linalg.unpack)
 
     def _of(self, convert):
-        static = {"d": self.d, "sizes": self.sizes, "redundant": self.redundant}
+        static = {"d": self.d, "sizes": self.sizes, "redundant": self.redundant, "given": self.given}
         return jax.tree.map(convert, self._replace(**dict.fromkeys(static)))._replace(**static)
 
     @property
@@ -72,6 +73,15 @@ class Problem(NamedTuple):
         ends = np.cumsum(sizes)
         columns = [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
         return [(part, self.mu if self.sizes is None else self.mu[:, k]) for k, part in enumerate(columns)]
+
+    @property
+    def coupled(self):
+        """Numbers of the rows that depend on each other, and of the others; None: all may."""
+        if not self.given:
+            return None
+        n, d, free = self.n, self.d, self.n - self.given
+        rows = np.concatenate([np.arange(free * d), np.arange(free, n) * d, n * d + np.arange(free)])
+        return rows, np.setdiff1d(np.arange(n * (d + 1)), rows)
 
     def scale(self):
         """Parameters (r_N, r_F) of the natural map."""
@@ -203,7 +213,21 @@ def newton_step(problem, r, z, xi, modes, residual, shift=None, guard=True):
     matrix = newton_matrix(problem, r, modes)
     if shift is not None:
         matrix = matrix + shift * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-    return z - linalg.lu(matrix, guard=guard)(join(F_N, F_F))
+    return z - of_coupled(problem, linalg.lu, matrix, join(F_N, F_F), guard=guard)
+
+
+def of_coupled(problem, factor, matrix, rhs, **options):
+    """The solution of Newton's equations by a factorization of those that depend on each other; the others are rows of the identity."""
+    if problem.coupled is None:
+        return factor(matrix, **options)(rhs)
+    rows, others = problem.coupled
+    coupled, alone = matrix[rows], rhs[others]
+    x = factor(coupled[:, rows], **options)(rhs[rows] - linalg.matmul(coupled[:, others], alone))
+    if linalg.is_unpacked(rhs):
+        full = rhs.copy()
+        full[rows] = x
+        return full
+    return rhs.at[rows].set(x, mode="promise_in_bounds", unique_indices=True)
 
 
 def response(problem, z, xi, dxi, dmu, dleast=None):
@@ -231,7 +255,7 @@ def response(problem, z, xi, dxi, dmu, dleast=None):
         parts.append(where(disc.stick[:, None], stick_F, slip_F))
     matrix, rhs = newton_matrix(problem, r, modes), join(rhs_N, beside(parts, dxi_F))
     if n == 1:
-        return linalg.lu(matrix, guard=True)(rhs)
+        return of_coupled(problem, linalg.lu, matrix, rhs, guard=True)
     # Contacts of one body may be redundant: a box at rest has twelve rows, of which six are left.
-    dz = linalg.pivoted(linalg.pack(matrix))(linalg.pack(rhs))
+    dz = of_coupled(problem, linalg.pivoted, linalg.pack(matrix), linalg.pack(rhs))
     return linalg.unpack(dz) if linalg.is_unpacked(rhs) else dz

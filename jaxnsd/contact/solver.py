@@ -350,7 +350,7 @@ def response(problem, z, xi, dxi, dmu, solver, dleast=None):
 
 def _arrays(problem):
     """What a problem has of arrays."""
-    return problem.packed()._replace(d=None, sizes=None, redundant=None)
+    return problem.packed()._replace(d=None, sizes=None, redundant=None, given=None)
 
 
 def in_one_loop(settings, problem, refine):
@@ -358,7 +358,7 @@ def in_one_loop(settings, problem, refine):
 
     In one loop they are compiled in two thirds of the time; in a batch one comes after the other, so that the rest does not wait.
     """
-    static = {"d": problem.d, "sizes": problem.sizes, "redundant": problem.redundant}
+    static = {"d": problem.d, "sizes": problem.sizes, "redundant": problem.redundant, "given": problem.given}
 
     def one_after_the_other(arrays, guess):
         return settings.one_after_the_other(arrays._replace(**static), guess, refine)

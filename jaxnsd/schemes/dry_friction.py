@@ -51,7 +51,10 @@ class Joined:
     def __init__(self, dry, n, d):
         self.dry, self.contacts, self.directions = dry, n, d
         self.n_D = 0 if dry is None else dry.bound.shape[0]
-        self.n, self.d = (n, d) if dry is None else (n + self.n_D, max(d, 1))
+        # Where there is no contact they are as few as can be.
+        self.n, self.d = (n, d) if dry is None else (n + self.n_D, max(d, 1) if n else 1)
+        if not n:
+            self.directions = 0
 
     def rows(self, x, along, normal):
         """Rows (n (d + 1), ...) in the contact solver's order, of those of the contacts and of dry friction, (n_D, ...) each."""
@@ -77,11 +80,17 @@ class Joined:
         if self.dry is None:
             return law
         zero = jnp.zeros_like(self.dry.bound)
-        mu = (self.dry.bound / self.given()).reshape(-1, *(1,) * (law.mu.ndim - 1))
-        # Further sets, of rolling and drilling, have no friction.
-        mu = jnp.pad(mu, ((0, 0), (0, law.mu.shape[1] - 1))) if law.mu.ndim > 1 else mu
+        mu = self.dry.bound / self.given()
+        if law.mu.ndim > 1 and self.contacts:
+            # Further sets, of rolling and drilling, have no friction.
+            mu = jnp.pad(mu[:, None], ((0, 0), (0, law.mu.shape[1] - 1)))
+        mu = jnp.concatenate([law.mu, mu]) if self.contacts else mu
         least = None if law.least is None else jnp.concatenate([law.least, zero])
-        return law._replace(rebound=self.rows(law.rebound, zero, zero), mu=jnp.concatenate([law.mu, mu]), least=least)
+        return law._replace(rebound=self.rows(law.rebound, zero, zero), mu=mu, least=least)
+
+    def discs(self, sizes):
+        """Directions of every disc of a contact, of those of the contacts."""
+        return sizes if self.contacts or self.dry is None else None
 
     def given(self):
         """Normal percussions (n_D,) that are given, constants: the bounds, so that the coefficients are one."""
@@ -111,7 +120,7 @@ class Joined:
             return G
         pairs = [(self.n * self.d + i, i * self.d) for i in range(self.contacts, self.n)]
         pairs += [(i * self.d + j, i * self.d) for i in range(self.contacts, self.n) for j in range(1, self.d)]
-        if not self.directions:
+        if not self.directions:  # of contacts without friction
             pairs += [(i, self.n * self.d + i) for i in range(self.contacts)]
         rows, own = np.array(pairs).T
         positive = linalg.elementwise(lambda g: jnp.where(g > 0, g, 1))(contact.problem.diagonal(G)[own])
@@ -119,7 +128,7 @@ class Joined:
             G = G.copy()
             G[rows, rows] = positive
             return G
-        return G + jnp.diag(jnp.zeros_like(G[0]).at[rows].set(positive))
+        return G + jnp.diag(jnp.zeros_like(G[0]).at[rows].set(positive, mode="promise_in_bounds", unique_indices=True))
 
     def free(self, G, c):
         """``c`` of the contact problem with the operator ``G``, with what it takes for the given normal percussions."""

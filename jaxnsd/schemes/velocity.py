@@ -352,7 +352,7 @@ def _found(step, start, guess, d, n_b, settings):
     # From here on rows of dry friction are contacts, too.
     all_of = dry_friction.Joined(step.dry(), contacts, d)
     kin, law, active, guess = all_of.kinematics(kin_N), all_of.law(law_N), all_of.active(active), all_of.guess(*guess)
-    n, d = all_of.n, all_of.d
+    n, d, discs = all_of.n, all_of.d, all_of.discs(laws.discs(step.system))
     allowed = contact.join(active, jnp.broadcast_to(active[:, None], (n, d)))
 
     def improved(u, z, P_b):
@@ -374,7 +374,7 @@ def _found(step, start, guess, d, n_b, settings):
             least = None if law.least is None else convert(law.least)
             # Planar problems are small, and Lemke's method solves all of them.
             redundant = d > 1 and contacts * (d + 1) + all_of.n_D > kin.W.shape[0] and not condensed.unpacked
-            problem = contact.Problem(G, c, convert(law.mu), convert(active), d, None, least, laws.discs(step.system), redundant)
+            problem = contact.Problem(G, c, convert(law.mu), convert(active), d, None, least, discs, redundant, given=all_of.n_D)
             result = contact.solve(problem, z, settings)
             z = result.z
             free, P = condensed.add(free, P, z)
@@ -494,8 +494,10 @@ class Response:
         if z.shape[0]:
             d_xi = convert(d_xi) + condensed.at_contacts(free)
             least, d_least = (None if x is None else convert(x) for x in (least, d_least))
-            active, discs = convert(joined.active(step.active())), laws.discs(step.system)
-            problem = contact.Problem(joined.operator(condensed.G), None, convert(mu), active, joined.d, None, least, discs)
+            active, discs = convert(joined.active(step.active())), joined.discs(laws.discs(step.system))
+            problem = contact.Problem(
+                joined.operator(condensed.G), None, convert(mu), active, joined.d, None, least, discs, given=joined.n_D
+            )
             dz = contact.response(problem, convert(z), convert(xi), d_xi, convert(d_mu), self.solver, d_least)
             free, dP = condensed.add(free, dP, dz)
             dz = linalg.pack(dz)
