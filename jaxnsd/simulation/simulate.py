@@ -346,17 +346,16 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     """The `Solution` of a run of ``system`` with these ``args``, from rows (N + 1, width), what is known of the first node, and the state
     at the last, packed, or None.
     """
-    _, times, q0, u0, *_ = args
+    times = args[1]
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
     t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
-    initial, code = first
+    initial, code, invalid = first
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
     if "R_F" in auxiliary:
         auxiliary["R_F"] = anisotropy.scaled(system, auxiliary["R_F"])
-    invalid = _parameters(system, times, q0, u0)
-    outcome, code = jnp.maximum(outcome, invalid), jnp.maximum(code.astype(jnp.int32), invalid)
+    outcome, code = (jnp.maximum(x.astype(jnp.int32), invalid.astype(jnp.int32)) for x in (outcome, code))
     if final is not None:
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
     *P, P_D = P
@@ -407,7 +406,7 @@ class Loop(NamedTuple):
     following: Any  # (carry, k) -> carry at the next stored node
     row: Any  # of a carry
     final: Any  # the state of a carry, packed
-    first: Any  # (percussions at the first node, outcome there)
+    first: Any  # (percussions at the first node, outcome there, outcome of what holds for a whole run)
 
     def body(self, carry, k):
         """Body of `_loop`."""
@@ -457,8 +456,8 @@ class _History:
         return Record(state.P, info.iterations, info.residual, zero, info.contact, zero)
 
     def run(self, args, members=None, bar=None):
-        """``(rows, last state, percussions at the first node, outcome there)``; a row holds a node's state and the record of the
-        interval before. With a ``bar`` it is told of the way, for so many ``members``.
+        """``(rows, last state, *first)``, see `Loop`; a row holds a node's state and the record of the interval before. With a ``bar`` it
+        is told of the way, for so many ``members``.
         """
         loop = self.start(args)
         n_stored = self.n_steps // self.save_every
@@ -533,8 +532,8 @@ class _History:
         def final(carry):
             return _pack(_thaw(carry[0], shapes[0]), dtype)
 
-        carry, first = _freeze((state, nothing)), (state.P, outcome(t0, state, info).astype(dtype))
-        return Loop(carry, self.interval(step, emptied), row, final, first)
+        codes = outcome(t0, state, info), _parameters(system, times, q0, u0)
+        return Loop(_freeze((state, nothing)), self.interval(step, emptied), row, final, (state.P, *(code.astype(dtype) for code in codes)))
 
     def interval(self, step, emptied):
         """``step(carry, k)`` made into one from stored node k to the next, which starts from ``emptied(carry)``, without a record."""
