@@ -51,7 +51,7 @@ def known(*values):
 
 
 # ------------------------------------------------------------------------------------------------------------------ simulate
-def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False):
+def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False, derivatives_of_failed=False):
     """Check the options of a run; ``(save_every, checkpoint)`` as Python's integers."""
     if not isinstance(scheme, Scheme):
         hint = "; write its parentheses" if isinstance(scheme, type) else ""
@@ -59,8 +59,9 @@ def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False)
     _solver("simulate", solver)
     if sensitivity not in ("saltation", "discrete"):
         raise ValueError(f'simulate: sensitivity must be "saltation" or "discrete", got {sensitivity!r}')
-    if not isinstance(progress, (bool, int, np.bool_)):
-        raise TypeError(f"simulate: progress must be True or False, got {progress!r}")
+    for name, value in (("progress", progress), ("derivatives_of_failed", derivatives_of_failed)):
+        if not isinstance(value, (bool, int, np.bool_)):
+            raise TypeError(f"simulate: {name} must be True or False, got {value!r}")
     return _whole("save_every", save_every), None if checkpoint is None else _whole("checkpoint", checkpoint)
 
 

@@ -157,6 +157,20 @@ def undefined(x, args):
     return with_rule(lambda x, args: x, rule)(x, args)
 
 
+def undefined_unless(ok, x, args):
+    """``x``, a list of arrays, whose derivatives with respect to ``args`` are NaN, all of them, where ``ok`` is false."""
+
+    def rule(primals, tangents):
+        ok, x, args = primals
+        d_x = instantiated(x, tangents[1])
+        lost = [jnp.where(ok, 0, not_a_number(tangents[2], jnp.result_type(y))) for y in x]
+        # In forward mode what is added makes a NaN of zeros, too; in reverse mode each cotangent becomes one where it does not vanish.
+        d_x = [jnp.where(ok, d, _nothing.bind(d)) + no for d, no in zip(d_x, lost, strict=True)]
+        return undefined_unless(ok, x, args), d_x
+
+    return with_rule(lambda ok, x, args: x, rule)(ok, x, args)
+
+
 def not_a_number(tangents, dtype):
     """A scalar for the tangent of what has none: NaN where one of the tangents does not vanish, else zero; likewise transposed."""
     return sum((jnp.sum(_nothing.bind(jnp.asarray(t))) for t in jax.tree.leaves(tangents)), jnp.zeros((), dtype))

@@ -16,7 +16,8 @@ from . import anisotropy, checks, laws, linalg, native, runs, sparsity
 from . import progress as progress_bar
 from . import sensitivity as sensitivities
 from .contact import AbstractContactSolver, SemismoothNewton
-from .derivatives import is_float, moving, undefined
+from .derivatives import is_float, moving, undefined, undefined_unless
+from .pytrees import chosen, replaced
 from .results import EXPLANATION, Event, Outcome
 from .schemes.base import Scheme, nothing_to_solve, on_position_level
 from .system import System
@@ -198,6 +199,7 @@ def simulate(
     checkpoint: int | None = None,
     progress: bool = False,
     start: Solution | None = None,
+    derivatives_of_failed: bool = False,
 ) -> Solution:
     """Simulate a system from ``(q0, u0)`` at ``t0`` to ``t1`` with a fixed step ``dt``.
 
@@ -227,9 +229,12 @@ def simulate(
                   unless given. N steps and N more are those of one run of 2 N, to round-off, for every scheme: the whole state is handed
                   on, with velocities at mid-interval, accelerations and percussions. Schemes whose velocities are at mid-interval need
                   the same dt
+    derivatives_of_failed:  whether a run that did not succeed has the derivatives of what was computed. By default they are NaN, in
+                  both modes and for every outcome but SUCCESS: what is no solution has no derivative, however plausible its numbers look
 
     Returns a `Solution`. Works under `jit`, `vmap`, `grad`, in forward and reverse mode, and never raises inside of them: read
-    ``solution.success``, or call ``solution.raise_if_failed()``.
+    ``solution.success``, or call ``solution.raise_if_failed()``. Members of a batch that failed are left out of a derivative by
+    ``jnp.where(sol.success, loss, 0.0)``.
 
     Raises ValueError or TypeError, before tracing, for input that makes no sense: wrong shapes or dtypes, restitution outside [0, 1],
     negative friction, dt that does not divide the interval, an indefinite mass matrix, an initial state that penetrates a contact or
@@ -239,7 +244,8 @@ def simulate(
     NON_FINITE.
     """
     options = {"save_every": save_every, "solver": solver, "sensitivity": sensitivity, "checkpoint": checkpoint, "progress": progress}
-    return checked(system, scheme, q0, u0, t1, dt, t0, n_steps=n_steps, start=start, **options)()
+    options |= {"n_steps": n_steps, "start": start, "derivatives_of_failed": derivatives_of_failed}
+    return checked(system, scheme, q0, u0, t1, dt, t0, **options)()
 
 
 def check(
@@ -276,10 +282,11 @@ def checked(
     checkpoint=None,
     progress=False,
     start=None,
+    derivatives_of_failed=False,
 ):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
-    save_every, checkpoint = checks.options(scheme, solver, save_every, sensitivity, checkpoint, progress)
+    save_every, checkpoint = checks.options(scheme, solver, save_every, sensitivity, checkpoint, progress, derivatives_of_failed)
     state = None if start is None else checks.start(q0, u0, start)
     if state is not None:
         q0, u0, t0 = state.q, state.u, start.t[-1] if t0 is None else t0
@@ -295,14 +302,32 @@ def checked(
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
     # Of the arrays that the schemes see: anisotropic friction turns directions.
     known = sparsity.of(anisotropy.isotropic(system))
-    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known)
+    run = functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known)
+    return functools.partial(run, derivatives_of_failed=bool(derivatives_of_failed))
 
 
-_STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known")
+_STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known", "derivatives_of_failed")
 
 
 @functools.partial(jax.jit, static_argnames=_STATIC)
-def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress, start, known):
+def _run(
+    system,
+    q0,
+    u0,
+    t0,
+    dt,
+    t1,
+    scheme,
+    n_steps,
+    save_every,
+    solver,
+    sensitivity,
+    checkpoint,
+    progress,
+    start,
+    known,
+    derivatives_of_failed,
+):
     dtype = q0.dtype
     # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
     system = jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_float(x) and jnp.result_type(x) != dtype else x, system)
@@ -327,7 +352,12 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     rows, final, *first = runs.run(counting, given, **options)
     sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
-    return dataclasses.replace(sol, residual=undefined(sol.residual, args))
+    sol = dataclasses.replace(sol, residual=undefined(sol.residual, args))
+    if derivatives_of_failed:
+        return sol
+    leaves, tree = jax.tree.flatten(sol)
+    floats = [is_float(x) for x in leaves]
+    return tree.unflatten(replaced(leaves, floats, undefined_unless(sol.success, chosen(leaves, floats), args)))
 
 
 def _solution(history, shapes, system, args, rows, first, final=None):
