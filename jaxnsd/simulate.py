@@ -52,7 +52,8 @@ class Solution:
     ``residual``    (N,)          largest entry of the natural map of the contact law, N s
     ``outcome``     (N,)          `jaxnsd.Outcome` codes; ``initial_outcome`` for the first node
     ``contact``     (N,)          contact with the largest residual in a step that did not converge, else -1
-    ``events``      (N,)          `jaxnsd.Event` bits: impacts, and what derivatives do not see: grazing, simultaneous impacts, Zeno
+    ``events``      (N,)          `jaxnsd.Event` bits: impacts, and what derivatives do not see: grazing, simultaneous impacts, Zeno; those
+                                  of a first node where the scheme acts are in the first interval
     ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
     ``final``       state of the scheme at the last node, from which ``simulate(..., start=solution)`` goes on
     ``save_every``  int           steps in a stored interval
@@ -369,7 +370,8 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
     t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
-    initial, code = first
+    initial, code, at_start = first
+    events = events.at[0].set(events[0] | at_start.astype(events.dtype))
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
     if "R_F" in auxiliary:
         auxiliary["R_F"] = anisotropy.scaled(system, auxiliary["R_F"])
@@ -419,7 +421,7 @@ class Loop(NamedTuple):
     following: Any  # (carry, k) -> carry at the next stored node
     row: Any  # of a carry
     final: Any  # the state of a carry, packed
-    first: Any  # (percussions at the first node, outcome there)
+    first: Any  # (percussions at the first node, outcome there, events there)
 
     def body(self, carry, k):
         """Body of `_loop`."""
@@ -469,8 +471,8 @@ class _History:
         return Record(state.P, info.iterations, info.residual, zero, info.contact, zero)
 
     def run(self, args, members=None, bar=None):
-        """``(rows, last state, percussions at the first node, outcome there)``; a row holds a node's state and the record of the
-        interval before. With a ``bar`` it is told of the way, for so many ``members``.
+        """``(rows, last state, percussions at the first node, outcome there, events there)``; a row holds a node's state and the record
+        of the interval before. With a ``bar`` it is told of the way, for so many ``members``.
         """
         loop = self.start(args)
         n_stored = self.n_steps // self.save_every
@@ -545,7 +547,11 @@ class _History:
         def final(carry):
             return _pack(_thaw(carry[0], shapes[0]), dtype)
 
-        carry, first = _freeze((state, nothing)), (state.P, outcome(t0, state, info).astype(dtype))
+        # One that goes on has acted at its first node before.
+        goes_on = bool(args[4:]) and args[4] is not None
+        at_start = 0 if goes_on else sensitivities.events_at_start(self.scheme, prepared, t0, dt, q0, u0, state)
+        first = state.P, outcome(t0, state, info).astype(dtype), jnp.asarray(at_start, dtype)
+        carry = _freeze((state, nothing))
         return Loop(carry, self.interval(step, emptied), row, final, first)
 
     def interval(self, step, emptied):
