@@ -371,7 +371,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     every = history.save_every
     t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
     initial, code, at_start = first
-    events = events.at[0].set(events[0] | at_start.astype(events.dtype))
+    events = jnp.asarray(events).at[0].set(events[0] | at_start.astype(events.dtype))
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
     if "R_F" in auxiliary:
         auxiliary["R_F"] = anisotropy.scaled(system, auxiliary["R_F"])
