@@ -15,7 +15,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxnsd import HHT, GeneralizedAlpha, KrenkHogsberg, MoreauJean, MoreauJeanVariant, Newmark, cli, energy, plotting, simulate
+from jaxnsd import HHT, GeneralizedAlpha, KrenkHogsberg, MoreauJean, MoreauJeanVariant, Newmark, energy, plotting, simulate
+from jaxnsd.command_line import cli
 from jaxnsd.models import elastic_bar
 
 LENGTH, SECTION, MODULUS, DENSITY = 1.0, 3.14e-4, 210e9, 7800.0

@@ -29,7 +29,8 @@ import numpy as np
 from jax import lax
 
 import jaxnsd
-from jaxnsd import System, cli
+from jaxnsd import System
+from jaxnsd.command_line import cli
 from jaxnsd.models import DoublePendulum, RotatingBall, TwoDiscs, Woodpecker
 
 G = 9.81

@@ -24,7 +24,8 @@ import numpy as np
 from jax import lax
 
 import jaxnsd
-from jaxnsd import cli, demo, plotting
+from jaxnsd import plotting
+from jaxnsd.command_line import cli, demo
 
 
 @jaxnsd.system

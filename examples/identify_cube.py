@@ -16,7 +16,8 @@ import jax
 import numpy as np
 import optax
 
-from jaxnsd import cli, identify, plotting
+from jaxnsd import identify, plotting
+from jaxnsd.command_line import cli
 from jaxnsd.identify import tosses
 from jaxnsd.models import TossedCube
 

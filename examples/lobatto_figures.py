@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnsd import Lobatto, SemismoothNewton, SymmetricMoreau, cli, plotting, simulate
+from jaxnsd import Lobatto, SemismoothNewton, SymmetricMoreau, plotting, simulate
+from jaxnsd.command_line import cli
 from jaxnsd.models import PointMassOnSlope, SliderCrank, SliderCrankMinimal
 
 T1_SLOPE = 1.6  # s: before the mass comes to rest, where the motion is not smooth

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxnsd import Moreau, cli, demo, ensemble, plotting
+from jaxnsd import Moreau, ensemble, plotting
+from jaxnsd.command_line import cli, demo
 from jaxnsd.models import Woodpecker
 
 SAVE_EVERY = 10  # steps between stored nodes, where knocks of the beak are looked for

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import energy, sets
 from .contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
-from .contact_problem import ContactSolution, solve_contact_problem
-from .keep import keep
-from .laws import NewtonImpact, PoissonImpact
-from .linear_system import LinearSystem
-from .nodes import node_velocities
-from .projection import project_position, project_velocity
-from .results import Event, Outcome
+from .mechanics.laws import NewtonImpact, PoissonImpact
+from .mechanics.linear_system import LinearSystem
+from .mechanics.results import Event, Outcome
+from .mechanics.system import Parameter, System, static, system
+from .numerics.tridiagonal import Tridiagonal
+from .programs.keep import keep
 from .schemes import (
     HHT,
     GeneralizedAlpha,
@@ -26,9 +25,10 @@ from .schemes import (
     SymmetricMoreau,
     VariationalMoreau,
 )
-from .simulate import SimulationError, Solution, check, simulate
-from .system import Parameter, System, static, system
-from .tridiagonal import Tridiagonal
+from .schemes.projection import project_position, project_velocity
+from .simulation.contact_problem import ContactSolution, solve_contact_problem
+from .simulation.nodes import node_velocities
+from .simulation.simulate import SimulationError, Solution, check, simulate
 
 if TYPE_CHECKING:
     from . import bodies, compare, drawing, ensemble, identify, models, orbits, plotting

@@ -1,8 +1,8 @@
-"""``python -m jaxnsd``: see `jaxnsd.cli`."""
+"""``python -m jaxnsd``: see `jaxnsd.command_line.cli`."""
 
 import sys
 
-from .cli import main
+from .command_line.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

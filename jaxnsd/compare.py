@@ -12,9 +12,9 @@ from jax.typing import ArrayLike
 
 from . import energy, plotting
 from .contact import AbstractContactSolver
+from .mechanics.system import System
 from .schemes.base import Scheme
-from .simulate import checked, simulate
-from .system import System
+from .simulation.simulate import checked, simulate
 
 
 @dataclass(frozen=True)

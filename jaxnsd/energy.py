@@ -12,16 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import butcher, checks, contact, thresholds
-from .linear_system import LinearSystem, product
-from .nodes import cubic, node_velocities
+from . import contact
+from .mechanics.linear_system import LinearSystem, product
+from .mechanics.system import System
+from .numerics import butcher, thresholds
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
 from .schemes.base import Scheme
 from .schemes.condensed import kinematics
 from .schemes.lobatto import Lobatto
 from .schemes.theta import ThetaScheme
-from .simulate import Solution
-from .system import System
+from .simulation import checks
+from .simulation.nodes import cubic, node_velocities
+from .simulation.simulate import Solution
 
 
 @jax.tree_util.register_dataclass

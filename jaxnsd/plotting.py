@@ -21,9 +21,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from .nodes import node_velocities
-from .simulate import Solution
-from .system import System
+from .mechanics.system import System
+from .simulation.nodes import node_velocities
+from .simulation.simulate import Solution
 
 if TYPE_CHECKING:
     from .identify import Result

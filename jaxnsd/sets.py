@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from . import linalg
-from .linalg import absolute, divide, greater, less, logical_and, where
-from .pytrees import pytree
+from .numerics import linalg
+from .numerics.linalg import absolute, divide, greater, less, logical_and, where
+from .programs.pytrees import pytree
 
 
 def broadcast(value: ArrayLike, n: int, dtype: DTypeLike) -> jax.Array:

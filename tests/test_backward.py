@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from jaxnsd import backward, runs
 from jaxnsd.bodies.lists import pick
 from jaxnsd.bodies.rotations import cross, matrix, of_numbers
+from jaxnsd.programs import backward, runs
 
 
 def some(x, y):

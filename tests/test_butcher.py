@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import roots_jacobi
 
-from jaxnsd import butcher
+from jaxnsd.numerics import butcher
 
 all_stages = pytest.mark.parametrize("s", butcher.STAGES)
 ROOT5 = np.sqrt(5)

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import Moreau, Outcome, SymmetricMoreau, System, VariationalMoreau, checks, indices, sensitivity, simulate
+from jaxnsd import Moreau, Outcome, SymmetricMoreau, System, VariationalMoreau, simulate
+from jaxnsd.programs import indices
+from jaxnsd.schemes import sensitivity
+from jaxnsd.simulation import checks
 
 
 @jaxnsd.system

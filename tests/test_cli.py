@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import jaxnsd
-from jaxnsd import cli, demo
+from jaxnsd.command_line import cli, demo
 from jaxnsd.models import MODELS, RotatingBall
 
 

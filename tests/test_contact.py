@@ -13,7 +13,7 @@ from scipy.optimize import nnls
 
 import jaxnsd
 from jaxnsd import Outcome, SemismoothNewton, contact
-from jaxnsd.contact_problem import solve_contact_problem
+from jaxnsd.simulation.contact_problem import solve_contact_problem
 
 SEED = 20181
 #: (n, d) of the fresh problems.

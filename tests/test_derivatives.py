@@ -11,8 +11,8 @@ from test_gradients import Rider
 
 import jaxnsd
 from jaxnsd import Moreau, simulate
-from jaxnsd.derivatives import ZERO, instantiated, pushed, traced_once, undefined, with_rule
 from jaxnsd.models import BouncingBall, PointMassOnSlope
+from jaxnsd.programs.derivatives import ZERO, instantiated, pushed, traced_once, undefined, with_rule
 
 
 def in_scan(f):
@@ -132,7 +132,7 @@ def sliding(mu):
 def lockstep(monkeypatch):
     """Batches as on a GPU."""
     jax.clear_caches()
-    monkeypatch.setattr(sys.modules["jaxnsd.simulate"], "LANES", 0)
+    monkeypatch.setattr(sys.modules["jaxnsd.simulation.simulate"], "LANES", 0)
     yield
     jax.clear_caches()
 

@@ -596,7 +596,7 @@ sol = jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), jnp.array([0.1]), jnp.zer
 
 # --------------------------------------------------------------------------------------------------------- command line
 def test_the_command_line_refuses_before_the_run(capsys, tmp_path):
-    from jaxnsd import cli
+    from jaxnsd.command_line import cli
 
     for arguments, match in (
         (["elastic_bar", "--page", str(tmp_path / "a.html")], "ElasticBar says nothing of what it looks like"),

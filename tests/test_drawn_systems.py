@@ -15,7 +15,8 @@ import pytest
 from scheme_table import MOREAU_TYPE
 
 import jaxnsd
-from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean, System, butcher
+from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean, System
+from jaxnsd.numerics import butcher
 
 STEPS, DT, MEMBERS = 100, 5e-3, 12
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxnsd import butcher
+from jaxnsd.numerics import butcher
 from jaxnsd.schemes.lobatto.elimination import eliminate, structure
 
 

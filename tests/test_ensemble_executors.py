@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import ensemble, pytrees
+from jaxnsd import ensemble
 from jaxnsd.ensemble import executors
 from jaxnsd.models import BouncingBall
+from jaxnsd.programs import pytrees
 
 KEY = jax.random.key(5)
 

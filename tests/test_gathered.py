@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import bodies, sensitivity
+from jaxnsd import bodies
 from jaxnsd.models import Cube, Sphere
-from jaxnsd.schemes import gathered
+from jaxnsd.schemes import gathered, sensitivity
 from jaxnsd.schemes.base import Percussions, State
 
 DT = 1 / 592

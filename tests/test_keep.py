@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import fingerprint as fingerprints
-from jaxnsd.fingerprint import fingerprint
 from jaxnsd.models import BouncingBall
+from jaxnsd.programs import fingerprint as fingerprints
+from jaxnsd.programs.fingerprint import fingerprint
 
 SCALE = 2.0
 
@@ -178,7 +178,7 @@ HASHED = """
 import sys
 sys.path.insert(0, {tests!r})
 import test_keep
-from jaxnsd.fingerprint import fingerprint
+from jaxnsd.programs.fingerprint import fingerprint
 print(fingerprint(*(make() for name, (make, *_) in test_keep.DIFFERENT.items())))
 """
 

@@ -22,12 +22,12 @@ from jaxnsd import (
     PoissonImpact,
     SymmetricMoreau,
     System,
-    anisotropy,
     sets,
     simulate,
 )
+from jaxnsd.mechanics import anisotropy
+from jaxnsd.mechanics.results import Outcome
 from jaxnsd.models import elastic_bar
-from jaxnsd.results import Outcome
 
 GRAVITY = 9.81
 
@@ -289,7 +289,7 @@ def test_laws_that_make_no_sense_are_refused(law, error, message):
 
 def test_a_restitution_may_be_a_list():
     law = NewtonImpact(lambda speed: [0.5 * jnp.exp(-speed[0])])
-    e_N, _, _ = jaxnsd.laws.data(jaxnsd.system(type("Listed", (Bare,), {"law": law}))(), (1,), float, jnp.array([-2.0]))
+    e_N, _, _ = jaxnsd.mechanics.laws.data(jaxnsd.system(type("Listed", (Bare,), {"law": law}))(), (1,), float, jnp.array([-2.0]))
     np.testing.assert_allclose(e_N, [0.5 * np.exp(-2.0)], rtol=1e-15)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxnsd import linalg
+from jaxnsd.numerics import linalg
 
 
 def matrix(n, seed=0):

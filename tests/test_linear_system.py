@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import tridiagonal
-from jaxnsd.linear_system import LinearSystem
+from jaxnsd.mechanics.linear_system import LinearSystem
+from jaxnsd.mechanics.system import System
 from jaxnsd.models import elastic_bar
-from jaxnsd.system import System
-from jaxnsd.tridiagonal import Tridiagonal
+from jaxnsd.numerics import tridiagonal
+from jaxnsd.numerics.tridiagonal import Tridiagonal
 
 
 def positive_definite(rng, n):

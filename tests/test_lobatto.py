@@ -15,8 +15,9 @@ from little_systems import GRAVITY, Skate, TumblingBody
 from scipy.integrate import solve_ivp
 
 import jaxnsd
-from jaxnsd import Lobatto, SemismoothNewton, System, butcher, simulate
+from jaxnsd import Lobatto, SemismoothNewton, System, simulate
 from jaxnsd.models import Cube, PointMassOnSlope, RotatingBall, SliderCrank, SliderCrankMinimal, TossedCube
+from jaxnsd.numerics import butcher
 
 
 # -------------------------------------------------------------------------------------------------------------- little systems
@@ -800,7 +801,7 @@ def test_gaps_that_contradict_each_other_by_round_off():
 @pytest.mark.slow
 def test_float32(monkeypatch):
     """In float32 the tolerance follows the dtype."""
-    monkeypatch.setattr(jaxnsd.checks, "_warned_float32", True)
+    monkeypatch.setattr(jaxnsd.simulation.checks, "_warned_float32", True)
     q0, u0 = (np.asarray(x, np.float32) for x in RotatingBall().initial_state(50.0))
     solution = simulate(RotatingBall(e_N=0.0), Lobatto(2), q0, u0, STEPS * 1e-2, 1e-2).raise_if_failed()
     assert solution.u.dtype == jnp.float32

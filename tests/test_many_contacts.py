@@ -132,7 +132,7 @@ def test_bodies_that_land_beside_each_other_in_lockstep(monkeypatch, request):
         return solution
 
     alone = runs()
-    monkeypatch.setattr(sys.modules["jaxnsd.simulate"], "LANES", 0)
+    monkeypatch.setattr(sys.modules["jaxnsd.simulation.simulate"], "LANES", 0)
     # What was compiled with one value of LANES must not serve the other.
     request.addfinalizer(jax.clear_caches)
     jax.clear_caches()

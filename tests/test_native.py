@@ -16,7 +16,7 @@ from jaxnsd import models
 pytest.importorskip("llvmlite")
 
 from jaxnsd import native
-from jaxnsd.newton import when_needed
+from jaxnsd.numerics.newton import when_needed
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxnsd import SemismoothNewton
-from jaxnsd.newton import implicit, iterate
+from jaxnsd.numerics.newton import implicit, iterate
 
 
 def root(a):

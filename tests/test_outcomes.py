@@ -9,7 +9,7 @@ import pytest
 
 import jaxnsd
 from jaxnsd import Moreau, Outcome, SemismoothNewton, SimulationError, SymmetricMoreau, System, simulate
-from jaxnsd.results import EXPLANATION
+from jaxnsd.mechanics.results import EXPLANATION
 
 
 @jaxnsd.system

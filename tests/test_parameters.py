@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import HHT, GeneralizedAlpha, Lobatto, LocatedImpacts, MoreauJean, Newmark, butcher
+from jaxnsd import HHT, GeneralizedAlpha, Lobatto, LocatedImpacts, MoreauJean, Newmark
+from jaxnsd.numerics import butcher
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -8,7 +8,7 @@ import pytest
 
 import jaxnsd
 from jaxnsd.models import BouncingBall, RotatingBall
-from jaxnsd.parts import PartedRun
+from jaxnsd.simulation.parts import PartedRun
 
 #: Neither has a number of stored intervals that the parts divide; the second carries accelerations from node to node.
 RUNS = {

@@ -10,8 +10,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 import jaxnsd
-from jaxnsd import identify, progress
+from jaxnsd import identify
 from jaxnsd.identify import convergence
+from jaxnsd.programs import progress
 
 pytest.importorskip("blackjax")
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import jaxnsd
-from jaxnsd import demo, progress
+from jaxnsd.command_line import demo
 from jaxnsd.models import BouncingBall
+from jaxnsd.programs import progress
 
 
 @pytest.fixture

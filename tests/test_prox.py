@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxnsd.prox import prox_ball, prox_nonnegative
+from jaxnsd.contact.prox import prox_ball, prox_nonnegative
 
 
 def points(*shape, seed=1):

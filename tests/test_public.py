@@ -35,8 +35,8 @@ def test_public_names():
     assert all(hasattr(jaxnsd, name) for name in jaxnsd.__all__)
     assert {"Scheme", "models", "plotting", "energy", "compare", "check", "project_position", "Parameter"} <= set(jaxnsd.__all__)
     assert files("jaxnsd").joinpath("py.typed").is_file()
-    with pytest.raises(AttributeError, match="module 'jaxnsd' has no attribute 'simulation'"):
-        jaxnsd.simulation  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'jaxnsd' has no attribute 'simulations'"):
+        jaxnsd.simulations  # noqa: B018
 
 
 def functions(part):

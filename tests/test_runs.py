@@ -14,8 +14,9 @@ import pytest
 from jax import lax
 
 import jaxnsd
-from jaxnsd import native, runs, ties
+from jaxnsd import native
 from jaxnsd.models import BouncingBall
+from jaxnsd.programs import runs, ties
 
 
 def motion(args):
@@ -146,7 +147,7 @@ def test_a_bar_counts_the_steps_of_all_members(monkeypatch, native, steps):
         def close(self):
             shown.append((self.n, self.total))
 
-    monkeypatch.setattr(jaxnsd.progress, "bar", Bar)
+    monkeypatch.setattr(jaxnsd.programs.progress, "bar", Bar)
     final = lambda h: jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 1.0, 1e-2, progress=True).q[-1, 0]  # noqa: E731
     plain = lambda h: jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 1.0, 1e-2).q[-1, 0]  # noqa: E731
     heights = jnp.linspace(0.5, 1.0, 5)

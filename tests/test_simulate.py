@@ -239,7 +239,7 @@ def test_float32():
 @pytest.mark.slow
 def test_float32_state_beside_x64(monkeypatch):
     """The dtype of a run is that of its state, also with x64 enabled; and it agrees with the float64 run."""
-    monkeypatch.setattr(jaxnsd.checks, "_warned_float32", False)
+    monkeypatch.setattr(jaxnsd.simulation.checks, "_warned_float32", False)
     ball = RotatingBall(e_N=0.0)
     q0, u0 = ball.initial_state(50.0)
     with pytest.warns(UserWarning, match="simulating in float32"):

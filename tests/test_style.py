@@ -36,5 +36,49 @@ def test_one_module_alone_takes_what_jax_does_not_promise():
         return {name for name in names(ast.parse(path.read_text(encoding="utf-8"))) if f"{name}.".startswith(INTERNALS)}
 
     found = {path.relative_to(ROOT).as_posix(): reaches(path) for path in (ROOT / "jaxnsd").rglob("*.py")}
-    assert len(found.pop("jaxnsd/jax_internals.py")) > 5, "nothing is found anywhere, so nothing is tested"
+    assert len(found.pop("jaxnsd/native/jax_internals.py")) > 5, "nothing is found anywhere, so nothing is tested"
     assert not {path: names for path, names in found.items() if names}
+
+
+#: The folders, and the public modules beside them, from below: each imports from those before it.
+WINGS = (
+    "native",
+    "programs",
+    "numerics",
+    "sets",
+    "contact",
+    "mechanics",
+    "schemes",
+    "simulation",
+    "bodies",
+    "models",
+    "energy",
+    "plotting",
+    "compare",
+    "drawing",
+    "orbits",
+    "ensemble",
+    "identify",
+    "command_line",
+)
+
+
+def test_imports_point_one_way():
+    """Between the folders; an import inside of a function is one that is not needed to begin with, and does not count."""
+
+    def imports(path):
+        """Folders that a file imports from when it is imported."""
+        tree, package = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT / "jaxnsd").parts[:-1]
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+                yield from [base[0]] if base[0] else [alias.name for alias in node.names]
+
+    found = {path: set(imports(path)) for path in (ROOT / "jaxnsd").rglob("*.py")}
+    assert "mechanics" in found[ROOT / "jaxnsd/schemes/moreau.py"], "nothing is found anywhere, so nothing is tested"
+    places = {path: path.relative_to(ROOT / "jaxnsd").parts[0].removesuffix(".py") for path in found}
+    assert set(WINGS) == set(places.values()) - {"__init__", "__main__"}
+    order = {wing: k for k, wing in enumerate(WINGS)}
+    pairs = ((path.relative_to(ROOT).as_posix(), wing, places[path]) for path, wings in found.items() for wing in wings)
+    upwards = {(file, wing) for file, wing, own in pairs if own in order and order.get(wing, 0) > order[own]}
+    assert not upwards

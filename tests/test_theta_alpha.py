@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from little_systems import ParticleOverTable
 
 import jaxnsd
-from jaxnsd.linear_system import LinearSystem
+from jaxnsd.mechanics.linear_system import LinearSystem
 from jaxnsd.models import BouncingBall, SpringPendulum
 
 rng = np.random.default_rng(5)

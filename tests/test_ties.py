@@ -10,7 +10,8 @@ from little_systems import CartesianPendulum
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxnsd
-from jaxnsd import Lobatto, runs, simulate
+from jaxnsd import Lobatto, simulate
+from jaxnsd.programs import runs
 
 #: The length of a vector of the plane, in ways that take maxima: `jax.grad` of each compares.
 LENGTHS = {

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import jaxnsd
-from jaxnsd import cli
+from jaxnsd.command_line import cli
 from jaxnsd.identify import tosses
 from jaxnsd.models import Cube, TossedCube
 from jaxnsd.models.cube import _rotation as cube_rotation

@@ -20,7 +20,7 @@ from jaxnsd import (
     System,
     simulate,
 )
-from jaxnsd.results import Outcome
+from jaxnsd.mechanics.results import Outcome
 from jaxnsd.schemes.condensed import biorthogonal
 from jaxnsd.schemes.positions import moved
 
@@ -74,8 +74,8 @@ def test_rows_are_made_biorthogonal(unpacked):
     A, w = rng.normal(size=(4, 4)), rng.normal(size=4)
     W_b = np.stack([1e3 * w, w + 1e-6 * rng.normal(size=4), rng.normal(size=4)], axis=1)
     Y_b = np.linalg.solve(A @ A.T + np.eye(4), W_b)
-    kind = jaxnsd.linalg.unpack if unpacked else jnp.asarray
-    rows = [np.asarray(jaxnsd.linalg.pack(x)) for x in biorthogonal(kind(W_b), kind(Y_b))]
+    kind = jaxnsd.numerics.linalg.unpack if unpacked else jnp.asarray
+    rows = [np.asarray(jaxnsd.numerics.linalg.pack(x)) for x in biorthogonal(kind(W_b), kind(Y_b))]
     W, Y, T, E, inverse = rows
     np.testing.assert_allclose(W_b @ T, W, atol=1e-15 * np.abs(W_b @ np.abs(T)).max())
     np.testing.assert_allclose(Y_b @ E, Y, atol=1e-15 * np.abs(Y_b @ np.abs(E)).max())
@@ -85,7 +85,7 @@ def test_rows_are_made_biorthogonal(unpacked):
     np.testing.assert_allclose(inverse * np.diag(D), 1, rtol=1e-12)
     assert 1e-13 < D[1, 1] < 1e-10
     dependent = np.stack([w, 2 * w, W_b[:, 2]], axis=1)
-    inverse = np.asarray(jaxnsd.linalg.pack(biorthogonal(kind(dependent), kind(dependent)).inverse))
+    inverse = np.asarray(jaxnsd.numerics.linalg.pack(biorthogonal(kind(dependent), kind(dependent)).inverse))
     np.testing.assert_array_equal(inverse == 0, [False, True, False])
 
 

@@ -17,7 +17,8 @@ import time
 
 import jax
 
-from jaxnsd import Moreau, cli, ensemble
+from jaxnsd import Moreau, ensemble
+from jaxnsd.command_line import cli
 from jaxnsd.ensemble import engine
 from jaxnsd.models import RotatingBall, Woodpecker
 

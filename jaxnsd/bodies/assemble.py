@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..jax_internals import is_traced
-from ..laws import ImpactLaw, NewtonImpact
+from ..mechanics.laws import ImpactLaw, NewtonImpact
+from ..native.jax_internals import is_traced
 from . import forces, loops, pairs, parts, planes
 from .multibody import Multibody
 from .parts import Body, Connect, Couple, Free, Motor, Pair, Shape, Spherical, Spring, Weld, several
@@ -57,8 +57,8 @@ def assemble(
     medium:    `forces.Medium`; None: there is none
     plane:     "xy", "xz" or "yz": all motion is parallel to it, so that friction has one direction, and a box that is parallel to it four
                corners; None: in space
-    law:       of impact and friction, see `jaxnsd.laws`; one that names a friction, or a restitution, says it for all contacts, so that the
-               pairs must not
+    law:       of impact and friction, see `mechanics.laws`; one that names a friction, or a restitution, says it for all contacts, so that
+               the pairs must not
 
     Raises ValueError, TypeError or KeyError for parts that are no parts, names that are not there or twice, joints in a cycle, inertias of
     no body (not positive, or with a moment larger than the sum of the two others), NaN, pairs of kinds that have no gap function.

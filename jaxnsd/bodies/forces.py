@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..pytrees import pytree
+from ..programs.pytrees import pytree
 from . import dynamics, kinematics
 from .lists import pick
 from .pairs import length, normalized, up

@@ -6,7 +6,7 @@ import re
 import jax.numpy as jnp
 import numpy as np
 
-from ..jax_internals import Primitive, ad, batching, lowered_as
+from ..native.jax_internals import Primitive, ad, batching, lowered_as
 
 #: Entries, of all terms, up to which a product with zeros and ones is written as a sum, which fuses.
 SUMMED = 1 << 11

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..pytrees import pytree
+from ..programs.pytrees import pytree
 from .lists import pick
 from .rotations import compose, cross, dot, matrix, quaternion_of, turn, unit
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .. import checks
-from ..laws import NewtonImpact
-from ..projection import project_position, project_velocity
+from ..mechanics.laws import NewtonImpact
+from ..mechanics.system import INERTIA, MECHANICS, System, static, system
+from ..schemes.projection import project_position, project_velocity
 from ..sets import Disc, Segment
-from ..system import INERTIA, MECHANICS, System, static, system
+from ..simulation import checks
 from . import dynamics, forces, kinematics, lists, loops, names, pairs
 from .frames import Frames, Touch
 from .lists import pick
@@ -86,7 +86,7 @@ class Multibody(System):
     medium: Any  # `forces.Medium`
     motions: Any  # tuple of functions of t: coordinates of the joints that are prescribed
     control: Any  # (n_m,) of the motors; a `forces.Rows` of them; or a function of (t, q, u) that returns them
-    law: Any = NewtonImpact()  # of impact and friction, see `jaxnsd.laws`; with several sets of friction the pairs' mu is not asked for
+    law: Any = NewtonImpact()  # of impact and friction, see `mechanics.laws`; with several sets of friction no pair is asked for its mu
     seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
 
     # -------------------------------------------------------------------------------------------------------- subclasses

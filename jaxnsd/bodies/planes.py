@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from ..jax_internals import is_traced
+from ..native.jax_internals import is_traced
 from . import loops
 from .lists import pick
 from .rotations import compose, matrix

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..jax_internals import Primitive, ad, batching, lowered_as
+from ..native.jax_internals import Primitive, ad, batching, lowered_as
 
 #: The rotation that is none.
 IDENTITY = (1.0, 0.0, 0.0, 0.0)

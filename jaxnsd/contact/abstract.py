@@ -45,7 +45,7 @@ class AbstractContactSolver:
     max_outer:  bound of the iterations on the smooth equations, for schemes that are implicit in the velocity
     general:    whether `solve` takes what other laws than `NewtonImpact` with one disc ask for: several discs on one normal percussion,
                 and a least normal percussion (see `Problem`); else such laws are refused
-    unpacked:   whether `solve` takes small problems as object arrays of scalars as well (see `jaxnsd.linalg`); else it gets JAX arrays
+    unpacked:   whether `solve` takes small problems as object arrays of scalars as well (see `numerics.linalg`); else it gets JAX arrays
     """
 
     tolerance: float | None = None

@@ -7,7 +7,7 @@ contacts belong together depends on the configuration, so parts are looked for i
 import jax.numpy as jnp
 from jax import lax
 
-from .. import linalg, thresholds
+from ..numerics import linalg, thresholds
 from .choice import Choice
 from .problem import broadcast, diagonal, join, split_rows
 

@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 from jax import lax
 
-from ..prox import prox_ball
+from .prox import prox_ball
 
 
 def gauss_seidel_sweep(problem, r_N, z):

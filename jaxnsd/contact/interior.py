@@ -23,13 +23,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import linalg, thresholds
-from ..newton import iterate
-from ..prox import prox_ball
+from ..numerics import linalg, thresholds
+from ..numerics.newton import iterate
 from . import cones
 from .abstract import AbstractContactSolver, Result, settings
 from .operators import Dense, internal, per_contact
 from .problem import Problem, Rows
+from .prox import prox_ball
 
 #: Friction coefficients, in units of the contact's own scales, below which the path is followed without friction: Newton's method adds it.
 SMOOTH = 1e-6

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..linalg import matmul
+from ..numerics.linalg import matmul
 from . import tree
 from .problem import beside, broadcast, join, scale, split
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import linalg
+from ..numerics import linalg
 
 #: Size of the groups of a `Chain`, as a part of all contacts, above which a dense factorization is faster.
 WORTH = 0.3

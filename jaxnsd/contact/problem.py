@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import linalg
-from ..linalg import greater, logical_and, logical_not, multiply, where
+from ..numerics import linalg
+from ..numerics.linalg import greater, logical_and, logical_not, multiply, where
 from ..sets import slip_at
 
-#: Entries of a contact problem: a JAX array, or a NumPy array of scalars (see `jaxnsd.linalg`).
+#: Entries of a contact problem: a JAX array, or a NumPy array of scalars (see `numerics.linalg`).
 Rows = jax.Array | np.ndarray
 
 

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
-from .. import thresholds
-from ..linalg import vector
+from ..numerics import thresholds
+from ..numerics.linalg import vector
 
 
 def takes(problem):

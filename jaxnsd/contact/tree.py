@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..linalg import matmul
+from ..numerics.linalg import matmul
 from .problem import split
 
 #: Most contacts whose modes are searched.

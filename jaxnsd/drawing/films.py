@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import progress
+from ..programs import progress
 from . import meshes, raster, scene
 
 if TYPE_CHECKING:
-    from ..simulate import Solution
-    from ..system import System
+    from ..mechanics.system import System
+    from ..simulation.simulate import Solution
 
 #: Azimuth and elevation of the camera in degrees, in space.
 VIEW = (-62.0, 18.0)

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from ..nodes import node_velocities
+from ..simulation.nodes import node_velocities
 from . import films, meshes, raster, scene
 
 if TYPE_CHECKING:
-    from ..simulate import Solution
-    from ..system import System
+    from ..mechanics.system import System
+    from ..simulation.simulate import Solution
 
 HERE = Path(__file__).parent
 #: Most times that a page holds; between them it goes straight on.

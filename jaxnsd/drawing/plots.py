@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from .. import plotting
-from ..results import Event
-from ..simulate import Solution
+from ..mechanics.results import Event
+from ..simulation.simulate import Solution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

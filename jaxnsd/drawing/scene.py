@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..simulate import Solution
-from ..system import System
+from ..mechanics.system import System
+from ..simulation.simulate import Solution
 from . import meshes
 
 #: Okabe & Ito's palette without yellow and black, see `jaxnsd.plotting.COLOURS`.

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .. import interrupts, progress
-from ..results import Outcome
+from ..mechanics.results import Outcome
+from ..mechanics.system import System
+from ..programs import interrupts, progress
 from ..schemes import Scheme
-from ..simulate import check
-from ..system import System
+from ..simulation.simulate import check
 from . import executors, store
 from .job import Job, Part, merge
 from .reductions import Moments, Reduction

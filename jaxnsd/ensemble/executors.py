@@ -24,9 +24,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import pytrees
+from ..mechanics.system import System
 from ..native import cores
-from ..system import System
+from ..programs import pytrees
 from .store import Store
 
 #: Settings of JAX that a worker takes over.

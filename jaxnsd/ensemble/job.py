@@ -1,7 +1,7 @@
 """The program of a chunk: draws its members, simulates, observes, reduces. It is what a worker is sent, once.
 
 Member i is a function of ``fold_in(key, i)`` alone. On a CPU the whole of a member, its sample and its observation too, is one loop body
-(`jaxnsd.runs`), and the loop has one length, that of a block. A chunk is so many calls of this one program, on threads, so that the
+(`programs.runs`), and the loop has one length, that of a block. A chunk is so many calls of this one program, on threads, so that the
 compiler cannot make a member's bits depend on the size of a chunk, on the number of workers or on that of cores.
 """
 
@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from .. import native, runs
-from ..jax_internals import enable_x64
-from ..keep import CALLBACK
-from ..results import Outcome
-from ..simulate import simulate
+from .. import native
+from ..mechanics.results import Outcome
+from ..native.jax_internals import enable_x64
+from ..programs import runs
+from ..programs.keep import CALLBACK
+from ..simulation.simulate import simulate
 from .reductions import leaf_name
 
 #: Steps of a block on a CPU, some ten milliseconds, and its largest size.

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..nodes import node_velocities
-from ..results import Event
+from ..mechanics.results import Event
+from ..simulation.nodes import node_velocities
 
 WORDS = "q[i], u[i] at the end, or min(...), max(...), mean(...) of them over the stored nodes; impacts; energy; a parameter of the model"
 _PATTERN = re.compile(r"(?:(min|max|mean)\()?([qu])\[(\d+)\](\))?")

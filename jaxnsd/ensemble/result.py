@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ..results import Outcome
-from ..simulate import Solution
+from ..mechanics.results import Outcome
+from ..simulation.simulate import Solution
 from . import store
 from .reductions import just_below
 

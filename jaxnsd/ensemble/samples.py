@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 
-from ..jax_internals import is_traced
-from ..system import System
+from ..mechanics.system import System
+from ..native.jax_internals import is_traced
 
 
 @dataclasses.dataclass(frozen=True)

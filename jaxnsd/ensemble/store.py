@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from .. import __version__
-from ..results import Outcome
+from ..mechanics.results import Outcome
 from .reductions import leaf_name
 
 #: Of the layout below.

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import interrupts, progress
+from ..programs import interrupts, progress
 from .evaluate import Evaluator, Point
 from .problem import Problem
 from .result import Result, make_result

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import anisotropy
-from ..nodes import at_node, cubic
+from ..mechanics import anisotropy
 from ..schemes.base import no_percussions
-from ..simulate import _History, _loop, _parameters
+from ..simulation.nodes import at_node, cubic
+from ..simulation.simulate import _History, _loop, _parameters
 
 #: Steps of a part of a motion; parts that no frame needs are not computed.
 PART = 32

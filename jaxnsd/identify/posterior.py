@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from .. import interrupts
-from .. import progress as bars
+from ..programs import interrupts
+from ..programs import progress as bars
 from . import convergence
 from .evaluate import Evaluator, Point
 from .result import Result

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import checks
 from ..contact import AbstractContactSolver, SemismoothNewton
 from ..schemes.base import Scheme
 from ..schemes.moreau import Moreau
+from ..simulation import checks
 from . import motion
 from .data import FreeState, Trajectory, Windows
 from .robust import Robust, cost_and_weights

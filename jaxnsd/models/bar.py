@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from ..linear_system import LinearSystem
-from ..system import Parameter, system
-from ..tridiagonal import Tridiagonal
+from ..mechanics.linear_system import LinearSystem
+from ..mechanics.system import Parameter, system
+from ..numerics.tridiagonal import Tridiagonal
 
 
 @system

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ..system import Parameter, System, system
+from ..mechanics.system import Parameter, System, system
 from . import pictures
 
 

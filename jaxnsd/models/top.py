@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ..bodies import Body, Free, Multibody, Plane, Sphere, assemble
-from ..system import Parameter, system
+from ..mechanics.system import Parameter, system
 
 
 @system

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..system import Parameter, System, system
+from ..mechanics.system import Parameter, System, system
 from . import pictures
 from .cube import CORNERS, Cube, _rotation
 

@@ -9,9 +9,9 @@ import warnings
 
 import jax
 
-from ..jax_internals import low
 from . import build
 from .code import UnknownError
+from .jax_internals import low
 
 __all__ = ["available", "compiled", "cores", "left_to_xla", "listed", "packed", "say", "unpacked"]
 

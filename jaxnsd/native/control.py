@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from ..jax_internals import CLOSED_CALLS, Literal, low, scan_sizes
 from . import factors, rules  # noqa: F401 (`factors` adds its rules)
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, stored, written
 from .code import UnknownError, Value, dtype_of_numbers, is_known, type_of
+from .jax_internals import CLOSED_CALLS, Literal, low, scan_sizes
 
 #: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
 SHARED = 100_000

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .. import checks
+from ..simulation import checks
 from .branch import Branch
 from .leaves import parameter as named_parameter
 from .newton import Given, Start, find, orbit

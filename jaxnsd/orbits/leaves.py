@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..derivatives import is_float
+from ..programs.derivatives import is_float
 
 
 class Parameter(NamedTuple):

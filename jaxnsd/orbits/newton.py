@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..derivatives import ZERO, instantiated, pushed, with_rule
+from ..programs.derivatives import ZERO, instantiated, pushed, with_rule
 from .orbit import Orbit, OrbitOutcome
 from .shooting import shifted
 

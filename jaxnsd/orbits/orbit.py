@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import checks
+from ..simulation import checks
 
 
 class OrbitOutcome(enum.IntEnum):

@@ -11,12 +11,12 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from .. import checks
 from ..contact import AbstractContactSolver, SemismoothNewton
-from ..derivatives import is_float
+from ..mechanics.system import System
+from ..programs.derivatives import is_float
 from ..schemes import Scheme
-from ..simulate import check, simulate
-from ..system import System
+from ..simulation import checks
+from ..simulation.simulate import check, simulate
 from .newton import Given, Start, find, orbit
 from .orbit import Orbit
 from .shooting import Shooting, of_system

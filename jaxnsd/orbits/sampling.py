@@ -12,10 +12,10 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
-from ..derivatives import is_float
+from ..mechanics.system import System
+from ..programs.derivatives import is_float
 from ..schemes import Scheme
-from ..simulate import simulate
-from ..system import System
+from ..simulation.simulate import simulate
 from .leaves import parameter as named_parameter
 from .newton import closings, resting
 from .periodic import prepared, whole

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..derivatives import is_float
-from ..simulate import simulate
+from ..programs.derivatives import is_float
+from ..simulation.simulate import simulate
 
 
 def shifted(system, direction, amount):

@@ -14,9 +14,9 @@ from jax.typing import ArrayLike
 
 from .. import contact
 from ..contact import AbstractContactSolver
-from ..linear_system import LinearSystem, combine, product
-from ..system import System
-from ..tridiagonal import Tridiagonal
+from ..mechanics.linear_system import LinearSystem, combine, product
+from ..mechanics.system import System
+from ..numerics.tridiagonal import Tridiagonal
 from . import base, velocity
 from .base import Info
 from .closure import closed

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
-from ..system import System
+from ..mechanics.system import System
 from . import parameters
 from .condensed import Condensed, Kinematics
 from .gathered import Place, Placed

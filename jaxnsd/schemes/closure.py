@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import linalg, thresholds
-from ..derivatives import pushed
-from ..newton import implicit, iterate
+from ..numerics import linalg, thresholds
+from ..numerics.newton import implicit, iterate
+from ..programs.derivatives import pushed
 from . import gathered
 from .positions import displaced
 

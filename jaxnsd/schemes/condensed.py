@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import contact, linalg, thresholds
+from .. import contact
+from ..numerics import linalg, thresholds
 
 
 class Kinematics(NamedTuple):

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import contact, laws, linalg, thresholds
+from .. import contact
+from ..mechanics import laws
+from ..numerics import linalg, thresholds
 from . import velocity
 from .condensed import kinematics
 from .gathered import Place

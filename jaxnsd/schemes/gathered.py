@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import linalg
 from ..contact import Choice
-from ..jax_internals import Primitive, ad, batching, lowered_as
-from ..newton import when_needed
+from ..native.jax_internals import Primitive, ad, batching, lowered_as
+from ..numerics import linalg
+from ..numerics.newton import when_needed
 from .condensed import directions
 
 #: Up to so many rows a planar problem is solved whole: branches would cost more than they spare.

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from .. import contact, laws, linalg, tridiagonal
-from ..linear_system import LinearSystem, product, smallest_pivot
-from ..system import System
-from ..tridiagonal import Tridiagonal
+from .. import contact
+from ..mechanics import laws
+from ..mechanics.linear_system import LinearSystem, product, smallest_pivot
+from ..mechanics.system import System
+from ..numerics import linalg, tridiagonal
+from ..numerics.tridiagonal import Tridiagonal
 from .base import Scheme
 from .condensed import Condensed, Factored, Kinematics, impulse, kinematics
 from .gathered import Place, Placed, Subsystem

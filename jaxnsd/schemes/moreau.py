@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import jax
 from jax.typing import ArrayLike
 
-from .. import linalg
 from ..contact import AbstractContactSolver
-from ..system import System
+from ..mechanics.system import System
+from ..numerics import linalg
 from . import base, velocity
 from .base import Info, Scheme, State
 from .closure import closed

@@ -9,7 +9,7 @@ import typing
 import jax
 import numpy as np
 
-from ..jax_internals import is_traced
+from ..native.jax_internals import is_traced
 
 
 def check(scheme):

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import linalg, thresholds
-from ..derivatives import pushed
-from ..newton import implicit, iterate
+from ..numerics import linalg, thresholds
+from ..numerics.newton import implicit, iterate
+from ..programs.derivatives import pushed
 
 #: Iterations after which the equation of the midpoint rule is solved by elimination.
 ITERATIONS = 30

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
-from ..linear_system import LinearSystem, combine
-from ..system import System
-from ..tridiagonal import Tridiagonal
+from ..mechanics.linear_system import LinearSystem, combine
+from ..mechanics.system import System
+from ..numerics.tridiagonal import Tridiagonal
 from . import base, velocity
 from .base import Info, State
 from .closure import closed

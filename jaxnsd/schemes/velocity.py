@@ -16,10 +16,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import contact, laws, linalg, thresholds
-from ..derivatives import pushed
-from ..newton import implicit, iterate, storing_solutions, when_needed
-from ..pytrees import pytree, static
+from .. import contact
+from ..mechanics import laws
+from ..numerics import linalg, thresholds
+from ..numerics.newton import implicit, iterate, storing_solutions, when_needed
+from ..programs.derivatives import pushed
+from ..programs.pytrees import pytree, static
 from . import gathered
 from .base import Info, Percussions, nothing_to_solve, total
 from .condensed import Condensed, impulse, kinematics

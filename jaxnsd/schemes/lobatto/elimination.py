@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from ... import butcher, linalg
+from ...numerics import butcher, linalg
 
 
 def structure(stages, quasi):

@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from ... import contact, linalg
+from ... import contact
+from ...numerics import linalg
 from .. import velocity
 from ..moreau import NodeStep
 from ..velocity import pytree

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ... import butcher, contact, linalg, thresholds
+from ... import contact
+from ...numerics import butcher, linalg, thresholds
 from ..base import Percussions
 from ..condensed import kinematics
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ... import butcher, contact, linalg, thresholds
+from ... import contact
+from ...numerics import butcher, linalg, thresholds
 from .elimination import eliminate, structure
 from .equations import combine
 

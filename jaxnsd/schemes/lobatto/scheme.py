@@ -23,9 +23,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ... import butcher, laws
 from ...contact import AbstractContactSolver
-from ...newton import storing_solutions
+from ...mechanics import laws
+from ...numerics import butcher
+from ...numerics.newton import storing_solutions
 from .. import base
 from ..base import Info, Percussions, Scheme
 from .end import finish

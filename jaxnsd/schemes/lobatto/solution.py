@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ... import contact, linalg, thresholds
-from ...derivatives import pushed
-from ...newton import implicit, iterate, known, solution, storing_solutions
+from ... import contact
+from ...numerics import linalg, thresholds
+from ...numerics.newton import implicit, iterate, known, solution, storing_solutions
+from ...programs.derivatives import pushed
 from .. import base, gathered
 from ..base import Info
 from ..gathered import Choice

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...derivatives import instantiated, pushed, with_rule
+from ...programs.derivatives import instantiated, pushed, with_rule
 from .segments import added
 
 

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ...contact import AbstractContactSolver
-from ...derivatives import ZERO, pushed, with_rule
-from ...system import System
+from ...mechanics.system import System
+from ...programs.derivatives import ZERO, pushed, with_rule
 from .. import base
 from ..alpha import KrenkHogsberg
 from ..base import Info, Scheme

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ... import linalg
 from ...contact import apart
+from ...numerics import linalg
 from .. import base
 from ..condensed import kinematics
 from .roots import correction, crossings, refine

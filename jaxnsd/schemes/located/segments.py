@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ... import linalg
-from ...projection import project_velocity
+from ...numerics import linalg
 from .. import velocity
 from ..base import Percussions
 from ..flow import Flow, acceleration_of_persistent
+from ..projection import project_velocity
 
 #: Segments shorter than this part of a step are not stepped but extrapolated from one of the second length.
 SHORT, REGULAR = 1e-10, 1e-8

@@ -12,15 +12,19 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from . import anisotropy, checks, laws, linalg, native, runs, sparsity
-from . import progress as progress_bar
-from . import sensitivity as sensitivities
-from .contact import AbstractContactSolver, SemismoothNewton
-from .derivatives import is_float, moving, undefined, undefined_unless
-from .pytrees import chosen, replaced
-from .results import EXPLANATION, Event, Outcome
-from .schemes.base import Scheme, nothing_to_solve, on_position_level
-from .system import System
+from .. import native
+from ..contact import AbstractContactSolver, SemismoothNewton
+from ..mechanics import anisotropy, laws
+from ..mechanics.results import EXPLANATION, Event, Outcome
+from ..mechanics.system import System
+from ..numerics import linalg, sparsity
+from ..programs import progress as progress_bar
+from ..programs import runs
+from ..programs.derivatives import is_float, moving, undefined, undefined_unless
+from ..programs.pytrees import chosen, replaced
+from ..schemes import sensitivity as sensitivities
+from ..schemes.base import Scheme, nothing_to_solve, on_position_level
+from . import checks
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
@@ -215,7 +219,7 @@ def simulate(
     save_every:   store every so-many-th node; must divide the number of steps
     solver:       `SemismoothNewton` with its settings, or an `AbstractContactSolver` of one's own
     sensitivity:  "saltation" differentiates the exact motion, up to O(dt): the shift in time of every impact, and of every reversal of
-                  slip, is accounted for (see `jaxnsd.sensitivity`). "discrete" differentiates the discrete map; through an impact this
+                  slip, is accounted for (see `schemes.sensitivity`). "discrete" differentiates the discrete map; through an impact this
                   derivative does *not* tend to that of the exact motion as dt -> 0. The motion is the same to the bit where no
                   derivative is taken; compiled with its derivative it may differ from that in the last bits.
                   `Solution.events` tells where even the exact motion has no derivative, or a one-sided one.

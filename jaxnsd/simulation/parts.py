@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import anisotropy, runs
-from .keep import keep
+from ..mechanics import anisotropy
+from ..programs import runs
+from ..programs.keep import keep
 from .simulate import _History, _loop, _solution, checked
 
 #: A run has at most so many parts, and a part at least so many steps: enough to stop soon, few enough to cost nothing.

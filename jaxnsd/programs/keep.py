@@ -25,9 +25,9 @@ import jax
 import jaxlib
 import numpy as np
 
-from . import native
+from .. import native
+from ..native.jax_internals import is_traced, serialize_executable, settings, trace_anew
 from .fingerprint import fingerprint, nodes, own_version
-from .jax_internals import is_traced, serialize_executable, settings, trace_anew
 from .pytrees import chosen, replaced
 
 #: A call back into Python in the text of a program, where the function is no more than a number.

@@ -21,15 +21,16 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from . import __version__, ensemble, interrupts, progress, schemes
-from .ensemble import observables
-from .ensemble.points import POINTS
-from .ensemble.samples import DISTRIBUTIONS
-from .models import MODELS, SCENES
-from .nodes import node_velocities
-from .parts import PartedRun
-from .projection import project_position
-from .simulate import SimulationError
+from .. import __version__, ensemble, schemes
+from ..ensemble import observables
+from ..ensemble.points import POINTS
+from ..ensemble.samples import DISTRIBUTIONS
+from ..models import MODELS, SCENES
+from ..programs import interrupts, progress
+from ..schemes.projection import project_position
+from ..simulation.nodes import node_velocities
+from ..simulation.parts import PartedRun
+from ..simulation.simulate import SimulationError
 
 SCHEMES = {name: getattr(schemes, name) for name in schemes.__all__ if name != "Scheme"}
 PICTURES = (".png", ".pdf", ".svg")
@@ -311,7 +312,7 @@ def _file(name):
 
 def _from_file(path, settings):
     """``(system, q0, u0)`` of a model file, as it is in the file, at rest or in the state of a keyframe."""
-    from . import bodies
+    from .. import bodies
 
     if not path.is_file():
         raise _ArgumentError(f"there is no file {str(path)!r}")
@@ -434,7 +435,7 @@ def _check_films(args, system, q0):
     """Complain, before the run, of a film or a page that cannot be made."""
     if not (args.film or args.page):
         return
-    from . import drawing
+    from .. import drawing
 
     try:
         drawing.check(system, q0, film=args.film, page=args.page, speed=args.speed, follow=args.follow)
@@ -446,7 +447,7 @@ def _check_films(args, system, q0):
 
 def _film(args, system, sol):
     """Film and page, and a line for each."""
-    from . import drawing
+    from .. import drawing
 
     options = {"speed": args.speed, "follow": args.follow, "title": args.model if _file(args.model) is None else Path(args.model).name}
     if (path := _file(args.model)) is not None:
@@ -494,7 +495,7 @@ def _run(args):
             np.savez_compressed(args.out, **arrays(sol), settings=json.dumps(settings))
             print(f"arrays      {args.out}")
         if args.plot:
-            from . import plotting
+            from .. import plotting
 
             with np.errstate(all="ignore"):
                 title = f"{args.model}, {args.scheme}, $\\Delta t$ = {args.dt:g} s"
@@ -522,7 +523,7 @@ def _run(args):
 
 
 def _evaluate_tosses(args):
-    from .identify import tosses
+    from ..identify import tosses
 
     jax.config.update("jax_enable_x64", True)
     try:
@@ -572,7 +573,7 @@ def _computed(make, show):
 
 
 def _compare(args):
-    from . import compare
+    from .. import compare
 
     jax.config.update("jax_enable_x64", True)
     chosen = [_scheme(text) for text in args.scheme] if args.scheme else [make() for make in SCHEMES.values()]
@@ -705,7 +706,7 @@ def arrays(sol):
 
 
 def _summarize(args, system, sol, total, step):
-    from . import plotting
+    from .. import plotting
 
     steps = len(sol.outcome) * args.save_every
     energy = jax.jit(system.total_energy)

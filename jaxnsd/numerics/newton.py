@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from .derivatives import pushed, with_rule
+from ..programs.derivatives import pushed, with_rule
 
 
 def iterate(step, x, error, max_iterations):

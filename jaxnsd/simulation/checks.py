@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import anisotropy, laws, signatures
-from .contact import AbstractContactSolver
-from .jax_internals import is_traced
-from .linear_system import LinearSystem, diagonal
-from .schemes.base import Scheme, on_position_level
-from .system import CONTACT_DATA, System
+from ..contact import AbstractContactSolver
+from ..mechanics import anisotropy, laws, signatures
+from ..mechanics.linear_system import LinearSystem, diagonal
+from ..mechanics.system import CONTACT_DATA, System
+from ..native.jax_internals import is_traced
+from ..schemes.base import Scheme, on_position_level
 
 #: An initial state is refused if it violates a gap, a constraint or a velocity by more than a step of the run can by itself, plus this
 #: part of the size of what is compared, for what was typed with so many digits; in float32 round-off is more.

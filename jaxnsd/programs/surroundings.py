@@ -17,8 +17,8 @@ import sys
 import types
 import weakref
 
+from ..native.jax_internals import is_traced
 from .fingerprint import PLAIN, WRAPPERS, imported, is_installed, is_named, names_in
-from .jax_internals import is_traced
 
 _MISSING = object()
 

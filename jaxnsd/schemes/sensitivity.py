@@ -28,16 +28,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import contact, laws, linalg, thresholds
-from .derivatives import is_float, not_a_number, pushed, traced_once, undefined, with_rule
-from .newton import solution, storing_solutions, when_needed
-from .results import Event
-from .schemes import base, gathered
-from .schemes.condensed import kinematics
-from .schemes.flow import THRESHOLD, Flow, gained, turned
-from .schemes.gathered import Place
-from .schemes.located import LocatedImpacts
-from .schemes.velocity import resolution
+from .. import contact
+from ..mechanics import laws
+from ..mechanics.results import Event
+from ..numerics import linalg, thresholds
+from ..numerics.newton import solution, storing_solutions, when_needed
+from ..programs.derivatives import is_float, not_a_number, pushed, traced_once, undefined, with_rule
+from . import base, gathered
+from .condensed import kinematics
+from .flow import THRESHOLD, Flow, gained, turned
+from .gathered import Place
+from .located import LocatedImpacts
+from .velocity import resolution
 
 #: Up to so many contacts the events of a step are looked for in all of them, not in those alone that push. A view of these is compiled
 #: beside that of all: of a humanoid's 63 contacts that takes 3 CPU seconds of 25, and makes it a quarter faster; of 172, a half.

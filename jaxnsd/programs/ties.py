@@ -16,7 +16,7 @@ import math
 import jax.numpy as jnp
 from jax import lax
 
-from .jax_internals import Literal
+from ..native.jax_internals import Literal
 from .rewriting import rewritten
 
 #: What it means to be the larger, or the smaller one.

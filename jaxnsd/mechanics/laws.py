@@ -10,7 +10,7 @@ system, is the law of those three.
     def law(self): return NewtonImpact(friction=Ellipse(self.a, self.b)) or a method.
 
 Every scheme, `LocatedImpacts` and derivatives by "saltation" take every law. One derivative is missing with several sets of friction:
-where slip passes through zero without a rest, see `jaxnsd.sensitivity`; that of the steps as computed is returned there.
+where slip passes through zero without a rest, see `schemes.sensitivity`; that of the steps as computed is returned there.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from . import thresholds
-from .pytrees import pytree
-from .sets import FrictionSet
+from ..numerics import thresholds
+from ..programs.pytrees import pytree
+from ..sets import FrictionSet
 
 #: Names of contact data, which a user writes as a field or as a method.
 CONTACT_DATA = ("e_N", "e_F", "mu")

@@ -10,7 +10,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from . import laws, sets
+from .. import sets
+from . import laws
 from .linear_system import LinearSystem
 
 

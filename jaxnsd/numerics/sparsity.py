@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import native
-from .derivatives import is_float
-from .jax_internals import is_traced
+from .. import native
+from ..native.jax_internals import is_traced
+from ..programs.derivatives import is_float
 
 #: Entries of the largest array that is looked at.
 LARGEST = 4096

@@ -21,7 +21,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from .jax_internals import is_traced
+from ..native.jax_internals import is_traced
+
+#: The name of this library.
+PACKAGE = __name__.partition(".")[0]
 
 #: Where Python keeps what is installed, and itself.
 _LIBRARIES = tuple({os.path.realpath(path) + os.sep for path in (*sysconfig.get_paths().values(), *site.getsitepackages())})
@@ -261,7 +264,7 @@ def is_installed(module):
     if module is None:
         return False
     name, file = module.__name__, getattr(module, "__file__", None)
-    if name.partition(".")[0] == __package__:
+    if name.partition(".")[0] == PACKAGE:
         return True
     if file is None:
         return getattr(module.__spec__, "origin", None) in ("built-in", "frozen")
@@ -283,7 +286,7 @@ def is_named(x):
 def _version(name):
     """Version of the package that a module belongs to: what it says of itself, else the size and the time of its file."""
     package = name.partition(".")[0]
-    if package == __package__:
+    if package == PACKAGE:
         return own_version()
     module = sys.modules.get(package)
     if (version := getattr(module, "__version__", None)) is not None:
@@ -295,7 +298,7 @@ def _version(name):
 @functools.cache
 def own_version():
     """Digest of this package's source."""
-    digest, folder = hashlib.blake2b(digest_size=16), Path(__file__).parent
+    digest, folder = hashlib.blake2b(digest_size=16), Path(__file__).parents[1]
     for file in sorted(folder.rglob("*.py")):
         digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
     return digest.hexdigest()

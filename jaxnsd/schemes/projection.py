@@ -6,12 +6,12 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from . import linalg
-from .newton import iterate
-from .schemes.condensed import Condensed, kinematics
-from .schemes.positions import displaced
-from .signatures import asking
-from .system import System
+from ..mechanics.signatures import asking
+from ..mechanics.system import System
+from ..numerics import linalg
+from ..numerics.newton import iterate
+from .condensed import Condensed, kinematics
+from .positions import displaced
 
 #: Bound of the iterations; from nearby a few are enough.
 ITERATIONS = 60

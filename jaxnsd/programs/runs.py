@@ -21,9 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from . import backward, native, ties
+from .. import native
+from ..native.jax_internals import Primitive, ShapedArray, ad, batching, is_exported, jaxpr_as_fun, low, mlir, vary, varying
+from . import backward, ties
 from .derivatives import ZERO, pushed
-from .jax_internals import Primitive, ShapedArray, ad, batching, is_exported, jaxpr_as_fun, low, mlir, vary, varying
 from .progress import shares
 from .pytrees import chosen, replaced
 

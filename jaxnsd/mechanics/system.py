@@ -19,7 +19,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from . import laws, linalg, pytrees
+from ..numerics import linalg
+from ..programs import pytrees
+from . import laws
 
 #: A physical parameter of a system, as its fields are annotated: a number, or an array of them.
 Parameter = jax.Array | float
@@ -214,7 +216,7 @@ class System:
     ``e_N, e_F, mu``                 restitution in normal and tangential direction, friction coefficient: fields or methods without
                                      arguments, scalar or (n_N,); default 0. ``e_N`` may be a method of one argument, the speeds of
                                      approach (n_N,) in m/s, not negative
-    ``law``                          law of impact and friction (see `jaxnsd.laws`): class attribute, field, or method without arguments;
+    ``law``                          law of impact and friction (see `laws`): class attribute, field, or method without arguments;
                                      default `NewtonImpact()`, which takes the three above
     ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("$x$ in m", "angle in rad")``; default None
     ``velocity_names``               tuple of n_u strings: ``("$v$ in m/s", ...)``; default None

@@ -5,7 +5,7 @@ What is changed before a program is lowered is changed here, as jaxprs: whatever
 
 import jax
 
-from .jax_internals import CHECKPOINTS, ClosedJaxpr, Jaxpr, Literal, call_inside, new_variable, with_inner
+from ..native.jax_internals import CHECKPOINTS, ClosedJaxpr, Jaxpr, Literal, call_inside, new_variable, with_inner
 
 #: Functions of Python's and long lists of places: what they consist of, a product say, is to be seen once something of it is to change.
 _OPENED = ("jaxnsd_rule", "jaxnsd_pick", "jaxnsd_spread")

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .jax_internals import is_traced, jaxpr_as_fun
-from .linalg import matmul
+from ..native.jax_internals import is_traced, jaxpr_as_fun
+from ..numerics.linalg import matmul
+from ..numerics.tridiagonal import Tridiagonal
 from .system import INERTIA, System, system
-from .tridiagonal import Tridiagonal
 
 
 @system

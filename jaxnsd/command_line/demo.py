@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from . import plotting, progress
-from .models import RotatingBall, Woodpecker
-from .plotting import COLOURS
-from .schemes import Moreau
-from .simulate import simulate
+from .. import plotting
+from ..models import RotatingBall, Woodpecker
+from ..plotting import COLOURS
+from ..programs import progress
+from ..schemes import Moreau
+from ..simulation.simulate import simulate
 
 #: Published period of the limit cycle, s.
 PERIOD = 0.146

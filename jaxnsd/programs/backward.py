@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .jax_internals import Literal, bound, call_inside, is_traced
+from ..native.jax_internals import Literal, bound, call_inside, is_traced
 
 #: Operations that only arrange entries.
 _ARRANGED = {"broadcast_in_dim", "copy", "expand_dims", "jaxnsd_entries", "jaxnsd_pick", "reshape", "slice", "squeeze"}

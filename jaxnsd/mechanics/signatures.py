@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import indices, laws
-from .jax_internals import is_traced
+from ..native.jax_internals import is_traced
+from ..programs import indices
+from . import laws
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 #: What JAX raises where the value of a traced array is asked for: by if and float(), by NumPy's functions, by an index of a NumPy array.
 VALUES = jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError

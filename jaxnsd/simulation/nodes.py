@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
+from ..contact import SemismoothNewton
+from ..mechanics.anisotropy import isotropic
+from ..mechanics.system import System
+from ..schemes.base import Percussions, Scheme, State
+from ..schemes.flow import acceleration_of_persistent
 from . import checks
-from .anisotropy import isotropic
-from .contact import SemismoothNewton
-from .schemes.base import Percussions, Scheme, State
-from .schemes.flow import acceleration_of_persistent
 from .simulate import Solution
-from .system import System
 
 
 def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -> jax.Array:

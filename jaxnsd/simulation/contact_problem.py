@@ -10,11 +10,14 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from . import checks, contact, linalg, runs
-from .contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
-from .derivatives import instantiated
-from .newton import implicit
-from .results import Outcome
+from .. import contact
+from ..contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
+from ..mechanics.results import Outcome
+from ..numerics import linalg
+from ..numerics.newton import implicit
+from ..programs import runs
+from ..programs.derivatives import instantiated
+from . import checks
 
 #: Contacts from which on the structure of a Delassus operator whose values are known is looked for.
 CHAIN = 50

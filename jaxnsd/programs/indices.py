@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from .jax_internals import ClosedJaxpr, frames, is_traced, scan_sizes
+from ..native.jax_internals import ClosedJaxpr, frames, is_traced, scan_sizes
 
 
 def _broadcast(x, shape, broadcast_dimensions, **_):

@@ -16,9 +16,9 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
+from ..native.jax_internals import Primitive, ad, batching, lowered_as
+from ..programs.derivatives import with_rule
 from . import thresholds
-from .derivatives import with_rule
-from .jax_internals import Primitive, ad, batching, lowered_as
 
 #: Largest matrix, in rows, that is unpacked into scalars, and largest one that is inverted by vectorized Gauss-Jordan elimination.
 UNROLL, GAUSS_JORDAN = 4, 32

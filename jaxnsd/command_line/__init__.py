@@ -1,0 +1,1 @@
+"""``python -m jaxnsd``: the commands and the demo."""
