@@ -432,6 +432,20 @@ def test_data_that_make_no_sense_are_refused(changed, message):
         identify.Trajectory(**GOOD | changed)
 
 
+def test_seeds_and_checkpoints_that_make_no_sense_are_refused(tmp_path):
+    """Before anything is computed."""
+    posed = identify.Problem(TRUTH, identify.Trajectory(**GOOD), fit=["e_N"], dt=DT, measure=lambda t, q, u, m: q)
+    for seed in ("a", -1, 1.5, True, None):
+        with pytest.raises(ValueError, match=r"identify\.fit: seed must be a whole number, zero or more, got"):
+            identify.fit(posed, seed=seed)
+        with pytest.raises(ValueError, match="FirstOrder: seed must be a whole number"):
+            identify.FirstOrder(optax.adam(0.1), seed=seed)
+    with pytest.raises(IsADirectoryError, match=r"identify.fit: checkpoint: .* is a directory; give the name of a file in it"):
+        identify.fit(posed, checkpoint=tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"checkpoint: the directory .*nowhere' does not exist"):
+        identify.fit(posed, checkpoint=tmp_path / "nowhere" / "a.npz")
+
+
 def test_problems_that_make_no_sense_are_refused():
     one = identify.Trajectory(**GOOD)
     for options, message in (

@@ -276,7 +276,11 @@ def test_a_misspelt_method_is_warned_of(name, right):
     assert record[0].filename == __file__
     # No warning, which would be an error here, where the right one is written too, or of a name of one's own.
     made(**{name: method, right: method, f"_{name}": method})
-    made(base=made(**{right: method}), **{name: method})
+    # Nor where a base class has the right one and the name is that of a helper that is called; else the right one stays, unnoticed.
+    base = made(**{right: method})
+    made(base, **{name: method, "force" if right != "force" else "gap": eval(f"lambda self, *args: self.{name}()")})
+    with pytest.warns(UserWarning, match=rf"Toss.{name} is not called by jaxnsd, and the {right} of Toss stays .* did you mean {right}\?"):
+        made(base, **{name: method})
 
 
 def test_helpers_and_fields_are_not_warned_of():

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ..programs import interrupts, progress
+from ..programs.files import writable
 from .evaluate import Evaluator, Point
 from .problem import Problem
 from .result import Result, make_result
@@ -68,8 +69,12 @@ def fit(
     solver = solver_of(solver)
     if patience is not None and (isinstance(patience, bool) or not isinstance(patience, numbers.Integral) or patience < 1):
         raise ValueError(f"identify.fit: patience must be a positive whole number of iterations, got {patience!r}")
-    if checkpoint is not None and not Path(checkpoint).parent.is_dir():
-        raise FileNotFoundError(f"identify.fit: there is no folder {str(Path(checkpoint).parent)!r} for the checkpoint")
+    check_seed("identify.fit", seed)
+    if checkpoint is not None:
+        try:
+            writable(checkpoint)
+        except OSError as error:
+            raise type(error)(f"identify.fit: checkpoint: {error}") from None
     train, items = _split(problem, validation, seed), np.arange(len(problem.items["t"]))
     if problem.n_local and isinstance(solver, FirstOrder) and not train.all():
         raise ValueError("identify.fit: initial states of validation trajectories need LevenbergMarquardt(); take that")
@@ -110,6 +115,12 @@ def fit(
             chosen = run
     state = state_of(problem, solver, evaluator, [run for run in runs if run.step])
     return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted, state)
+
+
+def check_seed(who, seed):
+    """Raise ValueError for what random numbers cannot be made of."""
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**63:
+        raise ValueError(f"{who}: seed must be a whole number, zero or more, got {seed!r}")
 
 
 def decisive(train):
