@@ -324,6 +324,10 @@ class Multibody(System):
             return super().M(t, q, u)
         return self.mass_matrix(t, q)
 
+    def _misshapen(self):
+        """Where a field was replaced by an array of another shape: it would be broadcast, or read in part."""
+        return names.misshapen(self)
+
     def _outside(self, t, q, u):
         """Inertias, and what `assemble` refuses where it is known: negative sizes, lower limits above the upper ones."""
         ranges = self.limits, self.motors.control_limits, self.motors.force_limits, self.motors.total_limits

@@ -362,6 +362,10 @@ class System:
         """Diagonal of the mass matrix, (n_u,)."""
         return jnp.diagonal(self.M(t, q, u))
 
+    def _misshapen(self):
+        """A sentence on a field of the wrong shape, or None: it is asked for before a run."""
+        return None
+
     def _outside(self, t, q, u):
         """Whether a parameter of the system, beside those of its contacts, is outside of its range: it is looked at where it is traced."""
         return jnp.any(self._inertias(t, q, u) < 0)

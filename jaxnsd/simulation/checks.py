@@ -298,6 +298,8 @@ def system(system, scheme, t0, t1, dt, q0, u0, own=False):
     _statics(system, name)
     _leaves(system, name, q0.dtype)
     _law(system, name)
+    if sentence := system._misshapen():
+        raise ValueError(f"{name}.{sentence}")
     shapes, q, u = jax.eval_shape(lambda *args: args, system, q0, u0)
     leaves, structure = jax.tree.flatten(shapes)
     signatures.check(structure, tuple(leaves), q, u)
