@@ -250,8 +250,6 @@ def test_to_xarray():
     np.testing.assert_array_equal(data.t, solution.t)
     np.testing.assert_array_equal(data.t_step, solution.t[1:])
     assert data.P_N.shape == (30, 2) and data.sizes["node"] == 31
-    with pytest.raises(ValueError, match=r"takes one motion, got a batch of shape \(4,\): index it first"):
-        oscillators([2.0, 3.0, 2.0, 2.0]).to_xarray()
 
 
 @jaxnsd.system

@@ -152,6 +152,11 @@ class Multibody(System):
         """Names of the velocities with their units."""
         return _names(self.structure, 1)
 
+    @property
+    def contact_names(self) -> tuple[str, ...]:
+        """Names of the contacts: "foot and floor"; a pair of shapes that touches in several points has several of one name."""
+        return tuple(map(str, self.contacts))
+
     def where(self, name: str, kind: str | None = None) -> int:
         """Place of a body, joint, shape or motor in the arrays of its kind, by its name.
 

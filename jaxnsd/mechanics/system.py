@@ -237,6 +237,7 @@ class System:
                                      default `NewtonImpact()`, which takes the three above
     ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("$x$ in m", "angle in rad")``; default None
     ``velocity_names``               tuple of n_u strings: ``("$v$ in m/s", ...)``; default None
+    ``contact_names``                tuple of n_N strings, for tables: ``("beak and pole", ...)``; default None
     ``draw(t, q)``                   dict of points and lines by name, for films and pages, see `jaxnsd.drawing`; default none
     ===============================  ==========================================================================================
 
@@ -255,6 +256,7 @@ class System:
     law: Any = laws.NewtonImpact()
     coordinate_names: ClassVar[tuple[str, ...] | None] = None
     velocity_names: ClassVar[tuple[str, ...] | None] = None
+    contact_names: ClassVar[tuple[str, ...] | None] = None
 
     #: ``moved(t, dt, q, u)``: closed form of a step of the midpoint rule of `q_dot`, where there is one, see `schemes.positions`.
     moved: ClassVar[Any] = None

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import itertools
+import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +26,7 @@ from ..programs.derivatives import is_float, moving, undefined, undefined_unless
 from ..programs.pytrees import chosen, replaced
 from ..schemes import sensitivity as sensitivities
 from ..schemes.base import Scheme, nothing_to_solve, on_position_level
-from . import checks
+from . import checks, files, tables
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
@@ -32,6 +34,20 @@ BLOW_UP = 1e10
 #: Largest array of a state, in entries, with which a batch on a CPU runs member by member (see `runs`). In lockstep a batch of bars of
 #: 100, 300 and 1000 elements is four times slower, and one of three boxes that fall onto each other, too.
 LANES = 4096
+
+
+class Labels(NamedTuple):
+    """Names of a system, and those it gives to its coordinates, velocities and contacts: tuples of strings, or None."""
+
+    system: str
+    coordinates: tuple[str, ...] | None
+    velocities: tuple[str, ...] | None
+    contacts: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, system):
+        names = (getattr(system, name) for name in ("coordinate_names", "velocity_names", "contact_names"))
+        return cls(type(system).__name__, *(None if of is None else tuple(of) for of in names))
 
 
 @jax.tree_util.register_dataclass
@@ -62,12 +78,14 @@ class Solution:
     ``final``       state of the scheme at the last node, from which ``simulate(..., start=solution)`` goes on
     ``save_every``  int           steps in a stored interval
     ``scheme``      the scheme that made it
+    ``labels``      names of the system, and of its coordinates, velocities and contacts where it has some
     ==============  ============  =================================================================================
 
-    A batch (`vmap`) adds leading axes to all of them. The worst code of a run is its last: one that diverges ends as NON_FINITE;
-    `raise_if_failed` names the first step that failed, with its own code. Where a parameter is outside of its range all codes of the run,
-    the first node's too, are INVALID_PARAMETER; where a restitution is that depends on the speed, those of its steps, and their residual
-    is not a number. Two solutions are equal if they are the same object; compare their arrays.
+    A batch (`vmap`) adds leading axes to all of them; ``solution[i]`` is one of its members, ``solution[2:5]`` a smaller batch. The worst
+    code of a run is its last: one that diverges ends as NON_FINITE; `raise_if_failed` names the first step that failed, with its own code.
+    Where a parameter is outside of its range all codes of the run, the first node's too, are INVALID_PARAMETER; where a restitution is that
+    depends on the speed, those of its steps, and their residual is not a number. Two solutions are equal if they are the same object;
+    compare their arrays.
     """
 
     t: Any
@@ -88,6 +106,7 @@ class Solution:
     final: Any = None
     save_every: int = field(default=1, metadata={"static": True})
     scheme: Any = field(default=None, metadata={"static": True})
+    labels: Labels | None = field(default=None, metadata={"static": True})
 
     def __repr__(self) -> str:
         """One line: shapes, span of time, outcomes."""
@@ -104,6 +123,31 @@ class Solution:
         known = {int(code): code.name for code in Outcome}
         text += [f"{count} {known.get(int(code), code)}" for code, count in zip(codes, counts, strict=True)]
         return f"Solution({', '.join(text)})"
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Leading axes: () of one motion."""
+        return np.shape(self.t)[:-1]
+
+    def __getitem__(self, index: Any) -> "Solution":
+        """Members of a batch, by what arrays are indexed with along its axes: a number, a slice, an array of numbers or of booleans.
+
+        Raises TypeError for one motion, IndexError for what is not in the batch.
+        """
+        if not self.batch_shape:
+            raise TypeError("a Solution of one motion has no members to index: its arrays have nodes, as solution.q[i]")
+        if not checks.known(*jax.tree.leaves(index)):
+            return jax.tree.map(lambda x: x[index], self)
+        # Of the axes of the batch alone, and by NumPy, which says what is out of range, where JAX would take the last.
+        size = math.prod(self.batch_shape)
+        members = np.arange(size).reshape(self.batch_shape)[index]
+        return jax.tree.map(lambda x: jnp.reshape(x, (size, *np.shape(x)[len(self.batch_shape) :]))[members], self)
+
+    def __iter__(self):
+        """The members along the first axis of a batch."""
+        if not self.batch_shape:
+            raise TypeError("a Solution of one motion has no members; its arrays have, as solution.q")
+        return (self[i] for i in range(self.batch_shape[0]))
 
     @property
     def success(self) -> jax.Array:
@@ -160,28 +204,41 @@ class Solution:
         raise SimulationError(f"{text}. What to try: {advice}.")
 
     def to_xarray(self) -> Any:
-        """The stored arrays as an `xarray.Dataset` (needs xarray)."""
-        try:
-            import xarray
-        except ImportError as error:
-            raise ImportError("Solution.to_xarray() needs xarray: pip install xarray") from error
-        values = self._on_the_host("to_xarray")
-        if np.ndim(self.t) != 1:
-            raise ValueError(f"Solution.to_xarray() takes one motion, got a batch of shape {np.shape(self.t)[:-1]}: index it first")
-        dims = {
-            "q": ("node", "coordinate"),
-            "u": ("node", "velocity"),
-            "P_N": ("step", "contact_index"),
-            "P_F": ("step", "contact_index", "direction"),
-            "P_g": ("step", "constraint"),
-            "P_gamma": ("step", "velocity_constraint"),
-            **{name: ("step",) for name in ("iterations", "residual", "outcome", "contact", "events")},
-        }
-        t = np.asarray(values.t)
-        return xarray.Dataset(
-            {name: (dim, np.asarray(getattr(values, name))) for name, dim in dims.items()},
-            coords={"t": ("node", t), "t_step": ("step", t[1:])},
-        )
+        """The stored arrays as an `xarray.Dataset` (needs xarray), of one motion or of a batch.
+
+        Axes: node, step, coordinate, velocity, contact_index, direction, constraint, velocity_constraint; of a batch member, or member_0,
+        member_1, ... before them. Coordinates, velocities and contacts that have names are labelled by them:
+        ``data.q.sel(coordinate="angle in rad")``. ``t`` (s) has no axis of members where all have the same times. System, scheme and
+        version are attributes, percussions have their unit, outcomes and events their meanings.
+        """
+        return tables.dataset(self._on_the_host("to_xarray"))
+
+    def to_dataframe(self) -> Any:
+        """A `pandas.DataFrame` (needs pandas) with a row for each node, of a batch for each node of each member.
+
+        Columns: member (or member_0, ...), t in s, and each number by its array and name, or place: ``q[angle in rad]``, ``P_N[0]``,
+        ``P_F[foot and floor, 1]``. Percussions, outcome, events and so on of an interval are in the row of the node at its end, those of
+        the first node in its row. Bits of events: ``frame["events"] & int(jaxnsd.Event.IMPACT)``. ``frame.to_parquet("fall.parquet")``
+        keeps all of it, where pyarrow is, with ``frame.attrs``: system, scheme, version.
+        """
+        return tables.frame(self._on_the_host("to_dataframe"))
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it into one file (.npz), exact to the bit, with the names of system and scheme.
+
+        `Solution.load` reads it, `numpy.load` its arrays. Of the system only names are kept, no parameters. Raises OSError where the file
+        cannot be written.
+        """
+        files.save(self._on_the_host("save"), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Solution":
+        """Read a file of `save`; ``simulate(..., start=solution)`` goes on from it, to the bit.
+
+        Raises ValueError for what is no such file, and where it holds double precision, and that is switched off. Warns where a scheme of
+        one's own, or the state of one of another version, cannot be read: they are None.
+        """
+        return files.load(cls, path)
 
 
 class SimulationError(RuntimeError):
@@ -375,6 +432,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     every = history.save_every
     t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
     initial, code, at_start = first
+    labels = Labels.of(system)
     events = jnp.asarray(events).at[0].set(events[0] | at_start.astype(events.dtype))
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
     if "R_F" in auxiliary:
@@ -383,7 +441,9 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     outcome, code = jnp.maximum(outcome, invalid), jnp.maximum(code.astype(jnp.int32), invalid)
     if final is not None:
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
-    return Solution(t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, every, history.scheme)
+    return Solution(
+        t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, every, history.scheme, labels
+    )
 
 
 def _parameters(system, times, q0, u0):
