@@ -473,9 +473,10 @@ def test_trajectory_from_xarray():
 
 @pytest.mark.slow
 def test_intervals_cover_the_truth_in_95_of_100_repetitions(posed):
+    """Of 500 repetitions; the share has a standard error of 1 %, of which three are allowed."""
     inside, truth = [], np.array(list(EXPECTED.values()))
-    for seed in range(100):
+    for seed in range(500):
         result = identify.fit(posed.with_data(camera(seed)))
         inside.append((result.intervals[:, 0] < truth) & (truth < result.intervals[:, 1]))
     cover = np.mean(inside, axis=0)
-    assert np.all((cover >= 0.90) & (cover <= 0.99)), dict(zip(EXPECTED, cover, strict=True))
+    assert np.all((cover >= 0.92) & (cover <= 0.98)), dict(zip(EXPECTED, cover, strict=True))
