@@ -462,6 +462,56 @@ def test_problems_that_make_no_sense_are_refused():
         identify.Problem(TRUTH, [1.0], fit=["e_N"], dt=DT)
 
 
+@jaxnsd.system
+class Puck(jaxnsd.System):
+    """A mass point that is thrown onto a floor. It sticks at an impact where mu (1 + e) times its fall is more than its slip."""
+
+    mu: float = 0.1
+    weight: float = 1.0
+    e_N: float = 0.5
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 9.81 * q[1]
+
+    def gap(self, t, q):
+        return q[1:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[None, :1]
+
+
+@pytest.mark.slow
+def test_a_start_from_which_no_derivative_leads_away():
+    """Friction that sticks at every impact may be any: the fit looks further, finds the true one, and says that the start matters."""
+    t, T = np.linspace(0.0, 0.5, 26), np.sqrt(2 * 0.5 / 9.81)  # one impact, at T = 0.32 s
+    slip = 3.0 - 0.1 * 1.5 * 9.81 * T
+    y = np.where(t < T, 3.0 * t, 3.0 * T + slip * (t - T)) + 1e-3 * np.random.default_rng(0).normal(size=t.size)
+    data = identify.Trajectory(t, y, [0.0, 0.5], [3.0, 0.0])
+
+    def posed(fit, **parameters):
+        options = {"measure": lambda t, q, u, m: q[:1], "noise": 1e-3, "dt": 0.01}
+        return identify.Problem(Puck(**parameters), data, fit=fit, scheme=jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), **options)
+
+    found = identify.fit(posed(["mu"], mu=1.0))
+    error = 1e-3 / np.sqrt(np.sum((1.5 * 9.81 * T * np.maximum(t - T, 0)) ** 2))
+    assert abs(found.estimate["mu"] - 0.1) < 4 * error
+    np.testing.assert_allclose(found.standard_errors, error, rtol=0.5)
+    assert any("at the first guess mu had no effect on what was measured, elsewhere" in text for text in found.warnings)
+    assert any("the start matters" in text for text in found.warnings) and len(found.history) == 2
+    # What has an effect from the start on needs no second one, and what has none anywhere gets none.
+    assert len(identify.fit(posed(["mu"], mu=0.15)).history) == 1
+    idle = identify.fit(posed(["weight"], weight=1.0))
+    assert len(idle.history) == 1 and any(
+        "weight has no effect on what was measured: the data say nothing" in text for text in idle.warnings
+    )
+    assert any(
+        "times the noise that was given: a fit from other starts" in text for text in identify.fit(posed(["weight"], mu=0.2)).warnings
+    )
+
+
 def test_trajectory_from_xarray():
     xarray = pytest.importorskip("xarray")
     dataset = xarray.Dataset({"x": ("t", [1.0, np.nan]), "v": ("t", [3.0, 4.0])}, coords={"t": [0.0, 0.5]})

@@ -168,6 +168,8 @@ class Problem:
             raise ValueError(f"identify: residual(predicted, y) must have one axis, got shape {row.shape}")
         self.k = row.shape[0]
         self.covariance = _covariance(noise, self.k)
+        #: One is what is taken where nobody says anything.
+        self.noise_given = not (np.ndim(noise) == 0 and noise == 1.0)
         self.columnwise = row.shape == y.shape and self._is_columnwise(system, measurement)
         self.sigma = None
         if self.free is not None:
