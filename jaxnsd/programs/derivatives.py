@@ -157,18 +157,23 @@ def undefined(x, args):
     return with_rule(lambda x, args: x, rule)(x, args)
 
 
+@jax.custom_jvp
 def undefined_unless(ok, x, args):
-    """``x``, a list of arrays, whose derivatives with respect to ``args`` are NaN, all of them, where ``ok`` is false."""
+    """``x``, a list of arrays, whose derivatives with respect to ``args``, a list too, of floats, are NaN, all of them, where not ``ok``.
 
-    def rule(primals, tangents):
-        ok, x, args = primals
-        d_x = instantiated(x, tangents[1])
-        lost = [jnp.where(ok, 0, not_a_number(tangents[2], jnp.result_type(y))) for y in x]
-        # In forward mode what is added makes a NaN of zeros, too; in reverse mode each cotangent becomes one where it does not vanish.
-        d_x = [jnp.where(ok, d, _nothing.bind(d)) + no for d, no in zip(d_x, lost, strict=True)]
-        return undefined_unless(ok, x, args), d_x
+    It stands outside of all loops, so that `jax.custom_jvp` serves, which knows of the devices of a `shard_map`.
+    """
+    del ok, args
+    return x
 
-    return with_rule(lambda ok, x, args: x, rule)(ok, x, args)
+
+@undefined_unless.defjvp
+def _undefined_unless(primals, tangents):
+    (ok, x, args), (_, d_x, d_args) = primals, tangents
+    # In forward mode what is added makes a NaN of zeros, too; in reverse mode each cotangent becomes one where it does not vanish.
+    lost = [jnp.where(ok, 0, not_a_number(d_args, d.dtype)) for d in d_x]
+    d_x = [jnp.where(ok, d, _nothing.bind(d)) + no for d, no in zip(d_x, lost, strict=True)]
+    return undefined_unless(ok, x, args), d_x
 
 
 def not_a_number(tangents, dtype):

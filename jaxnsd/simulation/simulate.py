@@ -19,6 +19,7 @@ from ..contact import AbstractContactSolver, SemismoothNewton
 from ..mechanics import anisotropy, laws
 from ..mechanics.results import EXPLANATION, Event, Outcome
 from ..mechanics.system import System
+from ..native.jax_internals import varying
 from ..numerics import linalg, sparsity
 from ..programs import progress as progress_bar
 from ..programs import runs
@@ -418,8 +419,11 @@ def _run(
     if derivatives_of_failed:
         return sol
     leaves, tree = jax.tree.flatten(sol)
-    floats = [is_float(x) for x in leaves]
-    return tree.unflatten(replaced(leaves, floats, undefined_unless(sol.success, chosen(leaves, floats), args)))
+    # Times are the same on all devices of a `shard_map`, whatever of the rest is not.
+    given = [x for x in jax.tree.leaves(args) if is_float(x)]
+    devices = frozenset().union(*(varying(jax.typeof(x)) for x in given))
+    floats = [is_float(x) and varying(jax.typeof(x)) >= devices for x in leaves]
+    return tree.unflatten(replaced(leaves, floats, undefined_unless(sol.success, chosen(leaves, floats), given)))
 
 
 def _solution(history, shapes, system, args, rows, first, final=None):
