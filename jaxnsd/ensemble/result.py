@@ -82,7 +82,10 @@ class Result:
         return self._job.again(self._member(index), self._job.options | options)
 
     def dataset(self) -> Any:
-        """What is in the store, an `xarray.Dataset` along "member" that is read when it is used; ``outcome`` -1: not done."""
+        """What is in the store, an `xarray.Dataset` along "member" that is read when it is used; ``outcome`` -1: not done.
+
+        Attributes name the system, the scheme and the version. ``to_dataframe()`` of n members with one number each has n rows.
+        """
         return store.dataset(self._stored())
 
     def quantiles(self, name: str, p: Any) -> np.ndarray:
