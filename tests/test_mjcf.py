@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -241,6 +242,29 @@ def test_keyframes_keep_their_controls():
     assert_allclose(quiet(bodies.from_mjcf, text).control_of("home"), [1, 3])
     with pytest.raises(KeyError, match="control: there is no keyframe 'rest'; the model has 0: 'home'"):
         quiet(bodies.from_mjcf, text, control="rest")
+
+
+def test_models_that_a_program_has_made():
+    """Those of `from_mjcf`, from a spec, from a model with a number changed in Python, and from one that another package wraps."""
+    text = """<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1"/>
+      <body name="ball"><freejoint/><geom name="ball" size="0.1" mass="2" friction="0.4"/></body></worldbody></mujoco>"""
+    of_text = bodies.from_mjcf(text, e_N=0.3)
+    spec = mujoco.MjSpec.from_string(text)
+    model = spec.compile()
+    for of in (spec, model, SimpleNamespace(ptr=model)):
+        system = bodies.from_mujoco(of, e_N=0.3)
+        assert jax.tree.structure(system) == jax.tree.structure(of_text)
+        for a, b in zip(jax.tree.leaves(system), jax.tree.leaves(of_text), strict=True):
+            assert_allclose(a, b, rtol=0, atol=0)
+    model.body_mass[1], model.geom_friction[:, 0] = 5.0, 0.7
+    heavy = bodies.from_mujoco(model)
+    assert heavy.mass[-1] == 5 and heavy.mu()[0] == 0.7
+    with pytest.raises(TypeError, match=r"must be a mujoco.MjModel or a mujoco.MjSpec, got str; a file"):
+        bodies.from_mujoco(text)
+    with pytest.raises(ValueError, match=r"from_mujoco: MuJoCo refuses the model"):
+        bodies.from_mujoco(mujoco.MjSpec.from_string("<mujoco><worldbody><body><joint/></body></worldbody></mujoco>"))
+    with pytest.raises(ValueError, match="from_mujoco: condim must be 1, 3, 4 or 6, got 2"):
+        bodies.from_mujoco(model, condim=2)
 
 
 def test_what_is_left_out_is_grouped():

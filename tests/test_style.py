@@ -82,3 +82,12 @@ def test_imports_point_one_way():
     pairs = ((path.relative_to(ROOT).as_posix(), wing, places[path]) for path, wings in found.items() for wing in wings)
     upwards = {(file, wing) for file, wing, own in pairs if own in order and order.get(wing, 0) > order[own]}
     assert not upwards
+
+
+def test_no_merge_is_left_open():
+    marks = ("<" * 7 + " ", ">" * 7 + " ")
+    texts = [
+        *ROOT.glob("*.md"),
+        *(path for folder in ("jaxnsd", "tests", "docs", "examples") for path in (ROOT / folder).rglob("*.[pm][yd]")),
+    ]
+    assert len(texts) > 200 and not [path.name for path in texts for line in path.read_text("utf-8").splitlines() if line.startswith(marks)]

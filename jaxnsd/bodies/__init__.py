@@ -1,8 +1,8 @@
-"""Systems of rigid bodies: from parts, or from MJCF and URDF files."""
+"""Systems of rigid bodies: from parts, from MJCF and URDF files, or from models of MuJoCo."""
 
 from .assemble import assemble
 from .forces import Medium, Rows
-from .mjcf import from_mjcf, from_urdf
+from .mjcf import from_mjcf, from_mujoco, from_urdf
 from .multibody import Multibody, Pose
 from .parts import (
     Body,
@@ -53,6 +53,7 @@ __all__ = [
     "Weld",
     "assemble",
     "from_mjcf",
+    "from_mujoco",
     "from_urdf",
     "planar",
 ]

@@ -261,10 +261,11 @@ def _motors(motors, joint_parts, joints):
 
 
 def _number(x):
-    """A floating number or array: of NumPy as long as nothing is an array of JAX, so that a model of many parts is put together at once."""
-    if isinstance(x, jax.Array):
-        return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
-    return np.asarray(x, float)
+    """A floating number or array: of NumPy as long as nothing is traced, so that a model of many parts is put together at once."""
+    if not isinstance(x, jax.Array):
+        return np.asarray(x, float)
+    x = x if is_traced(x) else np.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
 
 
 def _scalar(x):

@@ -69,9 +69,41 @@ def from_mjcf(
     mujoco = _mujoco("from_mjcf")
     with _refusals("from_mjcf"):
         compiled = _read("from_mjcf", model, mujoco.MjModel.from_xml_string, mujoco.MjModel.from_xml_path)
-    if condim not in (1, 3, 4, 6):
-        raise ValueError(f"from_mjcf: condim must be 1, 3, 4 or 6, got {condim!r}")
-    return _Importer(mujoco, compiled, "from_mjcf", condim).system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+    importer = _Importer(mujoco, compiled, "from_mjcf", condim)
+    return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+
+
+def from_mujoco(
+    model: Any,
+    *,
+    e_N: Any = 0.0,
+    e_F: Any = 0.0,
+    limit_restitution: Any = 0.0,
+    contacts: str = "all",
+    condim: int = 6,
+    control: Any = None,
+    plane: str | int | None = "auto",
+    strict: bool = False,
+) -> Multibody:
+    """The `Multibody` of a model that is there already: a ``mujoco.MjModel``, as it is now, or a ``mujoco.MjSpec``, which is compiled.
+
+    So scenes come in that other packages put together in Python: a model of dm_control (``physics.model``) or of MuJoCo Playground
+    (``env.mj_model``), ``env.unwrapped.model`` of gymnasium. It is only read. The rest is as in `from_mjcf`.
+
+    Raises ImportError without the package ``mujoco``; TypeError for what is neither; ValueError for a spec that MuJoCo refuses.
+    """
+    mujoco = _mujoco("from_mujoco")
+    compiled = getattr(model, "ptr", model)  # dm_control wraps it
+    if isinstance(compiled, mujoco.MjSpec):
+        with _refusals("from_mujoco"):
+            compiled = compiled.copy().compile()
+    if not isinstance(compiled, mujoco.MjModel):
+        raise TypeError(
+            f"from_mujoco: model must be a mujoco.MjModel or a mujoco.MjSpec, got {type(model).__name__}; a file or a string of XML is for "
+            "from_mjcf"
+        )
+    importer = _Importer(mujoco, compiled, "from_mujoco", condim)
+    return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
 
 
 def from_urdf(
@@ -166,6 +198,8 @@ class _Importer:
     """Parts of a compiled model, and what of it is left out."""
 
     def __init__(self, mujoco, model, caller, condim=6):
+        if condim not in (1, 3, 4, 6):
+            raise ValueError(f"{caller}: condim must be 1, 3, 4 or 6, got {condim!r}")
         self.mujoco, self.m, self.caller, self.condim, self.left_out = mujoco, model, caller, condim, []
         self.body_names = ["world", *self._names("body", range(1, model.nbody))]
         self.joint_names = self._names("joint", range(model.njnt))

@@ -278,9 +278,10 @@ class Multibody(System):
                 places += [one, one + 1, one + 1, one + 1]
             elif not joint.prescribed:
                 places.append(j)
-        constants = jnp.asarray([1.0, 0.0], self.mass.dtype)
-        numbers = jnp.concatenate([self.reference, self.position.reshape(-1), self.orientation.reshape(-1), constants])
-        return self.normalized(numbers[np.array(places)]), jnp.zeros((self._layout.n_u,), self.mass.dtype)
+        parts = (self.reference, self.position, self.orientation)
+        of = np if checks.known(*parts) else jnp  # no program is compiled for what is known
+        numbers = of.concatenate([*(of.ravel(part) for part in parts), of.asarray([1.0, 0.0], self.mass.dtype)])
+        return self.normalized(jnp.asarray(numbers[np.array(places)])), jnp.zeros((self._layout.n_u,), self.mass.dtype)
 
     def _keyframe(self, key):
         """Initial state of the keyframe of this name or number."""

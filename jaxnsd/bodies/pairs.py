@@ -7,9 +7,9 @@ first shape to the second, ``g = n . (c_2 - c_1)``.
 import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from . import boxes
 from .frames import Touch
@@ -86,6 +86,34 @@ def on_rim(plane, shape, place):
     stands = jnp.abs(dot(plane.R[:, :, 2], shape.R[:, :, 2])) > np.cos(STANDS)
     far = boxes.FAR * jnp.max(shape.size, axis=1)
     return Touch(jnp.where(stands, touch.gap, far), *(jnp.where(stands[:, None], x, 0.0) for x in touch[1:]))
+
+
+#: Corners of a body up to which each has a row on a plane; of more, of the hull of a mesh say, so many at a time.
+MOST, ON_HULL = 8, 4
+#: How steeply the points of a hull may rise from its lowest one to count as a part of the face that it stands on.
+RISE = 0.1
+
+
+def manifold(normal, points):
+    """Which ``ON_HULL`` of ``points`` (n, 3) touch a plane with this ``normal`` (3,), in their frame, and which of these are there.
+
+    The lowest one, of several the outermost; the one that is farthest from it; and those that are farthest to the sides of the line through
+    both. A point counts as nearer by what it is higher, over `RISE`, so that a body on an edge has two and one on a corner has one.
+    """
+    outside = points - jnp.mean(points, axis=0, keepdims=True)
+    none = 64 * jnp.finfo(points.dtype).eps * jnp.max(jnp.abs(points))
+    height = dot(outside, normal[None])
+    above = height - jnp.min(height)
+    lowest = jnp.argmax(jnp.where(above <= none, dot(outside, outside), -1.0))
+    away = points - points[lowest][None]
+    away = away - dot(away, normal[None])[:, None] * normal[None]
+    distance, higher = length(away), above / RISE
+    farthest = jnp.argmax(distance - higher)
+    line = away[farthest][None]
+    aside = dot(away, cross(normal[None], normalized(line, distance[farthest][None], line)))
+    left, right = jnp.argmax(aside - higher), jnp.argmax(-aside - higher)
+    beyond = (distance - higher)[farthest], (aside - higher)[left], (-aside - higher)[right]
+    return jnp.stack([lowest, farthest, left, right]), jnp.concatenate([jnp.ones((1,), bool), jnp.stack(beyond) > none])
 
 
 #: Largest angle between the axis of a cylinder and the normal of a plane at which it stands, or is about to, in rad: where it falls on its
@@ -217,7 +245,7 @@ def nearest_to_box(middle, half, box):
     inside = jnp.all(outside(center) == 0, axis=2)
     side = jnp.where(inside | ((first > -1) == (last < 1)), center, jnp.where(first > -1, first, last))
     # On a side it is a choice: that it moves says nothing of the distance.
-    return jnp.where(last - first > jnp.sqrt(eps.eps), jax.lax.stop_gradient(side), first)[:, 0]
+    return jnp.where(last - first > jnp.sqrt(eps.eps), lax.stop_gradient(side), first)[:, 0]
 
 
 def _zero(slope, node, beyond, none):
@@ -287,6 +315,8 @@ def kernel(structure, pair):
     if found is None or found[1] is not None:
         return found
     shape = structure.shapes[ordered(structure, pair)[1]]
+    if shape.points > MOST:
+        return "hull", ON_HULL
     return found[0], shape.points or (8 if shape.across is None else 4)
 
 
@@ -306,8 +336,8 @@ def touches(system, frames):
     """`Touch` of all rows of all pairs, in the order of `groups`."""
     structure, found = system.structure, []
     for group in groups(structure):
-        if group.kernel == "points":
-            found.append(_points_on_planes(system, frames, group))
+        if group.kernel in ("points", "hull"):
+            found.append((_points_on_planes if group.kernel == "points" else _hulls_on_planes)(system, frames, group))
             continue
         rows = {"rims": len(RIMS), "capsules": 2, "capsule and box": 3, "boxes": boxes.ROWS}.get(group.kernel, 1)
         a, b = frames.of(group.first[::rows]), frames.of(group.second[::rows])
@@ -333,6 +363,17 @@ def _points_on_planes(system, frames, group):
         radius += [r] * where.shape[0]
     of = frames.of(group.second)
     return of_plane(frames.of(group.first), of.x + turn(of.R, jnp.concatenate(local)), jnp.stack(radius))
+
+
+def _hulls_on_planes(system, frames, group):
+    points, found = iter_points(system), []
+    for first, second in zip(group.first[::ON_HULL], group.second[::ON_HULL], strict=True):
+        plane, hull, local = frames.of((first,)), frames.of((second,)), points[second]
+        chosen, there = manifold(turn_back(hull.R, plane.R[:, :, 2])[0], lax.stop_gradient(local))
+        touch = of_plane(plane, hull.x + turn(hull.R, local[chosen]), jnp.zeros((ON_HULL,), local.dtype))
+        far = boxes.FAR * jnp.max(jnp.abs(local))
+        found.append(Touch(jnp.where(there, touch.gap, far), *(jnp.where(there[:, None], x, 0.0) for x in touch[1:])))
+    return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 def iter_points(system):

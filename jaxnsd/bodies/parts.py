@@ -136,7 +136,10 @@ class Ellipsoid(Shape):
 
 @dataclass(frozen=True)
 class Points(Shape):
-    """A convex body that touches with its corners, ``points`` (n, 3)."""
+    """A convex body that touches planes with its corners, ``points`` (n, 3).
+
+    Up to eight have a contact each. Of more there are four contacts: at the lowest corner, and at those that span the face it stands on.
+    """
 
     points: Vector
     kind: ClassVar[str] = "points"

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from ..native.jax_internals import is_traced
+from ..programs import runs
 from . import loops
 from .lists import pick
 from .rotations import compose, matrix
@@ -39,7 +40,8 @@ def _turns(system):
         return compose(pick(places.R, [shape.body for shape in still.structure.shapes]), matrix(still.shape_orientation)), places
 
     # One program instead of a hundred, and one that runs while others are traced.
-    return jax.tree.map(np.asarray, jax.jit(turns).lower(still).compile({"xla_backend_optimization_level": 0})(still))
+    program = jax.jit(lambda still: runs.run(turns, still)).lower(still).compile({"xla_backend_optimization_level": 0})
+    return jax.tree.map(np.asarray, program(still))
 
 
 def flattened(system):

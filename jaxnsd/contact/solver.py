@@ -379,8 +379,12 @@ def in_one_loop(settings, problem, refine):
     return solved
 
 
+@functools.lru_cache(maxsize=64)
 def rescue(settings, d, sizes):
-    """Function that globalizes an unsolved problem; under `vmap` it gathers the unsolved ones."""
+    """Function that globalizes an unsolved problem; under `vmap` it gathers the unsolved ones.
+
+    Known by its settings, so that it is traced once for all systems with so many contacts.
+    """
 
     def one(arrays, z, error, largest, iterations):
         equations = Equations(arrays._replace(d=d, sizes=sizes), settings, z.dtype)

@@ -9,7 +9,7 @@ from jax import lax
 from ..mechanics import anisotropy
 from ..schemes.base import no_percussions
 from ..simulation.nodes import at_node, cubic
-from ..simulation.simulate import _History, _loop, _parameters
+from ..simulation.simulate import _History, _loop
 
 #: Steps of a part of a motion; parts that no frame needs are not computed.
 PART = 32
@@ -21,9 +21,8 @@ class Nodes(NamedTuple):
     q: jax.Array  # (n, n_q)
     q_dot: jax.Array  # (n, n_q)
     u: jax.Array  # (n, n_u)
-    impacts: (
-        jax.Array
-    )  # (n, most in a step), times after t0 of the impacts located in the step that ends at a node; NaN where there is none
+    #: (n, most in a step), times after t0 of the impacts located in the step that ends at a node; NaN where there is none
+    impacts: jax.Array
 
 
 def nodes(settings, system, t0, q0, u0, n_steps, duration):
@@ -38,7 +37,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     times = (t0, dt, t0 + parts * PART * dt)
     args = (anisotropy.isotropic(system), times, q0, u0, None)
     loop = history.start(args)
-    _, first, _ = loop.first
+    _, _, *codes = loop.first
     n_q, n_u = q0.size, u0.size
     state, record = history.shapes(args)
     # Of a row, which holds the state of a node and the record of the interval before, the outcome is this entry.
@@ -65,8 +64,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     _, (rows, outcome) = lax.scan(part, loop.carry, jnp.arange(parts))
     rows, outcome = rows.reshape(parts * PART, n_q + n_u + width), outcome.reshape(-1)
     needed = jnp.arange(parts * PART) * dt <= duration + dt
-    invalid = _parameters(system, times, q0, u0).astype(dtype)
-    worst = jnp.maximum(jnp.max(jnp.where(needed, outcome, 0)), jnp.maximum(first, invalid))
+    worst = jnp.maximum(jnp.max(jnp.where(needed, outcome, 0)), jnp.maximum(*codes))
     q, u, impacts = rows[:, :n_q], rows[:, n_q : n_q + n_u], rows[:, n_q + n_u :]
     t = t0 + dt * jnp.arange(parts * PART, dtype=dtype)
     if settings.scheme.lead:

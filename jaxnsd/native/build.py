@@ -41,10 +41,11 @@ _SYSTEM = ("malloc", "free", "pthread_create", "pthread_join", "memcpy", "memset
 #: Threads at the most, and how many blocks of members there are for each.
 THREADS, BLOCKS = 64, 8
 
-#: Stores, one after the other, that LLVM looks at together when it chooses instructions, 2048 by default. What it does with them takes
-#: more than in proportion: a gradient of a woodpecker is compiled in 3.2 CPU s for 7.1, to the same code. It is an option that LLVM may
-#: drop, and then it ends the process: up to the newest version that is known to have it.
-STORES, NEWEST = 64, 22
+#: Options of LLVM: its default for either takes more time than in proportion to the length of a function. Stores, one after the other, that
+#: it looks at together when it chooses instructions, 2048 by default; the order of instructions before registers are chosen by the plain
+#: list, since they are ordered again afterwards. The gradient of a hopper is compiled in 9 CPU s for 14, to code as fast. LLVM may
+#: drop an option, and then it ends the process: up to the newest version that is known to have them.
+OPTIONS, NEWEST = ("-combiner-tokenfactor-inline-limit=64", "-pre-RA-sched=fast"), 22
 
 #: Where the number of threads stands for compiled code.
 _threads = ctypes.c_int64(1)
@@ -63,14 +64,16 @@ def _target():
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     if binding.llvm_version_info[0] <= NEWEST:
-        binding.set_option("jaxnsd", f"-combiner-tokenfactor-inline-limit={STORES}")
+        for option in OPTIONS:
+            binding.set_option("jaxnsd", option)
     library, system = ctypes.CDLL("libm.so.6" if os.name == "posix" and os.uname().sysname == "Linux" else None), ctypes.CDLL(None)
     for source, names in ((library, _LIBRARY), (system, _SYSTEM)):
         for name in names:
             binding.add_symbol(name, ctypes.cast(getattr(source, name), ctypes.c_void_p).value)
     _threads.value = cores()
     binding.add_symbol("jaxnsd_threads", ctypes.addressof(_threads))
-    machine = f"{binding.llvm_version_info} {binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()} {_level()}"
+    said = binding.llvm_version_info, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), _level(), OPTIONS
+    machine = " ".join(map(str, said))
     return _machine(), machine
 
 

@@ -4,13 +4,12 @@ import collections
 import math
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 
 from . import factors, rules  # noqa: F401 (`factors` adds its rules)
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, stored, written
 from .code import UnknownError, Value, dtype_of_numbers, is_known, type_of
-from .jax_internals import CLOSED_CALLS, Literal, low, scan_sizes
+from .jax_internals import CLOSED_CALLS, ClosedJaxpr, Literal, call_inside, scan_sizes
 
 #: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
 SHARED = 100_000
@@ -47,8 +46,10 @@ def evaluate(code, closed, arrays):
     jaxpr, consts = parts_of(closed)
     read_by = collections.Counter(x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal))
     read_by.update(x for x in jaxpr.outvars if not isinstance(x, Literal))
-    values = {x: of_known(code, value) for x, value in zip(jaxpr.constvars, consts, strict=True)}
-    for x, value in zip(jaxpr.invars, arrays, strict=True):
+    values, given = {x: of_known(code, value) for x, value in zip(jaxpr.constvars, consts, strict=False)}, jaxpr.invars
+    if len(consts) < len(jaxpr.constvars):
+        given = [*jaxpr.constvars, *given]  # of `jaxnsd_rule`: its constants are arguments
+    for x, value in zip(given, arrays, strict=True):
         values[x] = settled(code, value) if read_by[x] > 1 and isinstance(value, Large) else value
 
     def read(x):
@@ -74,8 +75,14 @@ broadcast_in_dim copy dynamic_slice expand_dims gather reshape rev slice squeeze
 _VIEWS = frozenset(_NAMES.split())
 
 
-def _inside(params):
+def _inside(equation):
     """The jaxprs of an operation, one or several under each name."""
+    name, params = equation.primitive.name, equation.params
+    if name == "jaxnsd_rule":
+        inner, consts = call_inside(equation)
+        return [ClosedJaxpr(inner, consts) if consts else inner]
+    if name == "custom_linear_solve":
+        return [params["jaxprs"].solve]
     names = (*_INNER, "branches", "cond_jaxpr", "body_jaxpr")
     return [x for key in names if key in params for x in np.atleast_1d(np.asarray(params[key], object)).ravel()]
 
@@ -88,8 +95,7 @@ def _equation(code, equation, arrays, kinds, results):
             return _when_needed(code, inner, arrays, kinds, results)
         return evaluate(code, inner, arrays)
     if name == "jaxnsd_rule":
-        shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
-        return evaluate(code, low(jax.make_jaxpr(params["function"])(*shapes)), arrays)
+        return evaluate(code, _inside(equation)[0], arrays)
     if name == HOST:
         code.when_needed(Host(params["callback"], kinds), [stored(code, x, kind).pointer for x, kind in zip(arrays, kinds, strict=True)])
         return []
@@ -174,15 +180,11 @@ class Host:
 def check(closed):
     """Raise `UnknownError` where there is something in a jaxpr that has no rule."""
     for equation in parts_of(closed)[0].eqns:
-        name, params = equation.primitive.name, equation.params
+        name = equation.primitive.name
         for x in (*equation.invars, *equation.outvars):
             type_of(x.aval.dtype)
-        if name == "jaxnsd_rule":
-            check(low(jax.make_jaxpr(params["function"])(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars))))
-        elif name == "custom_linear_solve":
-            check(params["jaxprs"].solve)
-        elif name in _CALLS or name in _CONTROL:
-            for inner in _inside(params):
+        if name in (*_CALLS, "jaxnsd_rule") or name in _CONTROL:
+            for inner in _inside(equation):
                 check(inner)
         elif name not in rules.RULES and name not in rules.ELEMENTWISE and name != HOST:
             raise UnknownError(f"the operation {name}")
@@ -333,7 +335,9 @@ def _scan(code, params, arrays, kinds, results):
     if m == n and length > 1 and code.spread is not None and not code.inside and length * work(closed) > SHARED:
         return code.spread(code, closed, arrays, kinds, results, n, length)
     consts = _ready(code, arrays[:n], kinds[:n])
-    if length * work(closed) <= code.sizes.passes and not _seeks(closed) and sum(kind.size for kind in rows_out) <= code.sizes.small:
+    # What is passed through once, as the steps of a run are, takes longer to compile than to run.
+    pays = (code.inside or m == n) and length * work(closed) <= code.sizes.passes
+    if pays and not _seeks(closed) and sum(kind.size for kind in rows_out) <= code.sizes.small:
         return _written_out(code, params, closed, consts, arrays[n:m], arrays[m:], rows_in, rows_out)
     rooms = [code.room(kind.size, kind.dtype) for kind in rows_out]
     carry = _Carry(code, arrays[n:m], kinds[n:m])
@@ -384,7 +388,7 @@ def work(closed):
         name, params = equation.primitive.name, equation.params
         if name == "while":
             return np.inf
-        inner = _inside(params)
+        inner = _inside(equation)
         if inner:
             total += sum(map(work, inner)) * (params["length"] if name == "scan" else 1)
         elif name == "dot_general":

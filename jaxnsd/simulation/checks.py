@@ -19,6 +19,7 @@ from ..mechanics import anisotropy, laws, signatures
 from ..mechanics.linear_system import LinearSystem, diagonal
 from ..mechanics.system import CONTACT_DATA, System
 from ..native.jax_internals import is_traced
+from ..programs import runs
 from ..schemes.base import Scheme, on_position_level
 
 #: An initial state is refused if it violates a gap, a constraint or a velocity by more than a step of the run can by itself, plus this
@@ -553,7 +554,12 @@ RUN_ONCE = {"xla_backend_optimization_level": 0}
 
 
 @jax.jit
-def _look(system, t0, q0, u0):
+def _look(*given):
+    return runs.run(lambda given: _values_at(*given), given)
+
+
+def _values_at(system, t0, q0, u0):
+    """What `LOOK` names, and what else is asked of the initial state."""
     state = (t0, q0, u0)
     # Forces at u0 and at rest by one program: of all that is looked at they take longest to compile.
     h, gained = jax.vmap(lambda u: system.h(t0, q0, u))(jnp.stack([u0, jnp.zeros_like(u0)]))

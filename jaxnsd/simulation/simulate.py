@@ -430,19 +430,18 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     """The `Solution` of a run of ``system`` with these ``args``, from rows (N + 1, width), what is known of the first node, and the state
     at the last, packed, or None.
     """
-    _, times, q0, u0, *_ = args
+    times = args[1]
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
     t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
-    initial, code, at_start = first
+    initial, at_start, code, invalid = first
     labels = Labels.of(system)
     events = jnp.asarray(events).at[0].set(events[0] | at_start.astype(events.dtype))
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
     if "R_F" in auxiliary:
         auxiliary["R_F"] = anisotropy.scaled(system, auxiliary["R_F"])
-    invalid = _parameters(system, times, q0, u0)
-    outcome, code = jnp.maximum(outcome, invalid), jnp.maximum(code.astype(jnp.int32), invalid)
+    outcome, code = (jnp.maximum(x.astype(jnp.int32), invalid.astype(jnp.int32)) for x in (outcome, code))
     if final is not None:
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
     return Solution(
@@ -489,7 +488,7 @@ class Loop(NamedTuple):
     following: Any  # (carry, k) -> carry at the next stored node
     row: Any  # of a carry
     final: Any  # the state of a carry, packed
-    first: Any  # (percussions at the first node, outcome there, events there)
+    first: Any  # (percussions at the first node, events there, outcome there, outcome of what holds for a whole run)
 
     def body(self, carry, k):
         """Body of `_loop`."""
@@ -539,8 +538,8 @@ class _History:
         return Record(state.P, info.iterations, info.residual, zero, info.contact, zero)
 
     def run(self, args, members=None, bar=None):
-        """``(rows, last state, percussions at the first node, outcome there, events there)``; a row holds a node's state and the record
-        of the interval before. With a ``bar`` it is told of the way, for so many ``members``.
+        """``(rows, last state, *first)``, see `Loop`; a row holds a node's state and the record of the interval before. With a ``bar`` it
+        is told of the way, for so many ``members``.
         """
         loop = self.start(args)
         n_stored = self.n_steps // self.save_every
@@ -618,9 +617,8 @@ class _History:
         # One that goes on has acted at its first node before.
         goes_on = bool(args[4:]) and args[4] is not None
         at_start = 0 if goes_on else sensitivities.events_at_start(self.scheme, prepared, t0, dt, q0, u0, state)
-        first = state.P, outcome(t0, state, info).astype(dtype), jnp.asarray(at_start, dtype)
-        carry = _freeze((state, nothing))
-        return Loop(carry, self.interval(step, emptied), row, final, first)
+        codes = jnp.asarray(at_start), outcome(t0, state, info), _parameters(system, times, q0, u0)
+        return Loop(_freeze((state, nothing)), self.interval(step, emptied), row, final, (state.P, *(code.astype(dtype) for code in codes)))
 
     def interval(self, step, emptied):
         """``step(carry, k)`` made into one from stored node k to the next, which starts from ``emptied(carry)``, without a record."""
