@@ -561,6 +561,23 @@ def test_names_and_places():
     assert not u0.any()
 
 
+@pytest.mark.parametrize(
+    "field, shape",
+    [("friction", (7,)), ("friction", ()), ("mass", (5,)), ("inertia", (2, 3)), ("damping", (9,)), ("limits", (2,)), ("shape_size", (3,))],
+    ids=str,
+)
+def test_arrays_of_the_wrong_shape_are_refused(field, shape):
+    """Of the friction of one pair the first of seven numbers was taken, other arrays failed somewhere inside."""
+    hinge = Revolute((0, 0, 1.0), limits=(-1.0, 1.0))
+    system = bodies.assemble([Body("leg", 1.0, (0.1, 0.1, 0.1), joints=hinge, shapes=Sphere(0.1), position=(0, 0, 1.0))], Plane())
+    expected = getattr(system, field).shape
+    wrong = dataclasses.replace(system, **{field: jnp.ones(shape)})
+    text = f"Multibody.{field} must have the shape {expected}, a row for each .*, got {shape}; system.replace"
+    with pytest.raises(ValueError, match=text.replace("(", r"\(").replace(")", r"\)")):
+        jaxnsd.check(wrong, jaxnsd.Moreau(), *system.initial_state(), 0.01, 0.01)
+    jaxnsd.check(system, jaxnsd.Moreau(), *system.initial_state(), 0.01, 0.01)
+
+
 def test_every_number_has_a_name():
     """Numbers are replaced by the names of their parts, also traced ones; wrong names and shapes are one sentence."""
     hip = Revolute((0, 0, 1.0), name="hip", limits=(-1.0, 1.0), damping=0.1)

@@ -144,14 +144,20 @@ BAD = {
     "wrong ending": (["run", "BouncingBall", "--out", "a.csv"], "--out must end in .npz, got 'a.csv'"),
     "wrong picture": (["run", "BouncingBall", "--plot", "a.txt"], "--plot must end in .png or .pdf or .svg"),
     "no directory": (["run", "BouncingBall", "--out", "nowhere/a.npz"], "the directory 'nowhere' does not exist"),
+    "a directory": (["run", "BouncingBall", "--plot", "dir.png"], "the name of a file in it"),
+    "cannot be written": (["run", "BouncingBall", "--out", "/proc/a.npz"], "--out: '/proc/a.npz' cannot be written: No such file"),
     "no abbreviation": (["run", "BouncingBall", "--save", "2"], "unrecognized arguments: --save"),
     "demo into a file": (["demo", "--out", os.devnull], "cannot make the directory"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_arguments_get_one_line_and_status_2(capsys, case):
+def test_bad_arguments_get_one_line_and_status_2(capsys, case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("dir.png")
     arguments, message = BAD[case]
+    if "/proc/a.npz" in arguments and not os.path.isdir("/proc"):
+        pytest.skip("no folder into which nobody can write")
     status, out, err = call(capsys, *arguments)
     assert (status, out) == (2, "")
     assert message in err

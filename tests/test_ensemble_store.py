@@ -81,7 +81,9 @@ def test_the_store_holds_what_was_observed(made):
     assert data.sizes["member"] == 1000 and data.q.shape == (1000, 5, 1)
     assert np.all(data.outcome == 0) and data.outcome.attrs["flag_meanings"].startswith("SUCCESS NOT_CONVERGED")
     np.testing.assert_allclose(data.e_N.values.mean(), result["moments"].mean["e_N"], rtol=1e-13)
-    np.testing.assert_array_equal(result.quantiles("e_N", (0.0, 0.5)), np.sort(data.e_N.values)[[0, 499]])
+    np.testing.assert_array_equal(result.quantiles("e_N", (0.0, 0.5, 0.07)), np.sort(data.e_N.values)[[0, 499, 69]])
+    assert set(data.dims) == {"member", "q_0", "q_1"} and len(data[["e_N", "outcome"]].to_dataframe()) == 1000
+    assert (data.attrs["system"], data.attrs["jaxnsd_version"]) == ("BouncingBall", jaxnsd.__version__)
     again = run(path)
     assert again.computed == 0 and same(again, made)
     # Another reduction of the same observations needs no simulation.

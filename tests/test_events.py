@@ -45,6 +45,21 @@ def test_stored_intervals_hold_the_events_of_all_their_steps():
     np.testing.assert_array_equal(batch.count(Event.IMPACT), [fine.count(Event.IMPACT), 0])
 
 
+@over([jaxnsd.SymmetricMoreau(), *SCHEMES, jaxnsd.VariationalMoreau()], [jaxnsd.SymmetricMoreau()])
+def test_an_impact_at_the_first_node(scheme):
+    """A ball that is thrown onto the floor on which it lies; one that lies there, or leaves it, has no impact."""
+
+    def thrown(u0, **options):
+        return simulate(BouncingBall(), scheme, jnp.zeros(1), jnp.array([u0]), 0.1, 1e-2, **options)
+
+    sol = thrown(-1.0)
+    np.testing.assert_array_equal(sol.events & Event.IMPACT, [1] + [0] * 9)
+    np.testing.assert_array_equal(thrown(-1.0, save_every=5).events & Event.IMPACT, [1, 0])
+    on = simulate(BouncingBall(), scheme, None, None, 0.15, 1e-2, start=sol)
+    for other in (thrown(0.0), thrown(1.0), on):
+        assert other.count(Event.IMPACT) == 0
+
+
 def test_soft_landing_is_grazing():
     """A ball released just above the floor closes slower than a step of gravity tells from rest; one that lies there has no event."""
     ball, dt = BouncingBall(e_N=0.0), 1e-2

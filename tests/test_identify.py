@@ -432,6 +432,20 @@ def test_data_that_make_no_sense_are_refused(changed, message):
         identify.Trajectory(**GOOD | changed)
 
 
+def test_seeds_and_checkpoints_that_make_no_sense_are_refused(tmp_path):
+    """Before anything is computed."""
+    posed = identify.Problem(TRUTH, identify.Trajectory(**GOOD), fit=["e_N"], dt=DT, measure=lambda t, q, u, m: q)
+    for seed in ("a", -1, 1.5, True, None):
+        with pytest.raises(ValueError, match=r"identify\.fit: seed must be a whole number, zero or more, got"):
+            identify.fit(posed, seed=seed)
+        with pytest.raises(ValueError, match="FirstOrder: seed must be a whole number"):
+            identify.FirstOrder(optax.adam(0.1), seed=seed)
+    with pytest.raises(IsADirectoryError, match=r"identify.fit: checkpoint: .* is a directory; give the name of a file in it"):
+        identify.fit(posed, checkpoint=tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"checkpoint: the directory .*nowhere' does not exist"):
+        identify.fit(posed, checkpoint=tmp_path / "nowhere" / "a.npz")
+
+
 def test_problems_that_make_no_sense_are_refused():
     one = identify.Trajectory(**GOOD)
     for options, message in (
@@ -448,6 +462,56 @@ def test_problems_that_make_no_sense_are_refused():
         identify.Problem(TRUTH, [1.0], fit=["e_N"], dt=DT)
 
 
+@jaxnsd.system
+class Puck(jaxnsd.System):
+    """A mass point that is thrown onto a floor. It sticks at an impact where mu (1 + e) times its fall is more than its slip."""
+
+    mu: float = 0.1
+    weight: float = 1.0
+    e_N: float = 0.5
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 9.81 * q[1]
+
+    def gap(self, t, q):
+        return q[1:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[None, :1]
+
+
+@pytest.mark.slow
+def test_a_start_from_which_no_derivative_leads_away():
+    """Friction that sticks at every impact may be any: the fit looks further, finds the true one, and says that the start matters."""
+    t, T = np.linspace(0.0, 0.5, 26), np.sqrt(2 * 0.5 / 9.81)  # one impact, at T = 0.32 s
+    slip = 3.0 - 0.1 * 1.5 * 9.81 * T
+    y = np.where(t < T, 3.0 * t, 3.0 * T + slip * (t - T)) + 1e-3 * np.random.default_rng(0).normal(size=t.size)
+    data = identify.Trajectory(t, y, [0.0, 0.5], [3.0, 0.0])
+
+    def posed(fit, **parameters):
+        options = {"measure": lambda t, q, u, m: q[:1], "noise": 1e-3, "dt": 0.01}
+        return identify.Problem(Puck(**parameters), data, fit=fit, scheme=jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), **options)
+
+    found = identify.fit(posed(["mu"], mu=1.0))
+    error = 1e-3 / np.sqrt(np.sum((1.5 * 9.81 * T * np.maximum(t - T, 0)) ** 2))
+    assert abs(found.estimate["mu"] - 0.1) < 4 * error
+    np.testing.assert_allclose(found.standard_errors, error, rtol=0.5)
+    assert any("at the first guess mu had no effect on what was measured, elsewhere" in text for text in found.warnings)
+    assert any("the start matters" in text for text in found.warnings) and len(found.history) == 2
+    # What has an effect from the start on needs no second one, and what has none anywhere gets none.
+    assert len(identify.fit(posed(["mu"], mu=0.15)).history) == 1
+    idle = identify.fit(posed(["weight"], weight=1.0))
+    assert len(idle.history) == 1 and any(
+        "weight has no effect on what was measured: the data say nothing" in text for text in idle.warnings
+    )
+    assert any(
+        "times the noise that was given: a fit from other starts" in text for text in identify.fit(posed(["weight"], mu=0.2)).warnings
+    )
+
+
 def test_trajectory_from_xarray():
     xarray = pytest.importorskip("xarray")
     dataset = xarray.Dataset({"x": ("t", [1.0, np.nan]), "v": ("t", [3.0, 4.0])}, coords={"t": [0.0, 0.5]})
@@ -459,9 +523,10 @@ def test_trajectory_from_xarray():
 
 @pytest.mark.slow
 def test_intervals_cover_the_truth_in_95_of_100_repetitions(posed):
+    """Of 500 repetitions; the share has a standard error of 1 %, of which three are allowed."""
     inside, truth = [], np.array(list(EXPECTED.values()))
-    for seed in range(100):
+    for seed in range(500):
         result = identify.fit(posed.with_data(camera(seed)))
         inside.append((result.intervals[:, 0] < truth) & (truth < result.intervals[:, 1]))
     cover = np.mean(inside, axis=0)
-    assert np.all((cover >= 0.90) & (cover <= 0.99)), dict(zip(EXPECTED, cover, strict=True))
+    assert np.all((cover >= 0.92) & (cover <= 0.98)), dict(zip(EXPECTED, cover, strict=True))

@@ -175,6 +175,71 @@ def test_every_outcome_has_a_sentence_and_advice():
     assert all(what and advice for what, advice in EXPLANATION.values())
 
 
+def ball(e_N, h=1.0, **options):
+    """Coordinates of a bouncing ball: at 0.6 s it rises from its first impact."""
+    return simulate(jaxnsd.models.BouncingBall(e_N=e_N), Moreau(), jnp.reshape(h, 1), jnp.zeros(1), 0.6, 0.01, **options)
+
+
+def spring(stiffness, wall=1e300, **options):
+    return simulate(Oscillator(stiffness, wall), Moreau(), jnp.zeros(1), jnp.ones(1), 1.0, 0.1, **options)
+
+
+def table(mu, **options):
+    return simulate(Table(mu=mu), Moreau(), jnp.array([0.0, 1.05, 0.0]), jnp.array([3.0, -1.0, 0.0]), 0.1, 0.01, solver=HURRIED, **options)
+
+
+@pytest.mark.parametrize(
+    "outcome, run, x",
+    [
+        (Outcome.INVALID_PARAMETER, ball, 2.0),
+        pytest.param(Outcome.INVALID_PARAMETER, table, -0.1, marks=pytest.mark.slow),
+        pytest.param(Outcome.NOT_CONVERGED, table, 0.9, marks=pytest.mark.slow),
+        pytest.param(Outcome.DIVERGED, spring, 1e4, marks=pytest.mark.slow),
+        (Outcome.NON_FINITE, lambda k, **options: spring(k, 0.1, **options), 1.0),
+    ],
+)
+def test_what_has_failed_has_no_derivative(outcome, run, x):
+    """In both modes, of every entry, also of a first node that nothing changes, and of differences in which they cancel."""
+    assert jnp.max(jax.jit(lambda x: run(x).outcome)(x)) == outcome
+    assert np.all(np.isnan(jax.jacfwd(lambda x: run(x).q)(x)))
+    for value in (lambda sol: sol.q[-1, 0], lambda sol: sol.u[-1, 0] - sol.u[-2, 0]):
+        assert np.isnan(jax.grad(lambda x, value=value: value(run(x)))(x))
+
+
+def test_derivatives_of_what_failed_where_they_are_asked_for():
+    """A ball of restitution 2 has the velocity -g (t - T) + e g T after an impact at T: by e that is g T, and its height g T (t - T)."""
+    T = np.sqrt(2 / 9.81)
+    loss = lambda e: ball(e, derivatives_of_failed=True).q[-1, 0]  # noqa: E731
+    for derivative in (jax.grad(loss), jax.jacfwd(loss)):
+        assert abs(derivative(2.0) - 9.81 * T * (0.6 - T)) < 0.1
+    with pytest.raises(TypeError, match="derivatives_of_failed must be True or False, got 'yes'"):
+        ball(0.5, derivatives_of_failed="yes")
+
+
+@pytest.mark.slow
+def test_a_failed_member_has_no_derivative_and_the_others_have_theirs():
+    T, e_N = np.sqrt(2 / 9.81), jnp.array([0.5, 2.0, 0.7])
+    each = jax.vmap(jax.grad(lambda e: ball(e).q[-1, 0]))(e_N)
+    assert np.isnan(each[1]) and np.all(np.abs(each[jnp.array([0, 2])] - 9.81 * T * (0.6 - T)) < 0.1)
+
+    def loss(factor):
+        sol = jax.vmap(ball)(factor * e_N)
+        return jnp.sum(jnp.where(sol.success, sol.q[:, -1, 0], 0.0))
+
+    assert np.isclose(jax.grad(loss)(1.0), 0.5 * each[0] + 0.7 * each[2], rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_what_goes_on_from_a_failed_run_has_no_derivative():
+    """Though what follows succeeds: the restitution is in its range then."""
+
+    def loss(e):
+        first = ball(e)
+        return simulate(jaxnsd.models.BouncingBall(), Moreau(), None, None, dt=0.01, n_steps=40, start=first).q[-1, 0]
+
+    assert np.isnan(jax.grad(loss)(2.0)) and np.isfinite(jax.grad(loss)(0.5))
+
+
 @pytest.mark.slow
 def test_to_xarray():
     pytest.importorskip("xarray")
@@ -185,8 +250,6 @@ def test_to_xarray():
     np.testing.assert_array_equal(data.t, solution.t)
     np.testing.assert_array_equal(data.t_step, solution.t[1:])
     assert data.P_N.shape == (30, 2) and data.sizes["node"] == 31
-    with pytest.raises(ValueError, match=r"takes one motion, got a batch of shape \(4,\): index it first"):
-        oscillators([2.0, 3.0, 2.0, 2.0]).to_xarray()
 
 
 @jaxnsd.system

@@ -6,6 +6,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -276,7 +277,11 @@ def test_a_misspelt_method_is_warned_of(name, right):
     assert record[0].filename == __file__
     # No warning, which would be an error here, where the right one is written too, or of a name of one's own.
     made(**{name: method, right: method, f"_{name}": method})
-    made(base=made(**{right: method}), **{name: method})
+    # Nor where a base class has the right one and the name is that of a helper that is called; else the right one stays, unnoticed.
+    base = made(**{right: method})
+    made(base, **{name: method, "force" if right != "force" else "gap": eval(f"lambda self, *args: self.{name}()")})
+    with pytest.warns(UserWarning, match=rf"Toss.{name} is not called by jaxnsd, and the {right} of Toss stays .* did you mean {right}\?"):
+        made(base, **{name: method})
 
 
 def test_helpers_and_fields_are_not_warned_of():
@@ -625,3 +630,81 @@ def test_a_second_run_compiles_nothing():
         count = len(traces)
         simulate(Counting(mass=mass), Moreau(), jnp.array([0.1 * mass]), jnp.zeros(1), 0.2, 0.01)
         assert (len(traces) > count) == (mass == 1.0)
+
+
+@jax.tree_util.register_pytree_node_class
+class Network:
+    """As libraries of networks have them: arrays, functions and nothing at all are leaves, or stand where leaves may be."""
+
+    def __init__(self, *leaves):
+        self.weight, self.bias, self.activation = leaves
+
+    def tree_flatten(self):
+        return (self.weight, self.bias, self.activation), None
+
+    @classmethod
+    def tree_unflatten(cls, _, leaves):
+        return cls(*leaves)
+
+    def __call__(self, x):
+        return self.activation(self.weight @ x) + (0.0 if self.bias is None else self.bias)
+
+
+@jaxnsd.system
+class Driven(System):
+    """A mass on a rail with a stop, pushed by a network."""
+
+    network: Any
+    strength: float = 5.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def force(self, t, q, u):
+        return self.strength * self.network(jnp.concatenate([q, u]))
+
+    def gap(self, t, q):
+        return q + 0.5
+
+
+def driven_to(system):
+    return simulate(system, Moreau(), jnp.array([1.0]), jnp.zeros(1), 0.1, 0.01).q[-1, 0]
+
+
+def test_functions_among_the_leaves_of_a_field_belong_to_the_structure():
+    weight = jnp.array([[-0.5, -0.2]])
+    system, other = Driven(Network(weight, None, jnp.tanh)), Driven(Network(weight, None, jnp.sin))
+    assert len(jax.tree.leaves(system)) == 2 and jax.tree.structure(system) != jax.tree.structure(other)
+    assert jax.tree.structure(system) == jax.tree.structure(Driven(Network(2 * weight, None, jnp.tanh)))
+    again = jax.tree.map(lambda x: x, system)
+    assert type(again.network) is Network and again.network.activation is jnp.tanh and again.network.bias is None
+    # The step of Moreau's scheme by hand.
+    for of, activation in ((system, np.tanh), (other, np.sin)):
+        q, u = 1.0, 0.0
+        for _ in range(10):
+            q += 0.01 * u
+            u += 0.01 * 5.0 * activation(-0.5 * q - 0.2 * u)
+        np.testing.assert_allclose(driven_to(of), q, rtol=1e-12)
+    slope = jax.grad(driven_to)(system)
+    assert slope.network.activation is jnp.tanh and slope.network.weight.shape == (1, 2)
+    h = 1e-4
+    near = [driven_to(Driven(Network(weight.at[0, 1].add(x), None, jnp.tanh))) for x in (h, -h)]
+    np.testing.assert_allclose(slope.network.weight[0, 1], (near[0] - near[1]) / (2 * h), rtol=1e-7)
+    batch = jax.vmap(driven_to)(jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 2), system))
+    np.testing.assert_allclose(batch, driven_to(system), rtol=1e-12)
+    with pytest.raises(TypeError, match=r"Driven.network must be a number or an array, got .*declare what is no parameter"):
+        driven_to(Driven(jnp.tanh))
+
+
+@pytest.mark.slow
+def test_a_module_of_equinox_is_a_field():
+    eqx = pytest.importorskip("equinox")
+    system = Driven(eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)))
+    assert jax.tree_util.keystr(jax.tree_util.tree_leaves_with_path(system)[0][0]) == ".network.layers[0].weight"
+    value, slope = eqx.filter_value_and_grad(driven_to)(system)
+    whole = jax.grad(driven_to)(system)
+    for a, b in zip(jax.tree.leaves(slope.network), jax.tree.leaves(whole.network), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert value == driven_to(system)
+    moved = eqx.tree_at(lambda system: system.network.layers[1].bias, system, jnp.array([0.3]))
+    assert driven_to(moved) != value

@@ -153,6 +153,11 @@ class Multibody(System):
         """Names of the velocities with their units."""
         return _names(self.structure, 1)
 
+    @property
+    def contact_names(self) -> tuple[str, ...]:
+        """Names of the contacts: "foot and floor"; a pair of shapes that touches in several points has several of one name."""
+        return tuple(map(str, self.contacts))
+
     def where(self, name: str, kind: str | None = None) -> int:
         """Place of a body, joint, shape or motor in the arrays of its kind, by its name.
 
@@ -326,6 +331,10 @@ class Multibody(System):
         if self._overridden("kinetic_energy") and not self._overridden("M", "mass_matrix"):
             return super().M(t, q, u)
         return self.mass_matrix(t, q)
+
+    def _misshapen(self):
+        """Where a field was replaced by an array of another shape: it would be broadcast, or read in part."""
+        return names.misshapen(self)
 
     def _outside(self, t, q, u):
         """Inertias, and what `assemble` refuses where it is known: negative sizes, lower limits above the upper ones."""

@@ -106,3 +106,25 @@ def replaced(system, values):
     if motors:
         plain["motors"] = dataclasses.replace(system.motors, **motors)
     return dataclasses.replace(system, **plain)
+
+
+def misshapen(system):
+    """A sentence on the first field whose array has not the shape that the structure says, or None."""
+    of = system.structure
+    counts = {
+        "body": (len(of.bodies), "mass center inertia carried position orientation"),
+        "joint": (len(of.joints), "joint_position joint_axis reference stiffness"),
+        "coordinate": (of.layout.n_q, "rest"),
+        "velocity": (of.layout.n_u, "damping armature"),
+        "limited joint": (len(of.limits), "limits limit_restitution"),
+        "shape": (len(of.shapes), "shape_position shape_orientation shape_size"),
+        "pair of shapes": (len(of.pairs), "friction restitution tangential_restitution drilling rolling"),
+    }
+    vectors = dict.fromkeys(["center", "position", "joint_position", "joint_axis", "shape_position", "shape_size"], (3,))
+    rows = vectors | {"inertia": (3, 3), "orientation": (4,), "shape_orientation": (4,), "limits": (2,)}
+    wanted = {field: (kind, (n, *rows.get(field, ()))) for kind, (n, fields) in counts.items() for field in fields.split()}
+    for field, (kind, shape) in wanted.items():
+        got = np.shape(getattr(system, field))
+        if got != shape:
+            return f"{field} must have the shape {shape}, a row for each {kind}, got {got}; system.replace(...) sets numbers by their names"
+    return None

@@ -27,6 +27,7 @@ from ..ensemble.points import POINTS
 from ..ensemble.samples import DISTRIBUTIONS
 from ..models import MODELS, SCENES
 from ..programs import interrupts, progress
+from ..programs.files import writable
 from ..schemes.projection import project_position
 from ..simulation.nodes import node_velocities
 from ..simulation.parts import PartedRun
@@ -418,10 +419,10 @@ def _check_file(option, path, endings):
         return
     if path.suffix not in endings:
         raise _ArgumentError(f"{option} must end in {' or '.join(endings)}, got {str(path)!r}")
-    if not path.parent.is_dir():
-        raise _ArgumentError(f"{option}: the directory {str(path.parent)!r} does not exist")
-    if path.is_dir():
-        raise _ArgumentError(f"{option}: {str(path)!r} is a directory")
+    try:
+        writable(path)
+    except OSError as error:
+        raise _ArgumentError(f"{option}: {error}") from error
 
 
 def _make_directory(option, path):

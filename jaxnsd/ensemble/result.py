@@ -8,6 +8,7 @@ import numpy as np
 from ..mechanics.results import Outcome
 from ..simulation.simulate import Solution
 from . import store
+from .reductions import just_below
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,16 +82,24 @@ class Result:
         return self._job.again(self._member(index), self._job.options | options)
 
     def dataset(self) -> Any:
-        """What is in the store, an `xarray.Dataset` along "member" that is read when it is used; ``outcome`` -1: not done."""
+        """What is in the store, an `xarray.Dataset` along "member" that is read when it is used; ``outcome`` -1: not done.
+
+        Attributes name the system, the scheme and the version. ``to_dataframe()`` of n members with one number each has n rows.
+        """
         return store.dataset(self._stored())
 
     def quantiles(self, name: str, p: Any) -> np.ndarray:
-        """Exact quantiles (len(p), ...) of what is stored under a name, of the members that succeeded; the column must fit into memory."""
+        """Exact quantiles (len(p), ...) of what is stored under a name, of the members that succeeded; the column must fit into memory.
+
+        Each is one of the members: of n sorted ones number ceil(p n). Raises ValueError for p outside of [0, 1].
+        """
+        if not np.all((np.asarray(p, float) >= 0) & (np.asarray(p, float) <= 1)):
+            raise ValueError(f"quantiles: p must be probabilities in [0, 1], got {p!r}")
         data = store.dataset(self._stored())
         if name not in data:
             raise KeyError(f"the store holds nothing called {name!r}; it holds {', '.join(str(x) for x in data)}")
         good = data[store.OUTCOME].values == Outcome.SUCCESS
-        return np.quantile(data[name].values[good], np.asarray(p, float), axis=0, method="inverted_cdf")
+        return np.quantile(data[name].values[good], just_below(p), axis=0, method="inverted_cdf")
 
     def _stored(self):
         if self.store is None:

@@ -193,13 +193,18 @@ def _named(seen):
 
 
 def dataset(path):
-    """The observations as an `xarray.Dataset`, read when they are used; ``outcome`` is -1 for members that are not done."""
+    """The observations as an `xarray.Dataset`, read when they are used; ``outcome`` is -1 for members that are not done. System, scheme and
+    version are attributes.
+    """
     try:
         import xarray
     except ImportError as error:
         raise ImportError("a store is opened by xarray: pip install xarray zarr") from error
-    read_manifest(path)
-    return xarray.open_zarr(str(path), consolidated=False, chunks=None)
+    made_with = read_manifest(path)
+    # Markers of chunks are no observations: with them a table would have a row for each member and chunk.
+    data = xarray.open_zarr(str(path), consolidated=False, chunks=None, drop_variables=[MARKERS])
+    system = made_with["system"].partition(" (")[0]
+    return data.assign_attrs(system=system, scheme=made_with["scheme"], jaxnsd_version=made_with["jaxnsd version"])
 
 
 def _zarr():

@@ -7,6 +7,7 @@
     print(result), result.report("report.png")
 """
 
+from .bootstrap import Bootstrap, bootstrap
 from .data import FreeState, MultipleShooting, OneStep, Trajectory, Windows
 from .fit import fit
 from .posterior import Posterior, posterior
@@ -18,6 +19,7 @@ from .solvers import FirstOrder, LevenbergMarquardt
 from .transforms import Bounded, Free, Inertia, Positive, PseudoInertia, Transform, inertia_of, pseudo_inertia
 
 __all__ = [
+    "Bootstrap",
     "Bounded",
     "FirstOrder",
     "Free",
@@ -36,6 +38,7 @@ __all__ = [
     "Trajectory",
     "Transform",
     "Windows",
+    "bootstrap",
     "fit",
     "inertia_of",
     "posterior",

@@ -1,5 +1,6 @@
 """`fit`: several starts side by side, training and validation, early stopping, interruption, and what is left to read."""
 
+import functools
 import numbers
 import zipfile
 from collections import Counter
@@ -12,7 +13,9 @@ import jax
 import numpy as np
 
 from ..programs import interrupts, progress
+from ..programs.files import writable
 from .evaluate import Evaluator, Point
+from .further import looked
 from .problem import Problem
 from .result import Result, make_result
 from .solvers import FirstOrder, Iterate, Request, better, solver_of
@@ -60,6 +63,9 @@ def fit(
                  a solver of another kind from the last iterates
 
     Ctrl-C ends a fit early: the result is that of the best iterate by then, ``result.interrupted`` says so, and ``resume`` goes on.
+    Where an unknown has no effect at the first guess, as friction has none where it holds at every impact, the fit looks further by itself:
+    it starts a second time from the best of some points along that unknown, and a warning says so, and which of the two was better.
+
     Trajectories that fail, by the outcome codes of `simulate`, are left out of that step; ``result.failures`` counts them by name.
     Raises ValueError if none succeeds at the first guess, or for arguments that make no sense.
     """
@@ -68,15 +74,25 @@ def fit(
     solver = solver_of(solver)
     if patience is not None and (isinstance(patience, bool) or not isinstance(patience, numbers.Integral) or patience < 1):
         raise ValueError(f"identify.fit: patience must be a positive whole number of iterations, got {patience!r}")
-    if checkpoint is not None and not Path(checkpoint).parent.is_dir():
-        raise FileNotFoundError(f"identify.fit: there is no folder {str(Path(checkpoint).parent)!r} for the checkpoint")
+    check_seed("identify.fit", seed)
+    if checkpoint is not None:
+        try:
+            writable(checkpoint)
+        except OSError as error:
+            raise type(error)(f"identify.fit: checkpoint: {error}") from None
     train, items = _split(problem, validation, seed), np.arange(len(problem.items["t"]))
     if problem.n_local and isinstance(solver, FirstOrder) and not train.all():
         raise ValueError("identify.fit: initial states of validation trajectories need LevenbergMarquardt(); take that")
     evaluator, failures = Evaluator(problem), Counter()
     runs = _resumed(resume, problem, solver, evaluator, items, train) if resume is not None else []
+    further, seen = None, ""
     if resume is None:
-        runs = [Run(solver.start(problem, items, train, *first)) for first in _starts(problem, starts, spread, seed)]
+        firsts = _starts(problem, starts, spread, seed)
+        if len(firsts) == 1:
+            (z, local, memory), loss = firsts[0], functools.partial(_loss, problem, items=items, part=train)
+            further, seen = looked(problem, items, train, z, local, loss)
+            firsts += [(further, local.copy(), memory)] if further is not None else []
+        runs = [Run(solver.start(problem, items, train, *first)) for first in firsts]
     interrupted = False
     bar = _bar(progress, solver.max_iterations)
     try:
@@ -108,8 +124,16 @@ def fit(
     for run in good[1:]:
         if better(run.best[1].evaluation, chosen.best[1].evaluation, part):
             chosen = run
+    if seen:
+        seen += "; a fit from there is the better one: the start matters" if chosen is runs[1] else "; a fit from there is not better"
     state = state_of(problem, solver, evaluator, [run for run in runs if run.step])
-    return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted, state)
+    return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted, state, (seen,) if seen else ())
+
+
+def check_seed(who, seed):
+    """Raise ValueError for what random numbers cannot be made of."""
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**63:
+        raise ValueError(f"{who}: seed must be a whole number, zero or more, got {seed!r}")
 
 
 def decisive(train):

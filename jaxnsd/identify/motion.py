@@ -37,7 +37,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     times = (t0, dt, t0 + parts * PART * dt)
     args = (anisotropy.isotropic(system), times, q0, u0, None)
     loop = history.start(args)
-    _, *codes = loop.first
+    _, _, *codes = loop.first
     n_q, n_u = q0.size, u0.size
     state, record = history.shapes(args)
     # Of a row, which holds the state of a node and the record of the interval before, the outcome is this entry.

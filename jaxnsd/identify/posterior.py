@@ -17,6 +17,7 @@ from ..programs import interrupts
 from ..programs import progress as bars
 from . import convergence
 from .evaluate import Evaluator, Point
+from .fit import check_seed
 from .result import Result
 from .solvers import REVERSE
 from .transforms import Bounded
@@ -175,6 +176,7 @@ def posterior(
     except ImportError as error:
         raise ImportError("identify.posterior needs blackjax: pip install blackjax") from error
     scale = _checked(result, prior, noise_scale, {"chains": (chains, 2), "draws": (draws, LEAST), "warmup": (warmup, 1)}, acceptance)
+    check_seed("identify.posterior", seed)
     density = _Density(result, prior, scale)
     mode, factor = density.gaussian()
     states = _starts(density, mode, factor, OVERDISPERSED * np.random.default_rng(seed).normal(size=(chains, mode.size)))

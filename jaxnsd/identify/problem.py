@@ -1,9 +1,11 @@
 """What is to be identified, from what: a system with unknown parameters, data, and how these were measured."""
 
+import collections
 import copy
 import functools
 import hashlib
 import numbers
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ import numpy as np
 from jax import lax
 
 from ..contact import AbstractContactSolver, SemismoothNewton
+from ..mechanics.results import Outcome
+from ..programs.fingerprint import fingerprint
 from ..schemes.base import Scheme
 from ..schemes.moreau import Moreau
 from ..simulation import checks
@@ -22,6 +26,11 @@ from . import motion
 from .data import FreeState, Trajectory, Windows
 from .robust import Robust, cost_and_weights
 from .unknowns import Unknowns
+
+#: Problems whose compiled programs are kept, those that were posed last.
+KEPT = 8
+
+_programs, _lock = collections.OrderedDict(), threading.Lock()
 
 #: Deviation of a free state, in units of the noise, from which on its prior says next to nothing beside the measurement.
 LOOSE = 10
@@ -74,6 +83,9 @@ class Problem:
     columns:      names of the columns of y with their units, for pictures: ``("height in m",)``; default: those of coordinates and
                   velocities where measure is left out and the system has them, else y_0, y_1, ...
     solver, sensitivity:  those of `simulate`
+
+    A problem that computes the same as one before compiles nothing: with other data of the same shapes a fit takes as long as it computes,
+    with `with_data` and posed anew.
     """
 
     def __init__(
@@ -123,7 +135,6 @@ class Problem:
         if not (isinstance(horizon, numbers.Real) and horizon > 1):
             raise ValueError(f"identify: horizon must be greater than one, got {horizon!r}")
         self.windows, self.robust, self.horizon = windows, robust, float(horizon)
-        self.programs = {}
         self.columns = self._columns(columns, measure is None)
         self.free = free_state if windows is None else windows.free
         self._start(noise, when is not None)
@@ -157,6 +168,8 @@ class Problem:
             raise ValueError(f"identify: residual(predicted, y) must have one axis, got shape {row.shape}")
         self.k = row.shape[0]
         self.covariance = _covariance(noise, self.k)
+        #: One is what is taken where nobody says anything.
+        self.noise_given = not (np.ndim(noise) == 0 and noise == 1.0)
         self.columnwise = row.shape == y.shape and self._is_columnwise(system, measurement)
         self.sigma = None
         if self.free is not None:
@@ -174,6 +187,26 @@ class Problem:
         self._check_functions(q0, u0, measurement)
         self.shifted = shifted
         self.n_steps = self._steps(measurement)
+        self.programs = self._shared_programs()
+
+    def _shared_programs(self):
+        """What is compiled of problems that compute the same, however often they are posed: a dict to be filled.
+
+        Data are arguments of a program; all else that is read while it is traced tells it apart.
+        """
+        unknowns, free = self.unknowns, (self.sigma, self.n_local, self.joined, self.windows and self.windows.continuity)
+        functions = self.build, self.measure, self.when, self.residual, self.initial
+        numbers = self.settings, self.horizon, self.robust, self.k, self.covariance, self.n_steps, free
+        try:
+            key = fingerprint(functions, numbers, unknowns.structure, unknowns.list, unknowns.others())
+        except TypeError:
+            return {}
+        with _lock:
+            programs = _programs.setdefault(key, {})
+            _programs.move_to_end(key)
+            while len(_programs) > KEPT:
+                _programs.popitem(last=False)
+            return programs
 
     def _warn_of_what_counts_twice(self):
         """Where windows start from free states about the numbers that are compared anyway: their prior has to be loose."""
@@ -268,16 +301,12 @@ class Problem:
         for name in ("count", "fingerprint"):
             new.__dict__.pop(name, None)
         steps = new._steps(self.parts(self.unknowns.first())[1])
-        if steps > self.n_steps:
-            new.n_steps, new.programs = steps, {}
+        new.n_steps = max(steps, self.n_steps)
         if system is not None:
             given = self.given._replace(system=system) if isinstance(self.given, Parts) else system
             new.given, new.unknowns = given, self.unknowns.moved(given)
-            # What is compiled holds all that is not fitted, static fields too, and the shapes of what is.
-            same = self.unknowns.structure == new.unknowns.structure and self.unknowns.list == new.unknowns.list
-            others = [*self.unknowns.others(), *new.unknowns.others()]
-            if not same or not all(map(np.isscalar, others)) or self.unknowns.others() != new.unknowns.others():
-                new.programs = {}
+        if system is not None or steps > self.n_steps:
+            new.programs = new._shared_programs()
         return new
 
     @property
@@ -314,7 +343,7 @@ class Problem:
         x = jnp.where(x > last, last, x)
         at_frames = motion.at_times(x, dt, path)
         end = [h[0] for h in motion.at_times(item["length"][None], dt, path)]
-        outcome = jnp.where(last > (path.q.shape[0] - 1) * dt, 3.0, outcome)
+        outcome = jnp.where(last > (path.q.shape[0] - 1) * dt, float(Outcome.NON_FINITE), outcome)
         y = jax.vmap(lambda t, q, u: self.measure(t, q, u, measurement))(item["t0"] + x, *at_frames)
         return y, *at_frames, outcome, end
 

@@ -14,6 +14,9 @@ from .normal import AWAY, NormalEquations
 #: Errors by the scatter of trajectories that are so many times those by the residuals are said in a warning.
 SCATTER = 2.0
 
+#: Residuals that are so many times the noise that was given are said in a warning.
+MISFIT = 5.0
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
@@ -103,7 +106,16 @@ class Result:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences on what the data do not determine."""
-        return (*self.uncertainty.warnings, *self._of_the_scatter(), *self._of_what_is_lost())
+        return (*self.uncertainty.warnings, *self._of_the_misfit(), *self._of_the_scatter(), *self._of_what_is_lost())
+
+    def _of_the_misfit(self):
+        """A sentence where residuals are larger by far than a noise that was given."""
+        if self.problem.noise_given and self.noise_scale > MISFIT:
+            yield (
+                f"residuals are {self.noise_scale:.2g} times the noise that was given: a fit from other starts may lie in a better valley "
+                "(fit(..., starts=8)), the model may lack something, as a delay or a scale of the measurement (see report()), or the noise "
+                "is larger than was given"
+            )
 
     def _of_what_is_lost(self):
         """A sentence where frames took no part."""
@@ -191,8 +203,8 @@ class Result:
     __repr__ = __str__
 
 
-def make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted, state):
-    """The `Result` of the best iterate of the ``chosen`` run; ``state`` is what a fit needs to go on."""
+def make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted, state, seen=()):
+    """The `Result` of the best iterate of the ``chosen`` run; ``state`` is what a fit needs to go on, ``seen`` further warnings."""
     from .fit import _loss
 
     point = chosen.best[1].point
@@ -216,7 +228,7 @@ def make_result(problem, evaluator, items, train, runs, chosen, failures, interr
     system, measurement = problem.parts(point.z)
     numbers = range(len(problem.data))
     message = "interrupted; resume=result goes on" if interrupted else chosen.done or "all iterations are done"
-    more = []
+    more = list(seen)
     if problem.joined and equations.rounded(of_data):
         more.append("windows are joined so tightly that rounding decides on their states, and errors are too small: loosen continuity")
     if not (chosen.done.startswith("converged") and chosen.best[1] is chosen.step):

@@ -165,6 +165,7 @@ class FirstOrder:
         _whole(self, "max_iterations", 0)
         if self.batch is not None:
             _whole(self, "batch", 1)
+        _whole(self, "seed", 0)
 
     def start(
         self,

@@ -35,12 +35,17 @@ def check(structure, leaves, q, u):
     if not any(map(system.defines, ("kinetic_energy", "mass_matrix", "M"))):
         raise TypeError(f"{name} must have an inertia, got neither; write kinetic_energy(t, q, u) or mass_matrix(t, q)")
     for field, n, letter in (("coordinate_names", n_q, "q"), ("velocity_names", n_u, "u")):
-        names = getattr(system, field)
-        if names is None:
-            continue
-        if not isinstance(names, (tuple, list)) or len(names) != n or not all(isinstance(text, str) for text in names):
-            raise ValueError(f"{name}.{field} must be a tuple of {n} strings, one for each entry of {letter}, got {names!r}")
+        _check_names(system, field, n, letter)
     _Signatures(system, q, u).check()
+
+
+def _check_names(system, field, n, of):
+    """Raise ValueError for what are not ``n`` names."""
+    names = getattr(system, field)
+    if names is None:
+        return
+    if not isinstance(names, (tuple, list)) or len(names) != n or not all(isinstance(text, str) for text in names):
+        raise ValueError(f"{type(system).__name__}.{field} must be a tuple of {n} strings, one for each entry of {of}, got {names!r}")
 
 
 class _Signatures:
@@ -64,6 +69,7 @@ class _Signatures:
             self.shape("mass_matrix", t, q, wanted=(n_u, n_u), meaning="(n_u, n_u)")
         self.shape("q_dot", t, q, u, wanted=(n_q,), meaning="(n_q,)")
         n_N, d = self.contacts()
+        _check_names(self.system, "contact_names", n_N, "the gap")
         n_g, n_gamma = self.constraints("constraint", t, q), self.constraints("velocity_constraint", t, q, u)
         for method, wanted in (
             ("force", (n_u,)),

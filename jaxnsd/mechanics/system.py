@@ -108,7 +108,10 @@ def _refuse_hidden(cls, new, inherited_fields):
 
 
 def _warn_of_typos(cls, new):
-    """Warn of names that look like misspelt ones of `System`, where the right one is not written."""
+    """Warn of names that look like misspelt ones of `System`, where the class does not write the right one.
+
+    Where a base class writes it, a name that one of the class's own methods asks for is that of a helper.
+    """
     hooks = [name for name in vars(System) if not name.startswith("_") and name not in ("defines", "contact_data")]
     by_case = {hook.casefold(): hook for hook in hooks if len(hook) > 1}
     fields = {field.name for field in dataclasses.fields(cls)}
@@ -121,11 +124,25 @@ def _warn_of_typos(cls, new):
         if hook is None or (name in fields and hook not in (*CONTACT_DATA, "dry_friction")):
             continue
         if inspect.getattr_static(cls, hook) is inspect.getattr_static(System, hook) and hook not in fields:
-            warnings.warn(
-                f"{cls.__name__}.{name} is not called by jaxnsd, and {cls.__name__} has no {hook}: did you mean {hook}? "
-                f"A helper of your own may be called _{name}",
-                stacklevel=3,
-            )
+            lacking = f"{cls.__name__} has no {hook}"
+        elif name in methods and not any(hook in vars(part) for part in new) and name not in _asked_for_by(cls, new):
+            owner = next(base for base in cls.__mro__ if hook in vars(base) or hook in vars(base).get("__annotations__", ()))
+            lacking = f"the {hook} of {owner.__name__} stays as it is"
+        else:
+            continue
+        warnings.warn(
+            f"{cls.__name__}.{name} is not called by jaxnsd, and {lacking}: did you mean {hook}? "
+            f"A helper of your own may be called _{name}",
+            stacklevel=3,
+        )
+
+
+def _asked_for_by(cls, new):
+    """Names that the methods ask for which a class writes anew."""
+    found = set()
+    for name in {name for part in new for name, value in vars(part).items() if callable(value)}:
+        _asked_for(cls, name, found)
+    return found
 
 
 #: What tells the inertia of a system.
@@ -226,6 +243,7 @@ class System:
                                      default `NewtonImpact()`, which takes the three above
     ``coordinate_names``             tuple of n_q strings for pictures, with units: ``("$x$ in m", "angle in rad")``; default None
     ``velocity_names``               tuple of n_u strings: ``("$v$ in m/s", ...)``; default None
+    ``contact_names``                tuple of n_N strings, for tables: ``("beak and pole", ...)``; default None
     ``draw(t, q)``                   dict of points and lines by name, for films and pages, see `jaxnsd.drawing`; default none
     ===============================  ==========================================================================================
 
@@ -245,6 +263,7 @@ class System:
     dry_friction: Any = None
     coordinate_names: ClassVar[tuple[str, ...] | None] = None
     velocity_names: ClassVar[tuple[str, ...] | None] = None
+    contact_names: ClassVar[tuple[str, ...] | None] = None
 
     #: ``moved(t, dt, q, u)``: closed form of a step of the midpoint rule of `q_dot`, where there is one, see `schemes.positions`.
     moved: ClassVar[Any] = None
@@ -356,6 +375,10 @@ class System:
     def _inertias(self, t, q, u):
         """Diagonal of the mass matrix, (n_u,)."""
         return jnp.diagonal(self.M(t, q, u))
+
+    def _misshapen(self):
+        """A sentence on a field of the wrong shape, or None: it is asked for before a run."""
+        return None
 
     def _outside(self, t, q, u):
         """Whether a parameter of the system, beside those of its contacts, is outside of its range: it is looked at where it is traced."""

@@ -35,6 +35,7 @@ class Woodpecker(System):
 
     coordinate_names = ("$y$ in m", r"$\varphi_M$ in rad", r"$\varphi_S$ in rad")
     velocity_names = (r"$\dot y$ in m/s", r"$\dot\varphi_M$ in rad/s", r"$\dot\varphi_S$ in rad/s")
+    contact_names = ("beak and pole", "sleeve's lower edge and pole", "sleeve's upper edge and pole")
     draw = pictures.woodpecker
 
     def e_N(self) -> jax.Array:

@@ -15,20 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..native.jax_internals import Primitive, ShapedArray, ad, batching, jaxpr_as_fun, lowered_as, without_consts
-from .pytrees import chosen, replaced
-
-
-class Zero:
-    """The tangent of an array that does not move: a pytree without leaves, in place of one."""
-
-    def __add__(self, other):
-        return other
-
-    __radd__ = __add__
-
-
-ZERO = Zero()
-jax.tree_util.register_pytree_node(Zero, lambda _: ((), None), lambda *_: ZERO)
+from .pytrees import ZERO, chosen, replaced
 
 
 def _flat(tangents):
@@ -155,6 +142,25 @@ def undefined(x, args):
         return undefined(x, args), instantiated(x, tangents[0]) + not_a_number(tangents[1], jnp.result_type(x))
 
     return with_rule(lambda x, args: x, rule)(x, args)
+
+
+@jax.custom_jvp
+def undefined_unless(ok, x, args):
+    """``x``, a list of arrays, whose derivatives with respect to ``args``, a list too, of floats, are NaN, all of them, where not ``ok``.
+
+    It stands outside of all loops, so that `jax.custom_jvp` serves, which knows of the devices of a `shard_map`.
+    """
+    del ok, args
+    return x
+
+
+@undefined_unless.defjvp
+def _undefined_unless(primals, tangents):
+    (ok, x, args), (_, d_x, d_args) = primals, tangents
+    # In forward mode what is added makes a NaN of zeros, too; in reverse mode each cotangent becomes one where it does not vanish.
+    lost = [jnp.where(ok, 0, not_a_number(d_args, d.dtype)) for d in d_x]
+    d_x = [jnp.where(ok, d, _nothing.bind(d)) + no for d, no in zip(d_x, lost, strict=True)]
+    return undefined_unless(ok, x, args), d_x
 
 
 def not_a_number(tangents, dtype):

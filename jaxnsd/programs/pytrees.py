@@ -5,8 +5,22 @@ import dataclasses
 import weakref
 
 import jax
+import numpy as np
 
 from .surroundings import Watch
+
+
+class Zero:
+    """The tangent of an array that does not move: a pytree without leaves, in place of one."""
+
+    def __add__(self, other):
+        return other
+
+    __radd__ = __add__
+
+
+ZERO = Zero()
+jax.tree_util.register_pytree_node(Zero, lambda _: ((), None), lambda *_: ZERO)
 
 #: Classes that JAX knows.
 _registered = weakref.WeakSet()
@@ -27,7 +41,7 @@ def register(cls):
 
     def flatten(instance):
         beside = tuple(getattr(instance, name) for name in statics)
-        return tuple(getattr(instance, name) for name in names), (*beside, read(beside))
+        return tuple(_without_functions(getattr(instance, name)) for name in names), (*beside, read(beside))
 
     def flatten_with_keys(instance):
         values, aux = flatten(instance)
@@ -43,6 +57,47 @@ def register(cls):
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     _registered.add(cls)
     return cls
+
+
+#: What fields hold most of the time, and what is no tree.
+_PLAIN = (float, int, np.ndarray, np.generic, jax.Array)
+
+
+def _without_functions(value):
+    """A field's value, or `_Parted` if it is a tree with functions among its leaves, such as a network with its activation."""
+    if isinstance(value, _PLAIN) or (callable(value) and jax.tree_util.all_leaves([value])):
+        return value
+    return _Parted(value) if any(map(callable, jax.tree.leaves(value))) else value
+
+
+def _stands_for_a_leaf(x):
+    """Whether it is no leaf to JAX and may be in the place of one: a tangent that does not move, or what a partition has left out."""
+    return x is ZERO or x is None
+
+
+class _Parted:
+    """A tree whose functions are no leaves: they are part of its structure. What is put together again is the tree itself."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def flatten_with_keys(self):
+        paths, tree = jax.tree_util.tree_flatten_with_path(self.value, is_leaf=_stands_for_a_leaf)
+        functions = tuple(x if callable(x) else None for _, x in paths)
+        rest = tuple((jax.tree_util.GetAttrKey(jax.tree_util.keystr(path).removeprefix(".")), x) for path, x in paths if not callable(x))
+        return rest, (tree, functions)
+
+    def flatten(self):
+        leaves, tree = jax.tree.flatten(self.value, is_leaf=_stands_for_a_leaf)
+        return tuple(x for x in leaves if not callable(x)), (tree, tuple(x if callable(x) else None for x in leaves))
+
+    @staticmethod
+    def unflatten(aux, leaves):
+        (tree, functions), leaves = aux, iter(leaves)
+        return tree.unflatten([next(leaves) if function is None else function for function in functions])
+
+
+jax.tree_util.register_pytree_with_keys(_Parted, _Parted.flatten_with_keys, _Parted.unflatten, _Parted.flatten)
 
 
 def adopt(base):

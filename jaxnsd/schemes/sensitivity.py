@@ -80,8 +80,7 @@ def init(scheme, settings):
         return lambda *args: scheme.init(*args, settings)
 
     def before(prepared, t, dt, q, u):
-        system = scheme.system(prepared)
-        return prepared, t - dt, dt, base.State(q - dt * system.q_dot(t, q, u), u, base.no_percussions(system, t, q, u))
+        return prepared, t - dt, dt, _before_start(scheme, prepared, t, dt, q, u)
 
     def corrected(primals, tangents, after, d_after):
         if not after.P.P_N.shape[0]:
@@ -91,6 +90,19 @@ def init(scheme, settings):
         return d_state._replace(P=jax.tree.map(lambda d, own: 2 * d - own, d_state.P, d_after.P))
 
     return _corrected(lambda *args: scheme.init(*args, settings), corrected)
+
+
+def _before_start(scheme, prepared, t, dt, q, u):
+    """State from which a step of free motion leads to the start (q, u) at t."""
+    system = scheme.system(prepared)
+    return base.State(q - dt * system.q_dot(t, q, u), u, base.no_percussions(system, t, q, u))
+
+
+def events_at_start(scheme, prepared, t, dt, q, u, after):
+    """`Event` bits of the first node, where schemes act whose velocity is ahead of its coordinates."""
+    if not scheme.lead:
+        return jnp.zeros((), jnp.int32)
+    return events(scheme, prepared, t - dt, dt, _before_start(scheme, prepared, t, dt, q, u), after)
 
 
 def _corrected(moved, correct):

@@ -52,7 +52,7 @@ def known(*values):
 
 
 # ------------------------------------------------------------------------------------------------------------------ simulate
-def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False):
+def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False, derivatives_of_failed=False):
     """Check the options of a run; ``(save_every, checkpoint)`` as Python's integers."""
     if not isinstance(scheme, Scheme):
         hint = "; write its parentheses" if isinstance(scheme, type) else ""
@@ -60,8 +60,9 @@ def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False)
     _solver("simulate", solver)
     if sensitivity not in ("saltation", "discrete"):
         raise ValueError(f'simulate: sensitivity must be "saltation" or "discrete", got {sensitivity!r}')
-    if not isinstance(progress, (bool, int, np.bool_)):
-        raise TypeError(f"simulate: progress must be True or False, got {progress!r}")
+    for name, value in (("progress", progress), ("derivatives_of_failed", derivatives_of_failed)):
+        if not isinstance(value, (bool, int, np.bool_)):
+            raise TypeError(f"simulate: {name} must be True or False, got {value!r}")
     return _whole("save_every", save_every), None if checkpoint is None else _whole("checkpoint", checkpoint)
 
 
@@ -298,6 +299,8 @@ def system(system, scheme, t0, t1, dt, q0, u0, own=False):
     _statics(system, name)
     _leaves(system, name, q0.dtype)
     _law(system, name)
+    if sentence := system._misshapen():
+        raise ValueError(f"{name}.{sentence}")
     shapes, q, u = jax.eval_shape(lambda *args: args, system, q0, u0)
     leaves, structure = jax.tree.flatten(shapes)
     signatures.check(structure, tuple(leaves), q, u)

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import itertools
+import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +19,15 @@ from ..contact import AbstractContactSolver, SemismoothNewton
 from ..mechanics import anisotropy, laws
 from ..mechanics.results import EXPLANATION, Event, Outcome
 from ..mechanics.system import System
+from ..native.jax_internals import varying
 from ..numerics import linalg, sparsity
 from ..programs import progress as progress_bar
 from ..programs import runs
-from ..programs.derivatives import is_float, moving, undefined
+from ..programs.derivatives import is_float, moving, undefined, undefined_unless
+from ..programs.pytrees import chosen, replaced
 from ..schemes import sensitivity as sensitivities
 from ..schemes.base import Scheme, nothing_to_solve, on_position_level
-from . import checks
+from . import checks, files, tables
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
@@ -31,6 +35,20 @@ BLOW_UP = 1e10
 #: Largest array of a state, in entries, with which a batch on a CPU runs member by member (see `runs`). In lockstep a batch of bars of
 #: 100, 300 and 1000 elements is four times slower, and one of three boxes that fall onto each other, too.
 LANES = 4096
+
+
+class Labels(NamedTuple):
+    """Names of a system, and those it gives to its coordinates, velocities and contacts: tuples of strings, or None."""
+
+    system: str
+    coordinates: tuple[str, ...] | None
+    velocities: tuple[str, ...] | None
+    contacts: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, system):
+        names = (getattr(system, name) for name in ("coordinate_names", "velocity_names", "contact_names"))
+        return cls(type(system).__name__, *(None if of is None else tuple(of) for of in names))
 
 
 @jax.tree_util.register_dataclass
@@ -56,17 +74,20 @@ class Solution:
     ``residual``    (N,)          largest entry of the natural map of the contact law, N s
     ``outcome``     (N,)          `jaxnsd.Outcome` codes; ``initial_outcome`` for the first node
     ``contact``     (N,)          contact with the largest residual in a step that did not converge, else -1
-    ``events``      (N,)          `jaxnsd.Event` bits: impacts, and what derivatives do not see: grazing, simultaneous impacts, Zeno
+    ``events``      (N,)          `jaxnsd.Event` bits: impacts, and what derivatives do not see: grazing, simultaneous impacts, Zeno; those
+                                  of a first node where the scheme acts are in the first interval
     ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
     ``final``       state of the scheme at the last node, from which ``simulate(..., start=solution)`` goes on
     ``save_every``  int           steps in a stored interval
     ``scheme``      the scheme that made it
+    ``labels``      names of the system, and of its coordinates, velocities and contacts where it has some
     ==============  ============  =================================================================================
 
-    A batch (`vmap`) adds leading axes to all of them. The worst code of a run is its last: one that diverges ends as NON_FINITE;
-    `raise_if_failed` names the first step that failed, with its own code. Where a parameter is outside of its range all codes of the run,
-    the first node's too, are INVALID_PARAMETER; where a restitution is that depends on the speed, those of its steps, and their residual
-    is not a number. Two solutions are equal if they are the same object; compare their arrays.
+    A batch (`vmap`) adds leading axes to all of them; ``solution[i]`` is one of its members, ``solution[2:5]`` a smaller batch. The worst
+    code of a run is its last: one that diverges ends as NON_FINITE; `raise_if_failed` names the first step that failed, with its own code.
+    Where a parameter is outside of its range all codes of the run, the first node's too, are INVALID_PARAMETER; where a restitution is that
+    depends on the speed, those of its steps, and their residual is not a number. Two solutions are equal if they are the same object;
+    compare their arrays.
     """
 
     t: Any
@@ -88,6 +109,7 @@ class Solution:
     P_D: Any = None
     save_every: int = field(default=1, metadata={"static": True})
     scheme: Any = field(default=None, metadata={"static": True})
+    labels: Labels | None = field(default=None, metadata={"static": True})
 
     def __repr__(self) -> str:
         """One line: shapes, span of time, outcomes."""
@@ -105,6 +127,31 @@ class Solution:
         known = {int(code): code.name for code in Outcome}
         text += [f"{count} {known.get(int(code), code)}" for code, count in zip(codes, counts, strict=True)]
         return f"Solution({', '.join(text)})"
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Leading axes: () of one motion."""
+        return np.shape(self.t)[:-1]
+
+    def __getitem__(self, index: Any) -> "Solution":
+        """Members of a batch, by what arrays are indexed with along its axes: a number, a slice, an array of numbers or of booleans.
+
+        Raises TypeError for one motion, IndexError for what is not in the batch.
+        """
+        if not self.batch_shape:
+            raise TypeError("a Solution of one motion has no members to index: its arrays have nodes, as solution.q[i]")
+        if not checks.known(*jax.tree.leaves(index)):
+            return jax.tree.map(lambda x: x[index], self)
+        # Of the axes of the batch alone, and by NumPy, which says what is out of range, where JAX would take the last.
+        size = math.prod(self.batch_shape)
+        members = np.arange(size).reshape(self.batch_shape)[index]
+        return jax.tree.map(lambda x: jnp.reshape(x, (size, *np.shape(x)[len(self.batch_shape) :]))[members], self)
+
+    def __iter__(self):
+        """The members along the first axis of a batch."""
+        if not self.batch_shape:
+            raise TypeError("a Solution of one motion has no members; its arrays have, as solution.q")
+        return (self[i] for i in range(self.batch_shape[0]))
 
     @property
     def success(self) -> jax.Array:
@@ -161,29 +208,41 @@ class Solution:
         raise SimulationError(f"{text}. What to try: {advice}.")
 
     def to_xarray(self) -> Any:
-        """The stored arrays as an `xarray.Dataset` (needs xarray)."""
-        try:
-            import xarray
-        except ImportError as error:
-            raise ImportError("Solution.to_xarray() needs xarray: pip install xarray") from error
-        values = self._on_the_host("to_xarray")
-        if np.ndim(self.t) != 1:
-            raise ValueError(f"Solution.to_xarray() takes one motion, got a batch of shape {np.shape(self.t)[:-1]}: index it first")
-        dims = {
-            "q": ("node", "coordinate"),
-            "u": ("node", "velocity"),
-            "P_N": ("step", "contact_index"),
-            "P_F": ("step", "contact_index", "direction"),
-            "P_g": ("step", "constraint"),
-            "P_gamma": ("step", "velocity_constraint"),
-            **({} if self.P_D is None else {"P_D": ("step", "dry_friction")}),
-            **{name: ("step",) for name in ("iterations", "residual", "outcome", "contact", "events")},
-        }
-        t = np.asarray(values.t)
-        return xarray.Dataset(
-            {name: (dim, np.asarray(getattr(values, name))) for name, dim in dims.items()},
-            coords={"t": ("node", t), "t_step": ("step", t[1:])},
-        )
+        """The stored arrays as an `xarray.Dataset` (needs xarray), of one motion or of a batch.
+
+        Axes: node, step, coordinate, velocity, contact_index, direction, constraint, velocity_constraint; of a batch member, or member_0,
+        member_1, ... before them. Coordinates, velocities and contacts that have names are labelled by them:
+        ``data.q.sel(coordinate="angle in rad")``. ``t`` (s) has no axis of members where all have the same times. System, scheme and
+        version are attributes, percussions have their unit, outcomes and events their meanings.
+        """
+        return tables.dataset(self._on_the_host("to_xarray"))
+
+    def to_dataframe(self) -> Any:
+        """A `pandas.DataFrame` (needs pandas) with a row for each node, of a batch for each node of each member.
+
+        Columns: member (or member_0, ...), t in s, and each number by its array and name, or place: ``q[angle in rad]``, ``P_N[0]``,
+        ``P_F[foot and floor, 1]``. Percussions, outcome, events and so on of an interval are in the row of the node at its end, those of
+        the first node in its row. Bits of events: ``frame["events"] & int(jaxnsd.Event.IMPACT)``. ``frame.to_parquet("fall.parquet")``
+        keeps all of it, where pyarrow is, with ``frame.attrs``: system, scheme, version.
+        """
+        return tables.frame(self._on_the_host("to_dataframe"))
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it into one file (.npz), exact to the bit, with the names of system and scheme.
+
+        `Solution.load` reads it, `numpy.load` its arrays. Of the system only names are kept, no parameters. Raises OSError where the file
+        cannot be written.
+        """
+        files.save(self._on_the_host("save"), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Solution":
+        """Read a file of `save`; ``simulate(..., start=solution)`` goes on from it, to the bit.
+
+        Raises ValueError for what is no such file, and where it holds double precision, and that is switched off. Warns where a scheme of
+        one's own, or the state of one of another version, cannot be read: they are None.
+        """
+        return files.load(cls, path)
 
 
 class SimulationError(RuntimeError):
@@ -206,6 +265,7 @@ def simulate(
     checkpoint: int | None = None,
     progress: bool = False,
     start: Solution | None = None,
+    derivatives_of_failed: bool = False,
 ) -> Solution:
     """Simulate a system from ``(q0, u0)`` at ``t0`` to ``t1`` with a fixed step ``dt``.
 
@@ -235,9 +295,12 @@ def simulate(
                   unless given. N steps and N more are those of one run of 2 N, to round-off, for every scheme: the whole state is handed
                   on, with velocities at mid-interval, accelerations and percussions. Schemes whose velocities are at mid-interval need
                   the same dt
+    derivatives_of_failed:  whether a run that did not succeed has the derivatives of what was computed. By default they are NaN, in
+                  both modes and for every outcome but SUCCESS: what is no solution has no derivative, however plausible its numbers look
 
     Returns a `Solution`. Works under `jit`, `vmap`, `grad`, in forward and reverse mode, and never raises inside of them: read
-    ``solution.success``, or call ``solution.raise_if_failed()``.
+    ``solution.success``, or call ``solution.raise_if_failed()``. Members of a batch that failed are left out of a derivative by
+    ``jnp.where(sol.success, loss, 0.0)``.
 
     Raises ValueError or TypeError, before tracing, for input that makes no sense: wrong shapes or dtypes, restitution outside [0, 1],
     negative friction, dt that does not divide the interval, an indefinite mass matrix, an initial state that penetrates a contact or
@@ -247,7 +310,8 @@ def simulate(
     NON_FINITE.
     """
     options = {"save_every": save_every, "solver": solver, "sensitivity": sensitivity, "checkpoint": checkpoint, "progress": progress}
-    return checked(system, scheme, q0, u0, t1, dt, t0, n_steps=n_steps, start=start, **options)()
+    options |= {"n_steps": n_steps, "start": start, "derivatives_of_failed": derivatives_of_failed}
+    return checked(system, scheme, q0, u0, t1, dt, t0, **options)()
 
 
 def check(
@@ -284,10 +348,11 @@ def checked(
     checkpoint=None,
     progress=False,
     start=None,
+    derivatives_of_failed=False,
 ):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
-    save_every, checkpoint = checks.options(scheme, solver, save_every, sensitivity, checkpoint, progress)
+    save_every, checkpoint = checks.options(scheme, solver, save_every, sensitivity, checkpoint, progress, derivatives_of_failed)
     state = None if start is None else checks.start(q0, u0, start)
     if state is not None:
         q0, u0, t0 = state.q, state.u, start.t[-1] if t0 is None else t0
@@ -303,14 +368,32 @@ def checked(
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
     # Of the arrays that the schemes see: anisotropic friction turns directions.
     known = sparsity.of(anisotropy.isotropic(system))
-    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known)
+    run = functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known)
+    return functools.partial(run, derivatives_of_failed=bool(derivatives_of_failed))
 
 
-_STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known")
+_STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known", "derivatives_of_failed")
 
 
 @functools.partial(jax.jit, static_argnames=_STATIC)
-def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensitivity, checkpoint, progress, start, known):
+def _run(
+    system,
+    q0,
+    u0,
+    t0,
+    dt,
+    t1,
+    scheme,
+    n_steps,
+    save_every,
+    solver,
+    sensitivity,
+    checkpoint,
+    progress,
+    start,
+    known,
+    derivatives_of_failed,
+):
     dtype = q0.dtype
     # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
     system = jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_float(x) and jnp.result_type(x) != dtype else x, system)
@@ -339,7 +422,15 @@ def _run(system, q0, u0, t0, dt, t1, scheme, n_steps, save_every, solver, sensit
     rows, final, *first = runs.run(counting, given, **options)
     sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
-    return dataclasses.replace(sol, residual=undefined(sol.residual, args))
+    sol = dataclasses.replace(sol, residual=undefined(sol.residual, args))
+    if derivatives_of_failed:
+        return sol
+    leaves, tree = jax.tree.flatten(sol)
+    # Times are the same on all devices of a `shard_map`, whatever of the rest is not.
+    given = [x for x in jax.tree.leaves(args) if is_float(x)]
+    devices = frozenset().union(*(varying(jax.typeof(x)) for x in given))
+    floats = [is_float(x) and varying(jax.typeof(x)) >= devices for x in leaves]
+    return tree.unflatten(replaced(leaves, floats, undefined_unless(sol.success, chosen(leaves, floats), given)))
 
 
 def _solution(history, shapes, system, args, rows, first, final=None):
@@ -351,7 +442,9 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
     t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
-    initial, code, invalid = first
+    initial, at_start, code, invalid = first
+    labels = Labels.of(system)
+    events = jnp.asarray(events).at[0].set(events[0] | at_start.astype(events.dtype))
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
     if "R_F" in auxiliary:
         auxiliary["R_F"] = anisotropy.scaled(system, auxiliary["R_F"])
@@ -360,7 +453,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
     *P, P_D = P
     return Solution(
-        t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, P_D, every, history.scheme
+        t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, P_D, every, history.scheme, labels
     )
 
 
@@ -406,7 +499,7 @@ class Loop(NamedTuple):
     following: Any  # (carry, k) -> carry at the next stored node
     row: Any  # of a carry
     final: Any  # the state of a carry, packed
-    first: Any  # (percussions at the first node, outcome there, outcome of what holds for a whole run)
+    first: Any  # (percussions at the first node, events there, outcome there, outcome of what holds for a whole run)
 
     def body(self, carry, k):
         """Body of `_loop`."""
@@ -532,7 +625,10 @@ class _History:
         def final(carry):
             return _pack(_thaw(carry[0], shapes[0]), dtype)
 
-        codes = outcome(t0, state, info), _parameters(system, times, q0, u0)
+        # One that goes on has acted at its first node before.
+        goes_on = bool(args[4:]) and args[4] is not None
+        at_start = 0 if goes_on else sensitivities.events_at_start(self.scheme, prepared, t0, dt, q0, u0, state)
+        codes = jnp.asarray(at_start), outcome(t0, state, info), _parameters(system, times, q0, u0)
         return Loop(_freeze((state, nothing)), self.interval(step, emptied), row, final, (state.P, *(code.astype(dtype) for code in codes)))
 
     def interval(self, step, emptied):
