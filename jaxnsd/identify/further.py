@@ -6,7 +6,7 @@ With a friction at which every impact sticks, say, the derivative by it vanishes
 import numpy as np
 
 from .evaluate import Evaluator, Point
-from .normal import NormalEquations, effective
+from .normal import NormalEquations
 from .uncertainty import coordinates
 
 #: How far is looked, in units of z (logarithms, logits), and at how many points.
@@ -29,7 +29,8 @@ def looked(problem, items, train, z, local, loss):
     if not problem.size or not np.isfinite(loss(here)):
         return None, ""
     S, _, _ = NormalEquations(problem, here, items, train).reduced()
-    idle = np.flatnonzero(~effective(np.sqrt(np.maximum(np.diag(S), 0)), problem.unknowns.spans(z)))
+    # Without an effect at all: one that is small, in whatever unit, has a direction to go.
+    idle = np.flatnonzero(np.diag(S) <= 0)
     names, units = coordinates(problem.unknowns), np.nan_to_num(problem.unknowns.units(z), nan=1.0)
     best, seen = (np.inf, None), []
     for k in idle[:UNKNOWNS]:

@@ -198,7 +198,8 @@ class Problem:
         functions = self.build, self.measure, self.when, self.residual, self.initial
         numbers = self.settings, self.horizon, self.robust, self.k, self.covariance, self.n_steps, free
         try:
-            key = fingerprint(functions, numbers, unknowns.structure, unknowns.list, unknowns.others())
+            # The same functions in another precision are other programs.
+            key = fingerprint(functions, numbers, unknowns.structure, unknowns.list, unknowns.others(), jax.config.jax_enable_x64)
         except TypeError:
             return {}
         with _lock:
