@@ -13,6 +13,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from ..native.jax_internals import Primitive, ShapedArray, ad, batching, jaxpr_as_fun, lowered_as, without_consts
 from .pytrees import ZERO, chosen, replaced
@@ -158,8 +159,8 @@ def undefined_unless(ok, x, args):
 def _undefined_unless(primals, tangents):
     (ok, x, args), (_, d_x, d_args) = primals, tangents
     # In forward mode what is added makes a NaN of zeros, too; in reverse mode each cotangent becomes one where it does not vanish.
-    lost = [jnp.where(ok, 0, not_a_number(d_args, d.dtype)) for d in d_x]
-    d_x = [jnp.where(ok, d, _nothing.bind(d)) + no for d, no in zip(d_x, lost, strict=True)]
+    lost = [lax.select_n(ok, not_a_number(d_args, d.dtype), jnp.zeros((), d.dtype)) for d in d_x]
+    d_x = [lax.select_n(ok, _nothing.bind(d), d) + no for d, no in zip(d_x, lost, strict=True)]
     return undefined_unless(ok, x, args), d_x
 
 

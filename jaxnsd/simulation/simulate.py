@@ -296,7 +296,8 @@ def simulate(
                   on, with velocities at mid-interval, accelerations and percussions. Schemes whose velocities are at mid-interval need
                   the same dt
     derivatives_of_failed:  whether a run that did not succeed has the derivatives of what was computed. By default they are NaN, in
-                  both modes and for every outcome but SUCCESS: what is no solution has no derivative, however plausible its numbers look
+                  both modes and for every outcome but SUCCESS: what is no solution has no derivative, however plausible its numbers look.
+                  Runs in lockstep, as on a GPU and without llvmlite, have those of what was computed: look at ``success`` there
 
     Returns a `Solution`. Works under `jit`, `vmap`, `grad`, in forward and reverse mode, and never raises inside of them: read
     ``solution.success``, or call ``solution.raise_if_failed()``. Members of a batch that failed are left out of a derivative by
@@ -423,7 +424,8 @@ def _run(
     sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
     sol = dataclasses.replace(sol, residual=undefined(sol.residual, args))
-    if derivatives_of_failed:
+    # In lockstep JAX fails to transpose second derivatives of a batch with what follows.
+    if derivatives_of_failed or lockstep:
         return sol
     leaves, tree = jax.tree.flatten(sol)
     # Times are the same on all devices of a `shard_map`, whatever of the rest is not.
