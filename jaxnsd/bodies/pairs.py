@@ -336,8 +336,8 @@ def touches(system, frames):
     """`Touch` of all rows of all pairs, in the order of `groups`."""
     structure, found = system.structure, []
     for group in groups(structure):
-        if group.kernel in ("points", "hull"):
-            found.append((_points_on_planes if group.kernel == "points" else _hulls_on_planes)(system, frames, group))
+        if group.kernel in _OF_POINTS:
+            found.append(_OF_POINTS[group.kernel](system, frames, group))
             continue
         rows = {"rims": len(RIMS), "capsules": 2, "capsule and box": 3, "boxes": boxes.ROWS}.get(group.kernel, 1)
         a, b = frames.of(group.first[::rows]), frames.of(group.second[::rows])
@@ -374,6 +374,10 @@ def _hulls_on_planes(system, frames, group):
         far = boxes.FAR * jnp.max(jnp.abs(local))
         found.append(Touch(jnp.where(there, touch.gap, far), *(jnp.where(there[:, None], x, 0.0) for x in touch[1:])))
     return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+#: Kernels that ask for the points of a body.
+_OF_POINTS = {"points": _points_on_planes, "hull": _hulls_on_planes}
 
 
 def iter_points(system):

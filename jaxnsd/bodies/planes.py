@@ -40,7 +40,7 @@ def _turns(system):
         return compose(pick(places.R, [shape.body for shape in still.structure.shapes]), matrix(still.shape_orientation)), places
 
     # One program instead of a hundred, and one that runs while others are traced.
-    program = jax.jit(lambda still: runs.run(turns, still)).lower(still).compile({"xla_backend_optimization_level": 0})
+    program = runs.compiled_once(jax.jit(lambda still: runs.run(turns, still)), still)
     return jax.tree.map(np.asarray, program(still))
 
 

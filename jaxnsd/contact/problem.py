@@ -63,8 +63,16 @@ class Problem(NamedTuple):
         return self._of(linalg.unpack)
 
     def _of(self, convert):
-        static = {"d": self.d, "sizes": self.sizes, "redundant": self.redundant, "given": self.given}
-        return jax.tree.map(convert, self._replace(**dict.fromkeys(static)))._replace(**static)
+        return jax.tree.map(convert, self.arrays())._replace(**self.static)
+
+    @property
+    def static(self):
+        """What is known while tracing, by name."""
+        return {"d": self.d, "sizes": self.sizes, "redundant": self.redundant, "given": self.given}
+
+    def arrays(self):
+        """What a problem has of arrays: without what is `static`."""
+        return self._replace(**dict.fromkeys(self.static))
 
     @property
     def discs(self):

@@ -288,7 +288,7 @@ class SemismoothNewton(AbstractContactSolver):
         if single.takes(problem):
             return self.in_closed_form(problem.unpacked(), guess)
         if problem.redundant and size(problem) <= SMALL:
-            return in_one_loop(self, problem, refine)(_arrays(problem), guess)
+            return in_one_loop(self, problem, refine)(problem.packed().arrays(), guess)
         return self.one_after_the_other(problem, guess, refine)
 
     def in_closed_form(self, problem: Problem, guess: Rows) -> Result:
@@ -311,7 +311,7 @@ class SemismoothNewton(AbstractContactSolver):
             contact = equations.worst(newton, error)
         else:
             rescued = rescue(self, problem.d, problem.sizes)
-            z, error, largest, iterations, contact = rescued(_arrays(problem), linalg.pack(z), error, largest, iterations)
+            z, error, largest, iterations, contact = rescued(problem.packed().arrays(), linalg.pack(z), error, largest, iterations)
             if linalg.is_unpacked(guess):
                 z = linalg.unpack(z)
         return Result(z, iterations, error, largest, contact)
@@ -348,17 +348,12 @@ def response(problem, z, xi, dxi, dmu, solver, dleast=None):
     return linalg.unpack(solver.response(problem.packed(), *map(linalg.pack, args)))
 
 
-def _arrays(problem):
-    """What a problem has of arrays."""
-    return problem.packed()._replace(d=None, sizes=None, redundant=None, given=None)
-
-
 def in_one_loop(settings, problem, refine):
     """Function that solves a problem of redundant contacts by Newton's method and its globalization, of which it is the first attempt.
 
     In one loop they are compiled in two thirds of the time; in a batch one comes after the other, so that the rest does not wait.
     """
-    static = {"d": problem.d, "sizes": problem.sizes, "redundant": problem.redundant, "given": problem.given}
+    static = problem.static
 
     def one_after_the_other(arrays, guess):
         return settings.one_after_the_other(arrays._replace(**static), guess, refine)

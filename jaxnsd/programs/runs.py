@@ -64,6 +64,11 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
 
 
+def compiled_once(jitted, *args):
+    """The compiled program of a jitted function for arguments like these, which runs once: to optimize it takes longer than to run it."""
+    return jitted.lower(*args).compile(compiler_options={"xla_backend_optimization_level": 0})
+
+
 class Level(NamedTuple):
     """A batch: its size, and which arguments have an axis of it."""
 

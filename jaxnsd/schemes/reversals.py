@@ -12,6 +12,7 @@ gamma_D is zero from then on is in the steps' own derivative, and all that there
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..numerics import thresholds
@@ -37,21 +38,28 @@ def through_reversals(scheme, settings, primals, tangents, after, d_after):
     du, dP = of_rows(d_args, (d_after.q, d_after.u))
     shifted = scheme.shifted(primals[0], primals[1] + primals[2], after, d_after, jnp.zeros_like(after.q), du)
     shifted = shifted._replace(P=jax.tree.map(jnp.add, shifted.P, dP))
-    once = _with_one_derivative(scheme, settings, primals, settled)
+
+    def changes(args, after):
+        return jnp.any(_Rows(scheme, settings, *args, after).changes)
+
+    once = with_one_derivative(changes, primals, settled)
     return jax.tree.map(lambda x: once * x if is_float(x) else x, shifted)
 
 
-def _with_one_derivative(scheme, settings, args, after):
-    """One, as a factor of the tangent of a step: where a row starts or stops to slide it has no second derivative."""
+def with_one_derivative(changes, args, after):
+    """One, as a factor of the tangent of a step ``args`` that leads to ``after``: where ``changes(args, after)`` it has no derivative.
+
+    A contact, or a row of dry friction, changes there between open, sticking and sliding. The motion and its derivative are continuous,
+    but ``d (f_plus - f_minus) d tau`` belongs to the second derivative, and the steps know of no tau.
+    """
 
     def rule(primals, tangents):
-        (prepared, t, dt, before), after = lax.stop_gradient(primals)
+        args, after = lax.stop_gradient(primals)
         d_prepared, d_t, d_dt, d_before = tangents[0]
-        changes = jnp.any(_Rows(scheme, settings, prepared, t, dt, before, after).changes)
-        none = not_a_number((d_prepared, d_t, d_dt, d_before.q, d_before.u), t.dtype)
-        return once(*primals), jnp.where(changes, none, 0)
+        none = not_a_number((d_prepared, d_t, d_dt, d_before.q, d_before.u), args[1].dtype)
+        return once(*primals), jnp.where(changes(args, after), none, 0)
 
-    once = with_rule(lambda args, after: jnp.ones((), args[1].dtype), rule)
+    once = with_rule(lambda args, after: np.ones((), args[1].dtype), rule)
     return once(args, after)
 
 

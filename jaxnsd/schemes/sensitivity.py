@@ -39,7 +39,7 @@ from .condensed import kinematics
 from .flow import THRESHOLD, Flow, gained, turned
 from .gathered import Place
 from .located import LocatedImpacts
-from .reversals import through_reversals
+from .reversals import through_reversals, with_one_derivative
 from .velocity import resolution
 
 #: Up to so many contacts the events of a step are looked for in all of them, not in those alone that push. A view of these is compiled
@@ -253,26 +253,13 @@ def _through_impacts(scheme, settings, primals, tangents, after, d_after):
     # What else is stored of a step with an impact, of its stages say, belongs to no time of the exact motion.
     stored = {name: x + none for name in scheme.auxiliary if (x := getattr(shifted, name)) is getattr(d_after, name)}
     shifted = shifted._replace(P=jax.tree.map(jnp.add, shifted.P, dP), **stored)
-    once = _with_one_derivative(scheme, settings, primals, settled)
+
+    def changes(args, after):
+        _, t, _, before = args
+        return _Event(scheme, *args, after, settings).changes(t, before, after)
+
+    once = with_one_derivative(changes, primals, settled)
     return jax.tree.map(lambda x: once * x if is_float(x) else x, shifted)
-
-
-def _with_one_derivative(scheme, settings, args, after):
-    """One, as a factor of the tangent of a step: where contacts change between open, sticking and sliding it has no derivative.
-
-    The motion and its derivative are continuous there, but ``d (f_plus - f_minus) d tau`` belongs to the second derivative, and the steps
-    know of no tau.
-    """
-
-    def rule(primals, tangents):
-        (prepared, t, dt, before), after = lax.stop_gradient(primals)
-        d_prepared, d_t, d_dt, d_before = tangents[0]
-        changes = _Event(scheme, prepared, t, dt, before, after, settings).changes(t, before, after)
-        none = not_a_number((d_prepared, d_t, d_dt, d_before.q, d_before.u), t.dtype)
-        return once(*primals), jnp.where(changes, none, 0)
-
-    once = with_rule(lambda args, after: np.ones((), args[1].dtype), rule)
-    return once(args, after)
 
 
 class _Event:

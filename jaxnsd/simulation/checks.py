@@ -429,7 +429,7 @@ def _warn_frictionless(system, name, friction):
 def _values(system, name, scheme, t0, t1, dt, q0, u0):
     t0 = np.asarray(t0, q0.dtype)
     with jax.disable_jit(False):
-        program = _look.lower(system, t0, q0, u0).compile(compiler_options=RUN_ONCE)
+        program = runs.compiled_once(_look, system, t0, q0, u0)
         # Known values may be looked at inside a transformation as well. Traced in here, constants would be made by a small program each.
         with jax.ensure_compile_time_eval():
             look = jax.device_get(program(system, t0, q0, u0))
@@ -557,10 +557,6 @@ LOOK = ("gap", "constraint", "velocity_constraint", "gap_velocity", "constraint_
 def _looked_at(system):
     """`LOOK`; a `LinearSystem` has checked its mass matrix when it was made, and that of a fine mesh is large."""
     return [name for name in LOOK if name != "M" or not isinstance(system, LinearSystem) or system.changes_inertia()]
-
-
-#: Options of XLA for a program that runs once: to optimize it takes longer than to run it.
-RUN_ONCE = {"xla_backend_optimization_level": 0}
 
 
 @jax.jit
