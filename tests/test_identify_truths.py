@@ -697,7 +697,7 @@ def test_arguments_of_a_fit_that_make_no_sense_are_refused(six, tmp_path):
         ({"starts": 2, "spread": -1.0}, ValueError, "spread must be"),
         ({"patience": 0}, ValueError, "patience must be"),
         ({"validation": None}, TypeError, "validation must be a share"),
-        ({"checkpoint": tmp_path / "nowhere" / "fit.npz"}, FileNotFoundError, "there is no folder"),
+        ({"checkpoint": tmp_path / "nowhere" / "fit.npz"}, FileNotFoundError, "the directory .* does not exist"),
         ({"resume": 3}, TypeError, "resume must be a Result"),
         ({"solver": identify.LevenbergMarquardt}, TypeError, "not a class"),
     ):

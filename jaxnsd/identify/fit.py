@@ -76,8 +76,6 @@ def fit(
         raise ValueError(f"identify.fit: patience must be a positive whole number of iterations, got {patience!r}")
     check_seed("identify.fit", seed)
     if checkpoint is not None:
-        if not Path(checkpoint).parent.is_dir():
-            raise FileNotFoundError(f"identify.fit: there is no folder {str(Path(checkpoint).parent)!r} for the checkpoint")
         try:
             writable(checkpoint)
         except OSError as error:
