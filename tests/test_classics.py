@@ -1,5 +1,6 @@
 """Paradoxes and classics, each with its known truth: closed forms, integrals of the motion, statics, published numbers."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -487,7 +488,10 @@ class OnAHump(System):
 
 @jaxnsd.system
 class Ladder(System):
-    """A uniform ladder of half length 1 m between a smooth floor and a smooth wall: q = (x, y, angle above the floor)."""
+    """A uniform ladder of half length 1 m between floor and wall: q = (x, y, angle above the floor); its foot is to the right."""
+
+    mu: Any = 0.0
+    e_N: float = 0.0
 
     def mass_matrix(self, t, q):
         return jnp.diag(jnp.array([1.0, 1.0, 1 / 3]))
@@ -497,6 +501,9 @@ class Ladder(System):
 
     def gap(self, t, q):
         return jnp.stack([q[1] - jnp.sin(q[2]), q[0] - jnp.cos(q[2])])
+
+    def tangential_velocity(self, t, q, u):
+        return jnp.stack([u[0] - jnp.sin(q[2]) * u[2], u[1] + jnp.cos(q[2]) * u[2]])[:, None]
 
 
 @pytest.mark.slow
@@ -526,6 +533,78 @@ def test_what_slides_down_takes_off_where_it_must():
     q, solved = jax.vmap(run)(angles)
     assert np.all(solved)
     assert_allclose(q[:, 1], 2 / 3 * np.sin(angles), atol=dt)
+
+
+def test_a_ladder_stands_where_friction_holds_it():
+    """A ladder at rest stays, to round-off, where tan(angle) >= (1 - mu_floor mu_wall) / (2 mu_floor), and slips where it is less."""
+    mu = np.array([[0.3, 0.0], [0.3, 0.5], [0.7, 0.1], [0.05, 0.9]])
+    limit = np.arctan((1 - mu[:, 0] * mu[:, 1]) / (2 * mu[:, 0]))
+    angle, mu = np.r_[limit - 1e-4, limit + 1e-4], np.r_[mu, mu]
+    q0 = np.stack([np.cos(angle), np.sin(angle), angle], axis=1) - np.array([1e-9, 1e-9, 0.0])
+    sol = jax.vmap(lambda mu, q: simulate(Ladder(mu), Moreau(), q, jnp.zeros(3), n_steps=400, dt=1e-3))(mu, q0)
+    assert np.all(sol.outcome == Outcome.SUCCESS)
+    assert_allclose(sol.u[4:], 0, atol=1e-14)
+    assert_allclose(sol.q[4:], np.broadcast_to(q0[4:, None], (4, 401, 3)), rtol=0, atol=1e-15)
+    assert np.all(np.diff(np.asarray(sol.u[:4, :, 2]), axis=1) < 0)
+
+
+def solvable(G, c, mu):
+    """Whether two planar contacts have percussions that obey the law: open, sticking, or slipping either way, all sixteen tried."""
+    for modes in itertools.product("os+-", repeat=2):
+        A, b = np.eye(4), np.zeros(4)
+        for normal, mode, friction in zip((0, 2), modes, mu, strict=True):
+            if mode != "o":
+                A[normal], b[normal] = G[normal], -c[normal]
+                if mode == "s":
+                    A[normal + 1], b[normal + 1] = G[normal + 1], -c[normal + 1]
+                else:
+                    A[normal + 1, normal] = friction if mode == "+" else -friction
+        if abs(np.linalg.det(A)) < 1e-12:
+            continue
+        P = np.linalg.solve(A, b)
+        xi, small = G @ P + c, 1e-9 * (np.abs(c).max() + np.abs(P).max())
+        normal = np.all(np.where(np.array(modes) == "o", xi[::2], P[::2]) >= -small)
+        cone = mu * P[::2] - np.abs(P[1::2])
+        slip = np.select([np.array(modes) == mode for mode in "s+-"], [cone, xi[1::2], -xi[1::2]], 0.0)
+        if normal and np.all(slip >= -small):
+            return True
+    return False
+
+
+def test_a_ladder_that_jams_between_floor_and_wall():
+    """Thrown into the corner with any friction. Where it has no restitution every impact is solved. Where it jams, mu_floor mu_wall > 1,
+    and is asked to bounce, those impacts are flagged that have no solution, and no others: all modes of both contacts are tried here.
+    """
+    rng, n, dt = np.random.default_rng(7), 4000, 1e-4
+    angle, e_N = rng.uniform(0.05, 1.5, n), rng.choice([0.0, 0.5, 1.0], n)
+    mu = np.exp(rng.uniform(np.log(0.05), np.log(20), (n, 2)))
+    u = rng.standard_normal((n, 3)) * rng.choice([0.001, 1.0, 10.0], (n, 1))
+    u[:, 0] = np.minimum(u[:, 0], -np.sin(angle) * u[:, 2])  # both contacts close
+    u[:, 1] = np.minimum(u[:, 1], np.cos(angle) * u[:, 2])
+    q0 = np.stack([np.cos(angle), np.sin(angle), angle], axis=1) - np.array([1e-2, 1e-2, 0.0])
+    sol = jax.vmap(lambda mu, e, q, u: simulate(Ladder(mu, e), Moreau(), q, u, n_steps=1, dt=dt))(mu, e_N, q0, u)
+    solved = np.asarray(sol.outcome[:, 0]) == Outcome.SUCCESS
+    assert np.all(solved[e_N == 0]) and np.all(solved[np.prod(mu, axis=1) < 1]) and 20 < np.sum(~solved) < n / 4
+    s, c, zero, one = np.sin(sol.q[:, 1, 2]), np.cos(sol.q[:, 1, 2]), np.zeros(n), np.ones(n)
+    W = np.stack([[zero, one, -c], [one, zero, -s], [one, zero, s], [zero, one, c]]).transpose(2, 0, 1)
+    inverse = np.array([1.0, 1.0, 3.0])
+    G_all, free = np.einsum("kij,j,klj->kil", W, inverse, W), u - dt * G * np.array([0.0, 1.0, 0.0])
+    before = np.einsum("kij,kj->ki", W, u) * np.array([1.0, 0.0, 1.0, 0.0])
+    rhs = np.einsum("kij,kj->ki", W, free) + e_N[:, None] * before
+    for k in np.flatnonzero(~solved):
+        assert not solvable(G_all[k], rhs[k], mu[k])
+    # What is called solved obeys the law.
+    P = np.stack([sol.P_N[:, 0], sol.P_F[:, 0, :, 0]], axis=2)
+    after = np.einsum("kij,kj->ki", W, np.asarray(sol.u[:, 1])).reshape(n, 2, 2)
+    xi, slip = after[:, :, 0] + e_N[:, None] * before[:, ::2], after[:, :, 1]
+    size = (1 + np.abs(u).max(axis=1) + P.max(axis=(1, 2)))[:, None]
+    cone = mu * P[:, :, 0] - np.abs(P[:, :, 1])
+    wrong = np.stack(
+        [-xi, -P[:, :, 0], -cone, np.abs(xi * P[:, :, 0]) / size, slip * P[:, :, 1] / size, np.abs(slip * cone) / (size * (1 + mu))]
+    )
+    assert np.max((wrong / size)[:, solved]) < 1e-10
+    momentum = np.einsum("kij,ki,j->kj", W, P.reshape(n, 4), inverse)
+    assert np.max((np.abs(np.asarray(sol.u[:, 1]) - free - momentum) / size)[solved]) < 1e-11
 
 
 # --------------------------------------------------------------------------------------------------------- tops and discs
