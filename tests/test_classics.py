@@ -109,6 +109,22 @@ def test_a_rod_that_jams_vaults_over_its_end():
         assert np.all(np.diff(energy_of_rods(q, u), axis=1) <= G**2 * dt**2)
 
 
+def test_at_the_critical_friction_nothing_is_singular():
+    """With tan(angle) = 2 and mu = 4/3 the normal force of sliding is infinite. The end jams there as on both sides of it: velocities are
+    those that the inertia leaves of it, and do not depend on mu.
+    """
+    angle, dt = np.arctan(2.0), 1e-9
+    mu = 4 / 3 * (1 + np.array([-1e-9, -1e-15, 0.0, 1e-15, 1e-9, 0.1]))
+    q0, u0 = jnp.array([0.0, np.sin(angle) - 1e-9, angle]), jnp.array([-3.0, -0.5, 0.0])
+    run = lambda mu: simulate(Rod(mu), Moreau(), q0, u0, n_steps=1, dt=dt)  # noqa: E731
+    sol = jax.vmap(run)(mu)
+    assert np.all(sol.outcome == Outcome.SUCCESS)
+    s, c = np.sin(angle), np.cos(angle)
+    turns = 0.75 * (3.0 * s - 0.5 * c)  # by the moment of momentum about the end
+    assert_allclose(sol.u[:, -1], np.broadcast_to([-s * turns, c * turns, turns], (6, 3)), atol=1e-7)
+    assert_allclose(jax.vmap(jax.grad(lambda mu: run(mu).u[-1] @ jnp.arange(1.0, 4.0)))(mu), 0, atol=1e-12)
+
+
 # ------------------------------------------------------------------------------------------------------- balls in a line
 @jaxnsd.system
 class Line(System):
