@@ -27,7 +27,9 @@ def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -
         Percussions(solution.P_N, solution.P_F, solution.P_g, solution.P_gamma, solution.P_D),
     )
 
-    return jax.jit(jax.vmap(at_node(isotropic(system), scheme, solution.dt)))(solution.t, solution.q, solution.u, before)
+    u = jax.jit(jax.vmap(at_node(isotropic(system), scheme, solution.dt)))(solution.t, solution.q, solution.u, before)
+    # Nodes after the end have no percussions to start from.
+    return u if solution.stop is None else u[jnp.minimum(jnp.arange(len(u)), solution.end)]
 
 
 def at_node(system, scheme, dt):
