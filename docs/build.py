@@ -18,6 +18,7 @@ SECTIONS = {
     "start": ["systems", "models", "troubleshooting"],
     "how_to": [
         "bodies",
+        "runs",
         "films",
         "ensembles",
         "identification",

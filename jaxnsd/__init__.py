@@ -27,7 +27,7 @@ from .schemes import (
 )
 from .schemes.projection import project_position, project_velocity
 from .simulation.contact_problem import ContactSolution, solve_contact_problem
-from .simulation.nodes import node_velocities
+from .simulation.nodes import at_times, node_velocities
 from .simulation.simulate import SimulationError, Solution, check, simulate
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ __all__ = [
     "System",
     "Tridiagonal",
     "VariationalMoreau",
+    "at_times",
     "bodies",
     "check",
     "compare",

@@ -4,7 +4,7 @@
 that what the theorem of the scheme says?
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import jax
@@ -50,6 +50,8 @@ class EnergyBalance:
     ``residual``      (N,)            what is left: round-off, if the scheme did what its balance says
     ``theorem``       str or None     the equation of the balance; None: none is known, residual is zero by definition
     ================  ==============  =====================================================================================
+
+    After the end of a motion that its ``until`` has stopped energies stay what they are, and no work is done.
     """
 
     t: Any
@@ -132,6 +134,10 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
     if scheme.unbalanced:
         raise ValueError(f"energy.balance: {scheme.unbalanced}")
     checks.made_by("energy.balance", scheme, solution)
+    if solution.stop is not None:
+        # Steps of no length have no balance: it is that of equal ones, and what comes after the end is left out of it.
+        t = solution.t[0] + solution.dt * jnp.arange(len(solution.t))
+        return _up_to(solution.steps, balance(system, scheme, replace(solution, t=t, stop=None)))
     # Percussions turn velocities into each other where the scheme has them, energies are those of the nodes.
     contacts, friction, constraint, dry = _percussion_work(system, scheme, solution)
     solution = replace(solution, u=node_velocities(system, scheme, solution))
@@ -158,6 +164,19 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
     return EnergyBalance(
         t, kinetic, potential, algorithmic, external, damping, contacts, friction, constraint, numerical, rest - numerical, theorem, dry
     )
+
+
+def _up_to(steps, of):
+    """The balance of a motion that ends after so many steps."""
+    nodes = ("t", "kinetic", "potential", "algorithmic")
+    works = [f.name for f in fields(of) if f.name not in (*nodes, "theorem") and getattr(of, f.name) is not None]
+    number = jnp.arange(len(of.t))
+
+    def done(work):
+        return jnp.where(jnp.expand_dims(number[:-1] < steps, tuple(range(1, work.ndim))), work, 0)
+
+    held = {name: getattr(of, name)[jnp.minimum(number, steps)] for name in nodes}
+    return replace(of, **held, **{name: done(getattr(of, name)) for name in works})
 
 
 def _trapezoidal(system, solution, force=None):

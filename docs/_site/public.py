@@ -9,7 +9,7 @@ from docstrings import first_sentence, inline
 #: Parts of the page of a module: title -> names. What is not named here comes last.
 PARTS = {
     "Systems": ("System", "system", "static", "Parameter", "LinearSystem", "Tridiagonal"),
-    "Runs": ("simulate", "check", "Solution", "SimulationError", "Outcome", "Event", "node_velocities"),
+    "Runs": ("simulate", "check", "Solution", "SimulationError", "Outcome", "Event", "at_times", "node_velocities"),
     "States that joints and contacts allow": ("project_position", "project_velocity"),
     "Programs that are kept": ("keep",),
     "Schemes": (

@@ -145,9 +145,11 @@ def checked(caller: str, system: Any, sol: Any, members: Any, span: Any) -> list
     found = []
     for index, one in zip(chosen, systems, strict=True):
         motion = jax.tree.map(lambda x, index=index: x[index], sol) if index else sol
+        if getattr(motion, "stop", None) is not None:
+            motion = motion.trimmed()
         name = f"member {index[0] if len(index) == 1 else index}" if index else ""
         found.append((name, one, motion))
-        _finite(caller, motion, name, span)
+        _finite(caller, motion, name, _span(caller, np.asarray(found[0][2].t), span))
     return found
 
 
@@ -176,7 +178,7 @@ def _index(caller, member, shape):
 
 def _finite(caller, sol, name, span):
     t = np.asarray(sol.t)
-    low, high = _span(caller, t, span)
+    low, high = span
     inside = (t >= low) & (t <= high)
     bad = inside & ~np.isfinite(np.asarray(sol.q)).all(axis=1)
     if bad.any():

@@ -1,6 +1,7 @@
 """What is observed of a motion, by words, as the command line takes them: ``"q[0]"``, ``"max(u[1])"``, ``"impacts"``, ``"energy"``."""
 
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -42,7 +43,9 @@ class Observables:
         match = _PATTERN.fullmatch(word)
         if match:
             x = {"q": sol.q, "u": sol.u}[match[2]][:, int(match[3])]
-            return {None: lambda x: x[-1], "min": jnp.min, "max": jnp.max, "mean": jnp.mean}[match[1]](x)
+            until_end = None if sol.stop is None else jnp.arange(len(x)) <= sol.end
+            mean = functools.partial(jnp.mean, where=until_end)
+            return {None: lambda x: x[-1], "min": jnp.min, "max": jnp.max, "mean": mean}[match[1]](x)
         if word == "impacts":
             return sol.count(Event.IMPACT)
         if word == "energy":

@@ -42,7 +42,8 @@ def manifest(job, chunk, system):
     Raises ValueError for what cannot be stored.
     """
     _named(job.shapes[1])
-    of_scheme = {name: repr(value) for name, value in job.options.items()}
+    # A function is a part of the program.
+    of_scheme = {name: repr(value) for name, value in job.options.items() if name != "until"}
     # An argument of the program, so that the program does not tell its value.
     of_gradient = {} if job.theta is None else {"theta": _value(job.theta)}
     return {
@@ -58,7 +59,7 @@ def manifest(job, chunk, system):
         **of_scheme,
         **of_gradient,
         "chunk": chunk,
-        "program (sample, observe, or a method of the system)": job.fingerprint(),
+        "program (sample, observe, until, or a method of the system)": job.fingerprint(),
     }
 
 

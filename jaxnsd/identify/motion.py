@@ -8,7 +8,7 @@ from jax import lax
 
 from ..mechanics import anisotropy
 from ..schemes.base import no_percussions
-from ..simulation.nodes import at_node, cubic
+from ..simulation.nodes import at_node, within
 from ..simulation.simulate import _History, _loop
 
 #: Steps of a part of a motion; parts that no frame needs are not computed.
@@ -79,41 +79,13 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
 def at_times(x, dt, path):
     """``(q (F, n_q), u (F, n_u))`` of a motion (`Nodes`) at the times x (F,) after its first node.
 
-    Coordinates are cubic between nodes (Hermite), velocities linear. In a step with a located impact neither: a chord across it would be
-    off by up to a quarter of a step times the jump of the velocity, on the same side in each impact. There coordinates go straight from
-    both ends to the impact, where they meet, to second order in dt; velocities are those of the end on the same side, to first order.
-    Before the first node the motion goes on with the initial velocity.
+    Between nodes as `nodes.within` says. Before the first node the motion goes on with the initial velocity.
     """
     place = jnp.clip(jnp.floor(lax.stop_gradient(x) / dt + 1e-6), 0, path.q.shape[0] - 2).astype(jnp.int32)
     begin = place * dt
-    each = jax.vmap(_within, in_axes=(0, None, 0, 0, 0))
+    each = jax.vmap(within, in_axes=(0, None, 0, 0, 0))
     left, right = [of[place] for of in path[:3]], [of[place + 1] for of in path[:3]]
     return each(x - begin, dt, left, right, path.impacts[place + 1] - begin[:, None])
-
-
-def _within(s, dt, left, right, impacts):
-    """``(q, u)`` at a time s after the node ``left`` of a step with these impacts."""
-    (q0, v0, u0), (q1, v1, u1) = left, right
-    part = s / dt
-    q, u = jnp.where(s < 0, q0 + s * v0, cubic(part, dt, q0, q1, v0, v1)), jnp.where(s < 0, u0, u0 + part * (u1 - u0))
-    if not impacts.size:
-        return q, u
-    hit = jnp.isfinite(impacts)
-    some = jnp.any(hit)
-    first = jnp.where(some, jnp.min(jnp.where(hit, impacts, jnp.inf)), dt)
-    last = jnp.where(some, jnp.max(jnp.where(hit, impacts, -jnp.inf)), dt)
-    ahead, behind = first / dt, 1 - last / dt
-    several = last > first
-    # One impact: what the two lines miss each other by there, of second order, is shared out, more of it to the longer one.
-    apart = jnp.where(several, 0, q1 - (dt - last) * v1 - q0 - first * v0)
-    shares = jnp.where(several, 1, ahead**4 + behind**4)
-    before = lambda s: q0 + s * v0 + apart * (ahead * s / dt) ** 2 / shares  # noqa: E731
-    after = lambda s: q1 - (dt - s) * v1 - apart * (behind * (1 - s / dt)) ** 2 / shares  # noqa: E731
-    through = (s - first) / jnp.where(several, last - first, dt)
-    between = (1 - through) * before(first) + through * after(last)
-    pick = lambda a, b, c: jnp.where(s <= first, a, jnp.where(s >= last, b, c))  # noqa: E731
-    inside = some & (s >= 0)
-    return jnp.where(inside, pick(before(s), after(s), between), q), jnp.where(inside, pick(u0, u1, u), u)
 
 
 def displaced(system, t0, q0, u0, delta):

@@ -95,28 +95,18 @@ class _Signatures:
         call, closed = f"{self.name}.{method}", None
         q, u, written = self.q, self.u, getattr(type(self.system), method, None)
         function = function or written
-        try:
+        with _tracing(call, q, u):
             if function is not written or self.system.defines(method):
                 closed, out = jax.make_jaxpr(function, return_shape=True)(self.system, *args)
             else:
                 out = jax.eval_shape(function, self.system, *args)
-        except VALUES as error:
-            raise _asks(call, error) from error
-        except Exception as error:
-            error_type = TypeError if isinstance(error, TypeError) else ValueError
-            raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}{_line(error)}: {error}") from error
         if closed and (traced := [x for x in closed.consts if is_traced(x)]):
             raise TypeError(
                 f"{call} must be a function of its arguments and of the fields of {self.name}, got one that reads an array of shape "
                 f"{traced[0].shape} which jit, grad or vmap is tracing, and whose derivative would be lost; make it a field"
             )
-        if closed and (outside := indices.out_of_bounds(closed)):
-            what, in_any_case = outside
-            text = f"got {what}, for q of shape {q.shape} and u of shape {u.shape}"
-            nearest = "entries are counted from 0, and JAX would read the nearest one, or write none, in silence"
-            if in_any_case:
-                raise ValueError(f"{call} must stay inside of its arrays, {text}; {nearest}")
-            warnings.warn(f"{call} may leave its arrays in a loop or a branch: {text}; {nearest}", stacklevel=6)
+        if closed:
+            _stays_inside(call, closed, q, u, stacklevel=7)
         if not hasattr(out, "shape"):
             raise TypeError(f"{call} must return an array, got {out!r}; jnp.stack([...]) makes one of scalars")
         if out.dtype != q.dtype and not (out.weak_type and out.ndim == 0):
@@ -215,6 +205,39 @@ def _names(function, system):
     with asking(f"{type(system).__name__}: a method without arguments, as mu or law,"):
         jax.eval_shape(lambda system: names.extend(function(system)), system)
     return names
+
+
+def traced(call, function, t, q, u):
+    """``(closed jaxpr, shape of what it returns)`` of a function of (t, q, u) beside the system, which messages name by ``call``."""
+    with _tracing(call, q, u):
+        closed, out = jax.make_jaxpr(function, return_shape=True)(t, q, u)
+    _stays_inside(call, closed, q, u, stacklevel=6)
+    return closed, out
+
+
+@contextlib.contextmanager
+def _tracing(call, q, u):
+    """Where a function is traced, by ``call``: what goes wrong in it says where."""
+    try:
+        yield
+    except VALUES as error:
+        raise _asks(call, error) from error
+    except Exception as error:
+        error_type = TypeError if isinstance(error, TypeError) else ValueError
+        raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}{_line(error)}: {error}") from error
+
+
+def _stays_inside(call, closed, q, u, stacklevel):
+    """Raise ValueError, or warn, where a function reads entries that an array does not have."""
+    outside = indices.out_of_bounds(closed)
+    if not outside:
+        return
+    what, in_any_case = outside
+    text = f"got {what}, for q of shape {q.shape} and u of shape {u.shape}"
+    nearest = "entries are counted from 0, and JAX would read the nearest one, or write none, in silence"
+    if in_any_case:
+        raise ValueError(f"{call} must stay inside of its arrays, {text}; {nearest}")
+    warnings.warn(f"{call} may leave its arrays in a loop or a branch: {text}; {nearest}", stacklevel=stacklevel)
 
 
 @contextlib.contextmanager

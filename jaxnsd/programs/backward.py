@@ -65,7 +65,7 @@ def evaluated(jaxpr, consts, args, made=None):
             out = bound(equation, done(values))
         else:
             params = equation.params
-            key = equation.primitive, *map(_identity, values), *((k, _identity(params[k])) for k in sorted(params))
+            key = equation.primitive, *map(identity, values), *((k, identity(params[k])) for k in sorted(params))
             if key not in made:
                 if _can_wait(equation, values):
                     out = [Later(equation, values, place) for place in range(len(equation.outvars))]
@@ -78,12 +78,13 @@ def evaluated(jaxpr, consts, args, made=None):
     return read(jaxpr.outvars)
 
 
-def _identity(x):
+def identity(x):
+    """What an operand or a parameter is, as a value that can be compared: by its identity where nothing is known of it."""
     kind = type(x)
     if kind in _PLAIN:
         return kind, x
     if isinstance(x, tuple):
-        return kind, *map(_identity, x)
+        return kind, *map(identity, x)
     if isinstance(x, (np.ndarray, np.generic, jax.Array)) and not is_traced(x):
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):  # a key
             return id(x)

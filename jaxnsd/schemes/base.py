@@ -162,6 +162,13 @@ class Scheme:
         del prepared, t, state
         return tangent._replace(q=tangent.q + dq, u=tangent.u + du)
 
+    def after_the_end(self, auxiliary: dict[str, Any]) -> dict[str, Any]:
+        """What is stored of `auxiliary`, each (N, ...), of nodes after the one at which a motion has ended: what held there by default.
+
+        What tells of the step that ends at a node, percussions say, is that of no step.
+        """
+        return auxiliary
+
     def between(self, system: System, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, q_plus: jax.Array) -> "Step":
         """The `velocity.Step` from a node (t, q, u) to the next, whose coordinates are known: where do its percussions work, on what?
 

@@ -240,8 +240,8 @@ def continues(system, scheme, solver, dt, start):
             f"{same}, got a solution of {start.scheme!r} for {scheme!r}; to go on with "
             "another scheme start from sol.q[-1] and jaxnsd.node_velocities(system, sol.scheme, sol)[-1]"
         )
-    if scheme.lead and known(dt, start.t):
-        before, steps = float(start.dt), (len(start.t) - 1) * start.save_every
+    if scheme.lead and known(dt, start.t, start.stop):
+        before, steps = float(start.dt), int(start.steps)
         round_off = float(np.finfo(start.t.dtype).eps * np.abs(start.t).max()) / steps
         if abs(dt - before) > 1e-6 * dt + round_off:
             raise ValueError(

@@ -1,7 +1,10 @@
-"""Velocities at the nodes, of schemes whose velocities are at mid-interval, and coordinates between the nodes."""
+"""Velocities at the nodes, of schemes whose velocities are at mid-interval, and the motion between the nodes."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
 
 from ..contact import SemismoothNewton
 from ..mechanics.anisotropy import isotropic
@@ -27,7 +30,66 @@ def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -
         Percussions(solution.P_N, solution.P_F, solution.P_g, solution.P_gamma, solution.P_D),
     )
 
-    return jax.jit(jax.vmap(at_node(isotropic(system), scheme, solution.dt)))(solution.t, solution.q, solution.u, before)
+    u = jax.jit(jax.vmap(at_node(isotropic(system), scheme, solution.dt)))(solution.t, solution.q, solution.u, before)
+    # Nodes after the end have no percussions to start from.
+    return u if solution.stop is None else u[jnp.minimum(jnp.arange(len(u)), solution.end)]
+
+
+def at_times(system: System, solution: Solution, times: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """Coordinates (F, n_q) and velocities (F, n_u) at times (F,) in s between the nodes; of one time, (n_q,) and (n_u,).
+
+    system, solution:  the system that a `Solution` of one motion was made with; `vmap` makes batches
+    times:             in any order, from the first node to the end of the motion
+
+    Coordinates are cubic from one stored node to the next (Hermite's polynomial, of fourth order), velocities are those of
+    `node_velocities`, and linear. In a step in which `LocatedImpacts` has located an impact coordinates go straight to the impact and away
+    from it, of second order, and velocities jump there. What other schemes capture is spread over its step, and with ``save_every > 1``
+    every impact over its stored interval. Quaternions of bodies have length one.
+
+    Works under `jit`, `vmap` and `grad`, by the times too; a time outside of the motion is not a number there. Raises ValueError for times
+    outside that are known, for a batch, and TypeError for what are no numbers.
+    """
+    if solution.batch_shape:
+        raise ValueError(f"at_times: takes one motion, got a batch of shape {solution.batch_shape}; use jax.vmap")
+    if not checks.known(times):
+        times = jnp.asarray(times)
+    elif (times := np.asarray(times)).dtype.kind not in "iuf":
+        raise TypeError(f"at_times: times must be numbers in s, got {times!r}")
+    if times.ndim > 1:
+        raise ValueError(f"at_times: times must be one time or have one axis, got shape {times.shape}")
+    begin, end, dt = solution.t[0], solution.t[-1], solution.dt
+    # What is said in other digits than a node may be outside by round-off.
+    allowed = 1e-6 * dt + 8 * float(jnp.finfo(begin.dtype).eps) * jnp.maximum(jnp.abs(begin), jnp.abs(end))
+    outside = ~((times >= begin - allowed) & (times <= end + allowed))
+    if checks.known(outside) and np.any(outside):
+        wrong = float(times[np.asarray(outside)].flat[0])
+        raise ValueError(f"at_times: times must be from {float(begin):.9g} to {float(end):.9g} s, where the motion ends, got {wrong:.9g} s")
+    x = jnp.asarray(times, begin.dtype) - begin
+    impacts = solution.auxiliary.get("impact_times") if solution.save_every == 1 else None
+    impacts = jnp.zeros((len(solution.t), 0), x.dtype) if impacts is None else impacts - begin
+    every, steps = solution.save_every, solution.steps
+    place = jnp.floor(lax.stop_gradient(x / (every * dt)) + 1e-6)
+    place = jnp.clip(place, 0, solution.end - 1).astype(jnp.int32)
+    # The last interval of a motion that ends inside of it is shorter.
+    length = jnp.minimum(every, steps - every * place) * dt
+    path = solution.t, solution.q, node_velocities(system, solution.scheme, solution), impacts
+    q, u = _between(system, path, jnp.atleast_1d(x), jnp.atleast_1d(place), jnp.atleast_1d(length), every * dt)
+    q, u = (jnp.where(jnp.atleast_1d(outside)[:, None], jnp.nan, x) for x in (q, u))
+    return (q, u) if times.ndim else (q[0], u[0])
+
+
+@jax.jit
+def _between(system, path, x, place, length, interval):
+    """States at times x (F,) after the first node, each in an interval, by its number and its length."""
+    t, q, u, impacts = path
+
+    def one(x, k, length):
+        left, right = ((q[i], system.q_dot(t[i], q[i], u[i]), u[i]) for i in (k, k + 1))
+        begin = k * interval
+        at, velocity = within(x - begin, length, left, right, impacts[k + 1] - begin)
+        return system.normalized(at), velocity
+
+    return jax.vmap(one)(x, place, length)
 
 
 def at_node(system, scheme, dt):
@@ -44,3 +106,33 @@ def at_node(system, scheme, dt):
 def cubic(part, dt, q0, q1, v0, v1):
     """Coordinates (n_q,) after this part of a step, by Hermite's polynomial, of fourth order; v0, v1: their rates at its ends."""
     return q0 + part**2 * (3 - 2 * part) * (q1 - q0) + dt * part * (1 - part) * ((1 - part) * v0 - part * v1)
+
+
+def within(s, dt, left, right, impacts):
+    """``(q, u)`` at a time s after the node ``left`` of a step, at whose ends there are ``(q, q_dot, u)``; impacts in s after it, or NaN.
+
+    Coordinates are cubic between nodes (Hermite), velocities linear. In a step with a located impact neither: a chord across it would be
+    off by up to a quarter of a step times the jump of the velocity, on the same side in each impact. There coordinates go straight from
+    both ends to the impact, where they meet, to second order in dt; velocities are those of the end on the same side, to first order.
+    """
+    (q0, v0, u0), (q1, v1, u1) = left, right
+    part = s / dt
+    q, u = jnp.where(s < 0, q0 + s * v0, cubic(part, dt, q0, q1, v0, v1)), jnp.where(s < 0, u0, u0 + part * (u1 - u0))
+    if not impacts.size:
+        return q, u
+    hit = jnp.isfinite(impacts)
+    some = jnp.any(hit)
+    first = jnp.where(some, jnp.min(jnp.where(hit, impacts, jnp.inf)), dt)
+    last = jnp.where(some, jnp.max(jnp.where(hit, impacts, -jnp.inf)), dt)
+    ahead, behind = first / dt, 1 - last / dt
+    several = last > first
+    # One impact: what the two lines miss each other by there, of second order, is shared out, more of it to the longer one.
+    apart = jnp.where(several, 0, q1 - (dt - last) * v1 - q0 - first * v0)
+    shares = jnp.where(several, 1, ahead**4 + behind**4)
+    before = lambda s: q0 + s * v0 + apart * (ahead * s / dt) ** 2 / shares  # noqa: E731
+    after = lambda s: q1 - (dt - s) * v1 - apart * (behind * (1 - s / dt)) ** 2 / shares  # noqa: E731
+    through = (s - first) / jnp.where(several, last - first, dt)
+    between = (1 - through) * before(first) + through * after(last)
+    pick = lambda a, b, c: jnp.where(s <= first, a, jnp.where(s >= last, b, c))  # noqa: E731
+    inside = some & (s >= 0)
+    return jnp.where(inside, pick(before(s), after(s), between), q), jnp.where(inside, pick(u0, u1, u), u)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from ..programs.pytrees import chosen, replaced
 from ..schemes import sensitivity as sensitivities
 from ..schemes.base import Scheme, nothing_to_solve, on_position_level
 from . import checks, files, tables
+from . import until as conditions
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
@@ -77,11 +79,16 @@ class Solution:
     ``events``      (N,)          `jaxnsd.Event` bits: impacts, and what derivatives do not see: grazing, simultaneous impacts, Zeno; those
                                   of a first node where the scheme acts are in the first interval
     ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
+    ``stop``        ()            number of the step after which ``until`` held, 0 where it never did; None without ``until``
     ``final``       state of the scheme at the last node, from which ``simulate(..., start=solution)`` goes on
     ``save_every``  int           steps in a stored interval
     ``scheme``      the scheme that made it
     ``labels``      names of the system, and of its coordinates, velocities and contacts where it has some
     ==============  ============  =================================================================================
+
+    A motion that its ``until`` has stopped ends at the node `end`: t, q and u of the nodes after it are those of its end, percussions,
+    iterations and events of the intervals after it zero. `stopped` tells whether it has, `steps` how many it took, `trimmed` leaves out
+    what comes after the end. That a motion was stopped is no failure.
 
     A batch (`vmap`) adds leading axes to all of them; ``solution[i]`` is one of its members, ``solution[2:5]`` a smaller batch. The worst
     code of a run is its last: one that diverges ends as NON_FINITE; `raise_if_failed` names the first step that failed, with its own code.
@@ -110,19 +117,22 @@ class Solution:
     save_every: int = field(default=1, metadata={"static": True})
     scheme: Any = field(default=None, metadata={"static": True})
     labels: Labels | None = field(default=None, metadata={"static": True})
+    stop: Any = None
 
     def __repr__(self) -> str:
         """One line: shapes, span of time, outcomes."""
         names = ("q", "u", "P_N", "P_F", "P_g", "P_gamma", "P_D")
         text = [f"{name} {np.shape(value)}" for name in names if (value := getattr(self, name)) is not None]
         text = [part for part in text if " 0" not in part.replace("(0", " 0")]
-        if not checks.known(*jax.tree.leaves((self.t, self.outcome, self.initial_outcome))):
+        if not checks.known(*jax.tree.leaves((self.t, self.outcome, self.initial_outcome, self.stop))):
             return f"Solution({', '.join(text)}, traced)"
         t = np.asarray(self.t)
         if t.size:
             text.append(f"t = {t.flat[0]:.6g} to {t.flat[-1]:.6g} s")
         if self.save_every != 1:
             text.append(f"save_every = {self.save_every}")
+        if np.any(stopped := np.asarray(self.stopped)):
+            text.append(f"{stopped.sum()} of {stopped.size} stopped" if stopped.ndim else f"stopped after {int(self.stop)} steps")
         codes, counts = np.unique(np.asarray(self.outcome), return_counts=True)
         known = {int(code): code.name for code in Outcome}
         text += [f"{count} {known.get(int(code), code)}" for code, count in zip(codes, counts, strict=True)]
@@ -159,9 +169,41 @@ class Solution:
         return jnp.all(self.outcome == 0, axis=-1) & (self.initial_outcome == 0)
 
     @property
+    def stopped(self) -> jax.Array:
+        """Whether ``until`` has stopped the motion: a boolean, with the batch's shape."""
+        return jnp.zeros(self.batch_shape, bool) if self.stop is None else self.stop > 0
+
+    @property
+    def steps(self) -> jax.Array:
+        """Number of steps until the motion ends: an integer, with the batch's shape."""
+        most = (jnp.shape(self.t)[-1] - 1) * self.save_every
+        return jnp.full(self.batch_shape, most) if self.stop is None else jnp.where(self.stop > 0, self.stop, most)
+
+    @property
+    def end(self) -> jax.Array:
+        """Number of the stored node at which the motion ends, N if nothing has stopped it: an integer, with the batch's shape."""
+        return -(-self.steps // self.save_every)
+
+    @property
     def dt(self) -> jax.Array:
         """Step in s, with the batch's shape: from all of the times, whose round-off may be much of one step."""
-        return (self.t[..., -1] - self.t[..., 0]) / ((jnp.shape(self.t)[-1] - 1) * self.save_every)
+        return (self.t[..., -1] - self.t[..., 0]) / self.steps
+
+    def trimmed(self) -> "Solution":
+        """The motion up to its `end`: what ``until`` has stopped without the nodes after it.
+
+        Raises TypeError for a batch, whose members end at nodes of their own, and inside of `jit` and `vmap`.
+        """
+        if self.batch_shape:
+            raise TypeError(
+                "Solution.trimmed() takes one motion: members of a batch end at different nodes; trim one, solution[i].trimmed()"
+            )
+        if self.stop is None:
+            return self
+        end = int(self._on_the_host("trimmed").end)
+        nodes = {name: jax.tree.map(lambda x: x[: end + 1], getattr(self, name)) for name in ("t", "q", "u", "auxiliary")}
+        steps = {name: jax.tree.map(lambda x: x[:end], getattr(self, name)) for name in tables.ARRAYS if name not in nodes}
+        return dataclasses.replace(self, **nodes, **steps)
 
     def count(self, event: Event) -> jax.Array:
         """Number of stored intervals with an `Event`: an integer, with the batch's shape. ``sol.count(jaxnsd.Event.GRAZING)``."""
@@ -213,7 +255,7 @@ class Solution:
         Axes: node, step, coordinate, velocity, contact_index, direction, constraint, velocity_constraint; of a batch member, or member_0,
         member_1, ... before them. Coordinates, velocities and contacts that have names are labelled by them:
         ``data.q.sel(coordinate="angle in rad")``. ``t`` (s) has no axis of members where all have the same times. System, scheme and
-        version are attributes, percussions have their unit, outcomes and events their meanings.
+        version are attributes, percussions have their unit, outcomes and events their meanings. With ``until`` there is ``stop``, too.
         """
         return tables.dataset(self._on_the_host("to_xarray"))
 
@@ -222,8 +264,9 @@ class Solution:
 
         Columns: member (or member_0, ...), t in s, and each number by its array and name, or place: ``q[angle in rad]``, ``P_N[0]``,
         ``P_F[foot and floor, 1]``. Percussions, outcome, events and so on of an interval are in the row of the node at its end, those of
-        the first node in its row. Bits of events: ``frame["events"] & int(jaxnsd.Event.IMPACT)``. ``frame.to_parquet("fall.parquet")``
-        keeps all of it, where pyarrow is, with ``frame.attrs``: system, scheme, version.
+        the first node in its row; what comes after the `end` of a motion has none. Bits of events:
+        ``frame["events"] & int(jaxnsd.Event.IMPACT)``. ``frame.to_parquet("fall.parquet")`` keeps all of it, where pyarrow is, with
+        ``frame.attrs``: system, scheme, version.
         """
         return tables.frame(self._on_the_host("to_dataframe"))
 
@@ -266,6 +309,7 @@ def simulate(
     progress: bool = False,
     start: Solution | None = None,
     derivatives_of_failed: bool = False,
+    until: Callable[..., Any] | None = None,
 ) -> Solution:
     """Simulate a system from ``(q0, u0)`` at ``t0`` to ``t1`` with a fixed step ``dt``.
 
@@ -298,6 +342,11 @@ def simulate(
     derivatives_of_failed:  whether a run that did not succeed has the derivatives of what was computed. By default they are NaN, in
                   both modes and for every outcome but SUCCESS: what is no solution has no derivative, however plausible its numbers look.
                   Runs in lockstep, as on a GPU and without llvmlite, have those of what was computed: look at ``success`` there
+    until:        a function ``until(t, q, u)`` that returns one boolean, traced: the motion ends at the first node after the start at which
+                  it holds, or at t1; u as it is stored. The steps that are left cost nothing, but in lockstep. See `Solution.stopped`,
+                  `Solution.steps`, `Solution.trimmed`. The derivative of the state at the end is that of a run with so many steps: no
+                  parameter moves the node, as it moves the time at which the condition is met exactly. What the function closes over
+                  may be traced and batched; a function that is written anew in each call is not compiled anew
 
     Returns a `Solution`. Works under `jit`, `vmap`, `grad`, in forward and reverse mode, and never raises inside of them: read
     ``solution.success``, or call ``solution.raise_if_failed()``. Members of a batch that failed are left out of a derivative by
@@ -311,7 +360,7 @@ def simulate(
     NON_FINITE.
     """
     options = {"save_every": save_every, "solver": solver, "sensitivity": sensitivity, "checkpoint": checkpoint, "progress": progress}
-    options |= {"n_steps": n_steps, "start": start, "derivatives_of_failed": derivatives_of_failed}
+    options |= {"n_steps": n_steps, "start": start, "derivatives_of_failed": derivatives_of_failed, "until": until}
     return checked(system, scheme, q0, u0, t1, dt, t0, **options)()
 
 
@@ -350,6 +399,7 @@ def checked(
     progress=False,
     start=None,
     derivatives_of_failed=False,
+    until=None,
 ):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
@@ -364,12 +414,13 @@ def checked(
     q0, u0 = checks.state(system, q0, u0)
     checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
     checks.solver_takes(system, solver)
+    until = None if until is None else conditions.traced(until, q0, u0)
     options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
     if checks.large(n_steps // save_every, q0, u0):
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
     # Of the arrays that the schemes see: anisotropic friction turns directions.
     known = sparsity.of(anisotropy.isotropic(system))
-    run = functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known)
+    run = functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known, until=until)
     return functools.partial(run, derivatives_of_failed=bool(derivatives_of_failed))
 
 
@@ -394,13 +445,14 @@ def _run(
     start,
     known,
     derivatives_of_failed,
+    until,
 ):
     dtype = q0.dtype
     # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
     system = jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_float(x) and jnp.result_type(x) != dtype else x, system)
     times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
-    args = (anisotropy.isotropic(system), times, q0, u0, start)
+    args = (anisotropy.isotropic(system), times, q0, u0, start, until)
     first, _ = shapes = history.shapes(args)
     lockstep = (
         jax.default_backend() != "cpu"
@@ -443,8 +495,15 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     (q, u, auxiliary), record = _unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
     P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
     every = history.save_every
-    t = times[0] + (jnp.arange(len(rows)) * every).astype(rows.dtype) * times[1]
-    initial, at_start, code, invalid = first
+    number = jnp.arange(len(rows)) * every
+    initial, at_start, code, invalid, *stop = first
+    stop = stop[0].astype(jnp.int32) if stop else None
+    if stop is not None:
+        after = (stop > 0) & (number >= stop + every)
+        held = history.scheme.after_the_end(auxiliary)
+        auxiliary = {name: jnp.where(jnp.expand_dims(after, tuple(range(1, x.ndim))), held[name], x) for name, x in auxiliary.items()}
+        number = jnp.where(stop > 0, jnp.minimum(number, stop), number)
+    t = times[0] + number.astype(rows.dtype) * times[1]
     labels = Labels.of(system)
     events = jnp.asarray(events).at[0].set(events[0] | at_start.astype(events.dtype))
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
@@ -455,7 +514,24 @@ def _solution(history, shapes, system, args, rows, first, final=None):
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
     *P, P_D = P
     return Solution(
-        t, q, u, *P, iterations, residual, outcome, contact, initial, code, events, auxiliary, final, P_D, every, history.scheme, labels
+        t,
+        q,
+        u,
+        *P,
+        iterations,
+        residual,
+        outcome,
+        contact,
+        initial,
+        code,
+        events,
+        auxiliary,
+        final,
+        P_D,
+        every,
+        history.scheme,
+        labels,
+        stop,
     )
 
 
@@ -497,7 +573,7 @@ class Record(NamedTuple):
 class Loop(NamedTuple):
     """A loop over the stored intervals of a run."""
 
-    carry: Any  # what it starts with
+    carry: Any  # what it starts with: state, record and, where there is a condition, the number of the step after which it held, or 0
     following: Any  # (carry, k) -> carry at the next stored node
     row: Any  # of a carry
     final: Any  # the state of a carry, packed
@@ -512,7 +588,9 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True)
 class _History:
-    """The loop over the steps of a run, as functions of ``(system, (t0, dt, t1), q0, u0)``, or, to go on, of a state after them."""
+    """The loop over the steps of a run, as functions of ``(system, (t0, dt, t1), q0, u0)`` and, after them, a state to go on from, or None,
+    and the `Until` that stops it, or None.
+    """
 
     scheme: Any
     n_steps: int
@@ -521,8 +599,9 @@ class _History:
     sensitivity: str
     checkpoint: Any
 
-    def initial(self, system, times, q0, u0, start=None):
+    def initial(self, system, times, q0, u0, start=None, until=None):
         """State and info at the first node."""
+        del until
         t0, dt, _ = times
         if start is not None:
             return start, nothing_to_solve(q0.dtype)
@@ -551,8 +630,8 @@ class _History:
         return Record(state.P, info.iterations, info.residual, zero, info.contact, zero)
 
     def run(self, args, members=None, bar=None):
-        """``(rows, last state, *first)``, see `Loop`; a row holds a node's state and the record of the interval before. With a ``bar`` it
-        is told of the way, for so many ``members``.
+        """``(rows, last state, *first)``, see `Loop`; a row holds a node's state and the record of the interval before. With a condition
+        the number of the step after which it held comes last. With a ``bar`` it is told of the way, for so many ``members``.
         """
         loop = self.start(args)
         n_stored = self.n_steps // self.save_every
@@ -561,11 +640,13 @@ class _History:
         last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report)
         if bar:
             bar.done(members)
-        return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first
+        stop = [x.astype(rows.dtype) for x in last[2:]]
+        return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first, *stop
 
     def start(self, args):
         """The `Loop` over the stored intervals."""
-        system, times, q0, u0, *_ = args
+        system, times, q0, u0, *rest = args
+        until = rest[1] if rest[1:] else None
         t0, dt, t1 = times
         dtype = q0.dtype
         prepared = self.scheme.prepare(system, dt)
@@ -617,11 +698,27 @@ class _History:
                 record = _accumulate(_thaw(total, shapes[1]), record)
             return _freeze(state), _freeze(record)
 
+        def step_or_rest(carry, k):
+            *running, stop = carry
+
+            def go(running):
+                after = step(running, k)
+                state = _thaw(after[0], shapes[0])
+                holds = until(t0 + (k + 1).astype(dtype) * dt, state.q, state.u)
+                return after, jnp.where(holds, k + 1, 0).astype(stop.dtype)
+
+            def rest(running):
+                return (running[0], _freeze(nothing) if every == 1 else running[1]), stop
+
+            # A step that is not made costs nothing.
+            running, stop = lax.cond(stop > 0, rest, go, tuple(running))
+            return *running, stop
+
         def emptied(carry):
-            return carry[0], _freeze(nothing)
+            return carry[0], _freeze(nothing), *carry[2:]
 
         def row(carry):
-            state, record = _thaw(carry, shapes)
+            state, record = _thaw(carry[:2], shapes)
             return _pack((self.node(state), record), dtype)
 
         def final(carry):
@@ -631,7 +728,11 @@ class _History:
         goes_on = bool(args[4:]) and args[4] is not None
         at_start = 0 if goes_on else sensitivities.events_at_start(self.scheme, prepared, t0, dt, q0, u0, state)
         codes = jnp.asarray(at_start), outcome(t0, state, info), _parameters(system, times, q0, u0)
-        return Loop(_freeze((state, nothing)), self.interval(step, emptied), row, final, (state.P, *(code.astype(dtype) for code in codes)))
+        carry = _freeze((state, nothing))
+        if until is not None:
+            carry = (*carry, jnp.zeros((), jnp.int32))
+        following = self.interval(step if until is None else step_or_rest, emptied)
+        return Loop(carry, following, row, final, (state.P, *(code.astype(dtype) for code in codes)))
 
     def interval(self, step, emptied):
         """``step(carry, k)`` made into one from stored node k to the next, which starts from ``emptied(carry)``, without a record."""

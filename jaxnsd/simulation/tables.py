@@ -66,6 +66,8 @@ def dataset(values):
         name: ((*batch, *axes), np.asarray(getattr(values, name)), ({"units": unit} if unit else {}) | codes.get(name, {}))
         for name, (axes, unit) in arrays(values).items()
     }
+    if values.stop is not None:
+        variables["stop"] = (batch, np.asarray(values.stop), {})
     times = {"t": ((*at, "node"), t, {"units": "s"}), "t_step": ((*at, "step"), t[..., 1:], {"units": "s"})}
     return xarray.Dataset(variables, coords=times | names_of(values), attrs=about(values))
 
@@ -98,5 +100,8 @@ def frame(values):
             label = ", ".join(str(names[axis][i] if axis in names else i) for axis, i in zip(axes[1:], place, strict=True))
             columns[f"{name}[{label}]" if place else name] = x[(..., *place)].ravel()
     table = pandas.DataFrame(columns)
+    if values.stop is not None:
+        # After the end of a motion there are no nodes.
+        table = table[(np.arange(shape[-1]) <= np.asarray(values.end)[..., None]).ravel()].reset_index(drop=True)
     table.attrs = about(values)
     return table

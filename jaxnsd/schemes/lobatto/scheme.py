@@ -103,6 +103,10 @@ class Lobatto(Scheme):
             return "it has no law of dry friction at its stages, and this system says dry_friction; use MoreauJean() or Moreau()"
         return None
 
+    def after_the_end(self, auxiliary: dict[str, Any]) -> dict[str, Any]:
+        """Stages without percussions."""
+        return {name: x if name == "V" else jnp.zeros_like(x) for name, x in auxiliary.items()}
+
     def init(
         self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
     ) -> tuple[LobattoState, Info]:

@@ -125,6 +125,12 @@ class LocatedImpacts(Scheme):
         """What the wrapped scheme checks."""
         self.scheme.check(system, dt)
 
+    def after_the_end(self, auxiliary: dict[str, Any]) -> dict[str, Any]:
+        """That of the wrapped scheme, and no impacts."""
+        inner = self.scheme.after_the_end({name: auxiliary[name] for name in self.scheme.auxiliary})
+        times, contacts = auxiliary["impact_times"], auxiliary["impact_contacts"]
+        return inner | {"impact_times": jnp.full_like(times, jnp.nan), "impact_contacts": jnp.full_like(contacts, -1)}
+
     def init(
         self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
     ) -> tuple[LocatedState, Info]:

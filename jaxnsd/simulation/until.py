@@ -1,0 +1,107 @@
+"""The condition at which a run stops: a function of the user's, as a pytree of the arrays that it reads.
+
+A function has no value that `jit` could compare, and a lambda that is written in the call is a new one every time. So it is traced in every
+call, which takes some milliseconds: what it computes is a part of the program, compared by what it says, and the numbers in it, a threshold
+that `vmap` or `jit` is tracing say, are arguments.
+"""
+
+import inspect
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from ..mechanics import signatures
+from ..native.jax_internals import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, new_variable
+from ..programs.backward import identity
+from ..programs.pytrees import chosen, pytree, replaced, static
+
+
+class _Program:
+    """A function of ``(*constants, t, q, u)``, equal to another one that computes the same in the same way."""
+
+    def __init__(self, jaxpr):
+        # What is known by its identity lives on with it.
+        self.closed = ClosedJaxpr(jaxpr, ())
+        self.key = _said(self.closed)
+
+    def __eq__(self, other):
+        return isinstance(other, _Program) and self.key == other.key
+
+    def __hash__(self):
+        return hash(self.key)
+
+    def __call__(self, *args):
+        return jaxpr_as_fun(self.closed)(*args)[0]
+
+
+@pytree
+class Until:
+    """A condition: what it computes, and the arrays that it closes over."""
+
+    constants: Any
+    program: Any = static()
+
+    def __call__(self, t, q, u):
+        """Whether it holds, a boolean; nothing is differentiated by it."""
+        return self.program(*lax.stop_gradient((*self.constants, t, q, u)))
+
+
+def traced(function, q, u):
+    """`Until` of a function ``until(t, q, u)``; raises TypeError or ValueError for what is none."""
+    if not callable(function):
+        raise TypeError(f"simulate: until must be a function until(t, q, u) that returns one boolean, got {function!r}")
+    try:
+        inspect.signature(function).bind("t", "q", "u")
+    except TypeError as error:
+        raise TypeError(f"simulate: until must take (t, q, u): {error}") from None
+    except ValueError:  # it does not say what it takes
+        pass
+    t, q, u = (jax.ShapeDtypeStruct(shape, q.dtype) for shape in ((), q.shape, u.shape))
+    closed, out = signatures.traced("until(t, q, u)", function, t, q, u)
+    leaves = jax.tree.leaves(out)
+    if len(leaves) != 1 or out is not leaves[0]:
+        raise TypeError(f"simulate: until must return one boolean, got {out!r}; make one with & or jnp.any")
+    if out.dtype != bool:
+        raise TypeError(f"simulate: until must return one boolean, got {out.dtype}; write a comparison, q[0] <= 0.0 for q[0]")
+    if out.shape:
+        raise ValueError(f"simulate: until must return one boolean, got shape {out.shape}; make one of them with jnp.any or jnp.all")
+    return _of(closed)
+
+
+def _of(closed):
+    """`Until` of a closed jaxpr: with another number in the place of a number it is the same program."""
+    jaxpr, numbers, equations = closed.jaxpr, {}, []
+    for equation in jaxpr.eqns:
+        floats = [isinstance(x, Literal) and np.issubdtype(x.aval.dtype, np.floating) for x in equation.invars]
+        new = [new_variable(x.aval) for x in chosen(equation.invars, floats)]
+        numbers.update(zip(new, chosen(equation.invars, floats), strict=True))
+        equations.append(equation.replace(invars=replaced(equation.invars, floats, new)))
+    jaxpr = jaxpr.replace(constvars=[], invars=[*numbers, *jaxpr.constvars, *jaxpr.invars], eqns=equations)
+    return Until((*(np.asarray(x.val, x.aval.dtype) for x in numbers.values()), *closed.consts), _Program(jaxpr))
+
+
+def _said(jaxpr):
+    """What a jaxpr says, as a value that can be compared: its variables are numbered in the order in which they come."""
+    jaxpr, constants = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+    number = {}
+
+    def atoms(all):
+        return tuple(identity(x) if isinstance(x, Literal) else (number.setdefault(x, len(number)), str(x.aval)) for x in all)
+
+    def parameter(x):
+        if isinstance(x, (Jaxpr, ClosedJaxpr)):
+            return _said(x)
+        if isinstance(x, (tuple, list)):
+            return tuple(map(parameter, x))
+        # What JAX compares by value; a number not: 0 is -0.
+        return x if isinstance(x, Hashable) and not isinstance(x, (int, float, complex, np.generic)) else identity(x)
+
+    begin = atoms((*jaxpr.constvars, *jaxpr.invars))
+    equations = tuple(
+        (x.primitive, atoms(x.invars), atoms(x.outvars), tuple((name, parameter(x.params[name])) for name in sorted(x.params)))
+        for x in jaxpr.eqns
+    )
+    return begin, tuple(map(identity, constants)), equations, atoms(jaxpr.outvars)
