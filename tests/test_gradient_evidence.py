@@ -32,8 +32,13 @@ EXACT = [
     "two balls, impacts in one step",
     "two discs, oblique",
 ]
-#: Motions in which contacts stay closed, slide and stick: these changes are not located, and of first order.
-CLOSED = ["plastic landing, sliding to rest", "accumulation point, sliding to rest", "sliding that reverses without rest"]
+#: Motions in which contacts stay closed, slide and stick.
+REST, ACCUMULATION, REVERSAL = (
+    "plastic landing, sliding to rest",
+    "accumulation point, sliding to rest",
+    "sliding that reverses without rest",
+)
+CLOSED = [REST, ACCUMULATION, REVERSAL]
 
 long = functools.partial(pytest.param, marks=pytest.mark.long)
 
@@ -86,23 +91,24 @@ def test_rolling_onset_needs_no_saltation():
 
 
 @pytest.mark.slow
-@over(EXACT)
+@over([*EXACT, REST, ROLLING, "rolling onset"], [*QUICK, REST])
 def test_located_impacts_are_exact(name):
-    """The Jacobian to round-off, whatever the step."""
+    """The Jacobian to round-off, whatever the step, through the end of sliding as well."""
     assert max(errors(name, "located")) < 1e-11
 
 
-@over([*CLOSED, ROLLING, "rolling onset"], [])
-def test_located_impacts_before_sliding_and_rest(name):
+@over([ACCUMULATION], [])
+def test_located_impacts_before_an_accumulation_point(name):
+    """Infinitely many impacts are captured from some on, and the sliding with them."""
     values = errors(name, "located")
     assert values[0] < 0.05 and values[1] < 0.005
     assert order(values) > 0.7
 
 
-@pytest.mark.long
-def test_located_impacts_keep_the_order_of_the_scheme():
-    """Double pendulum: generalized-alpha is of second order, through impacts as well."""
-    values = errors(PENDULUM, "located")
+@over([REVERSAL, PENDULUM], [])
+def test_located_impacts_keep_the_order_of_the_scheme(name):
+    """The schemes are of second order, through impacts and where sliding turns as well."""
+    values = errors(name, "located")
     assert values[0] < 2e-2 and order(values) > 1.8
 
 

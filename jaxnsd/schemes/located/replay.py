@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from ...programs.derivatives import instantiated, pushed, with_rule
+from ...programs.derivatives import instantiated, not_a_number, pushed, with_rule
 from .segments import added
 
 
@@ -34,14 +35,29 @@ def replay(segments, system, t, dt, state, records):
     return segments.end(system, t + dt, dt, after, whole), times(ends, records)
 
 
+def once_where_sliding_starts(records, args):
+    """One, as a factor of a step's tangent, which has no derivative by the step's ``args`` (system, t, dt, state) where sliding starts.
+
+    Forces do not jump there, but their rates do, and a second derivative would have to know when.
+    """
+
+    def rule(primals, tangents):
+        none = not_a_number(tangents[0], primals[0][1].dtype)
+        return once(*primals), jnp.where(primals[1], none, 0)
+
+    once = with_rule(lambda args, starts: jnp.ones((), args[1].dtype), rule)
+    return once(args, jnp.any(records.starts))
+
+
 def times(ends, records):
     """Times of the impacts (max_impacts,), NaN where there is none, from the times at which the segments end."""
-    return jnp.where(records.valid & ~records.last, ends, jnp.nan)[:-1]
+    return jnp.where(records.valid & jnp.any(records.hit, axis=1), ends, jnp.nan)[:-1]
 
 
 def contacts(records):
     """The contacts whose impacts were located (max_impacts,), -1 where there is none."""
-    return jnp.where(records.valid & ~records.last, jnp.argmax(records.hit, axis=1), -1)[:-1].astype(jnp.int32)
+    n = records.hit.shape[1]
+    return jnp.max(jnp.where(records.hit & records.valid[:, None], np.arange(n), -1), axis=1, initial=-1)[:-1].astype(jnp.int32)
 
 
 def segment(segments, system, t, rest, place, record):
@@ -58,7 +74,9 @@ def segment(segments, system, t, rest, place, record):
         after, push = segments.linearized(record, length, system, t, place)
         d_after = push(d_length, *instantiated((system, t, place), (d_system, d_t, d_place)))
         longer = push(jnp.ones_like(length), *jax.tree.map(jnp.zeros_like, (system, t, place)))
-        d_tau = jnp.where(record.last, 0, delay(record, system, t, length, after.state, longer.state.q, (d_system, d_t, d_after.state.q)))
+        d_tau = jnp.where(
+            record.last, 0, delay(segments, record, system, t, length, after.state, longer.state, (d_system, d_t, d_after.state))
+        )
         d_after = jax.tree.map(lambda d, rate: d + d_tau * rate, d_after, longer)
         return (after, length), (d_after, d_length + d_tau)
 
@@ -76,19 +94,26 @@ def duration(segments, system, t, place, record):
         tangents = instantiated((system, t, place), tangents)
         d_after = push(jnp.zeros_like(length), *tangents)
         longer = push(jnp.ones_like(length), *jax.tree.map(jnp.zeros_like, (system, t, place)))
-        return length, delay(record, system, t, length, after.state, longer.state.q, (*tangents[:2], d_after.state.q))
+        return length, delay(segments, record, system, t, length, after.state, longer.state, (*tangents[:2], d_after.state))
 
     return with_rule(lambda system, t, place, record: record.length, rule)(system, t, place, record)
 
 
-def delay(record, system, t, length, after, q_dot, tangents):
-    """``d tau = -d g_N / g_N_dot``: shift of a segment's end in time, from the tangents of (system, t, q) with its length fixed.
+def delay(segments, record, system, t, length, after, rates, tangents):
+    """``d tau = -d f / f_dot`` with f the gap that closes, or the velocity of the row of friction that stops: shift of a segment's end.
 
-    q_dot: rate of the coordinates at the end with the length of the segment. It is that of the scheme's step, which differs from that by
-    the velocity at the end by the order of the scheme: the time found is where the step closes the gap.
+    tangents: those of (system, t, state) with its length fixed. ``rates``: of the state at the end with the length of the segment. They are
+    those of the scheme's step, whose coordinates differ from those by the velocity at the end by the order of the scheme: the time found is
+    where the step closes the gap. Where a row starts to slide forces do not jump, so that a shift in time changes nothing.
     """
+    d_system, d_t, d_after = tangents
+
+    def becomes_zero(system, t, q, u):
+        slip = segments.rows.velocities(system, t, q, u)
+        return jnp.sum(jnp.where(record.hit, system.gap(t, q), 0)) + jnp.sum(record.stops * slip)
+
     end = t + length
-    gap = lambda system, t, q: jnp.sum(jnp.where(record.hit, system.gap(t, q), 0))  # noqa: E731
-    rate = jax.jvp(lambda t, q: gap(system, t, q), (end, after.q), (jnp.ones_like(end), q_dot))[1]
-    d_gap = pushed(gap, (system, end, after.q), tangents)[1]
-    return -d_gap / jnp.where(record.tangled, jnp.nan, jnp.where(rate < 0, rate, -1.0))
+    along = jnp.ones_like(end), rates.q, rates.u
+    rate = jax.jvp(lambda t, q, u: becomes_zero(system, t, q, u), (end, after.q, after.u), along)[1]
+    change = pushed(becomes_zero, (system, end, after.q, after.u), (d_system, d_t, d_after.q, d_after.u))[1]
+    return -change / jnp.where(record.tangled, jnp.nan, jnp.where(rate < 0, rate, -1.0))

@@ -57,6 +57,15 @@ def refine(time, gap, rate, low, high):
     return jnp.where(inside, new, 0.5 * (low + high)), low, high
 
 
+def secant(before, here, low, high):
+    """A better time at which a value that falls becomes zero, and its bounds, from two pairs (time, value): secant, or bisection."""
+    (t_before, v_before), (t, v) = before, here
+    low, high = jnp.where(v > 0, t, low), jnp.where(v > 0, high, t)
+    new = t - v * (t - t_before) / jnp.where(v == v_before, jnp.inf, v - v_before)
+    inside = (new >= low) & (new <= high) & ((v != v_before) | (v == 0))
+    return jnp.where(inside, new, 0.5 * (low + high)), low, high
+
+
 def correction(gap, rate):
     """Newton's step ``-g / g_dot`` of a gap that closes."""
     return -gap / jnp.where(rate < 0, rate, -1.0)

@@ -1,4 +1,4 @@
-"""Impacts at their time: a scheme that locates impacts inside of its fixed step.
+"""Impacts at their time: a scheme that locates impacts, and what sliding does, inside of its fixed step.
 
 Invariant: a step of length dt is made of segments. In each of them the contacts that are open do not act; a segment ends at the first
 time at which one of them closes,
@@ -7,6 +7,8 @@ time at which one of them closes,
 
 with q(s), u(s) the wrapped scheme's own step of length s and R the impact map of the system; the last segment ends at t_{k+1}. The time s
 is found from the cubic through gaps and gap velocities at both ends of the segment, and then by Newton's method on the scheme's step.
+Likewise friction keeps its mode in a segment (see `friction`), which ends where a sliding velocity comes to zero, or where all that
+friction can do is needed to hold a contact that sticks: u does not jump there.
 """
 
 import dataclasses
@@ -20,15 +22,16 @@ from jax.typing import ArrayLike
 
 from ...contact import AbstractContactSolver
 from ...mechanics.system import System
-from ...programs.derivatives import ZERO, pushed, with_rule
+from ...programs.derivatives import ZERO, is_float, pushed, with_rule
 from .. import base
 from ..alpha import KrenkHogsberg
 from ..base import Info, Scheme
 from ..flow import THRESHOLD, Flow
 from ..theta import MoreauJean
 from . import replay
+from .friction import Rows, Veil, Veiled
 from .search import search
-from .segments import Segments, Veiled, contacts_at
+from .segments import Segments, contacts_at
 
 
 class LocatedState(NamedTuple):
@@ -52,10 +55,15 @@ class LocatedImpacts(Scheme):
     motion is then a smooth function of its parameters, and its derivatives, first and second, are those of the motion as computed, with
     the shift of every impact in time.
 
-    Impacts beyond ``max_impacts`` in a step are captured as the wrapped scheme does it, as are contacts that close slower than ``slowest``
-    times the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. So is the
-    change from sliding to sticking, to first order. A step without an impact needs one look at the gaps more; a step with one is repeated
-    about four times.
+    So it is, with ``sliding``, where a velocity of sliding comes to zero, and the contact sticks or slides back, and where one that sticks
+    starts to slide. Located is the friction of contacts with one direction, as in plane motion, and dry friction; that of contacts in space
+    is captured. Where sliding starts the first derivative is that of the motion up to the order of the scheme, and the second is not known
+    (NaN).
+
+    Events beyond ``max_impacts`` in a step are captured as the wrapped scheme does it, as are contacts that close slower than ``slowest``
+    times the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. A step
+    without an event needs one look at the gaps more, and one that sticks a short step beside; a step with an event is repeated about four
+    times.
 
     Contacts that close at the same time and feel each other have their impact together, as one. Those that do not, of bodies dropped side
     by side, have impacts of their own, each with its shift in time; the last of ``max_impacts`` takes all that are left, for the motion,
@@ -64,10 +72,11 @@ class LocatedImpacts(Scheme):
     scheme:       any but `KrenkHogsberg`. `Lobatto` keeps its order of 2 to 8; `MoreauJean` with theta = 1/2 and the alpha-schemes are
                   of second order where the mass matrix is constant, `SymmetricMoreau` and `VariationalMoreau` in their coordinates;
                   `Moreau` of first. Linear systems are stepped as nonlinear ones, without the factors of their matrices.
-    max_impacts:  impacts to locate in one step
+    max_impacts:  impacts, and events of sliding, to locate in one step
     slowest:      closing speed, in units of the speed that forces make in a step, below which an impact is captured. A smaller one follows
                   an orbit nearer to its grazing. A dip of less than a sixteenth of a step is not seen, so 0.05 is the least that is of use;
                   accumulation points then take many impacts a step, which need ``max_impacts``
+    sliding:      whether the end, the reversal and the start of sliding are located
 
     Percussions of a step are the sums over its segments; `Solution.auxiliary` holds what the last segment has, and of the step that ends at
     a node the times at which impacts were located, ``impact_times`` (N + 1, max_impacts) in s, NaN where there is none, and the contacts
@@ -78,6 +87,7 @@ class LocatedImpacts(Scheme):
     scheme: Any = dataclasses.field(default_factory=MoreauJean)
     max_impacts: int = 2
     slowest: float = THRESHOLD
+    sliding: bool = True
 
     def __post_init__(self):
         if not isinstance(self.scheme, Scheme) or isinstance(self.scheme, LocatedImpacts):
@@ -137,10 +147,11 @@ class LocatedImpacts(Scheme):
         """The wrapped scheme's first node. What hits there has its impact located in the first step."""
         if self.scheme.lead:
             # Such a scheme would take what half a step of force adds to the velocity through the impact.
-            start, flow = contacts_at(system, t, dt, q, u), Flow(self.scheme, settings, base.no_percussions(system, t, q, u))
+            flow = Flow(self.scheme, settings, base.no_percussions(system, t, q, u))
             slow, _ = flow.gained(self.scheme.prepare(system, dt), t, dt, q, u)
+            start = contacts_at(system, Rows(0, 0), t, dt, q, u, slow)
             hits = (jnp.abs(start.gap) <= start.floor) & (start.rate < -slow)
-            system = Veiled(system, jnp.where(hits, 10 * start.floor, 0))
+            system = Veiled(system, Veil.of_gaps(jnp.where(hits, 10 * start.floor, 0)))
         state, info = self.scheme.init(self.scheme.prepare(system, dt), t, dt, q, u, settings)
         return self.without_impact(state), info
 
@@ -159,10 +170,11 @@ class LocatedImpacts(Scheme):
     ) -> tuple[LocatedState, Info]:
         """From node k to node k + 1; ``advance(prepared, t, dt, state)`` is the wrapped scheme's step, with its derivative."""
         advance = advance or (lambda *args: self.scheme.step(*args, settings))
-        if not state.P.P_N.shape[0]:
+        rows = Rows.of(system, state.P, self.sliding)
+        if not state.P.P_N.shape[0] + rows.m:
             state, info = advance(self.scheme.prepare(system, dt), t, dt, state.inner)
             return self.without_impact(state), info
-        segments = Segments(self.scheme, self.max_impacts, settings, advance, self.slowest)
+        segments = Segments(self.scheme, self.max_impacts, settings, advance, rows, self.slowest)
 
         def find(system, t, dt, state):
             state, info, records = search(segments, system, t, dt, state)
@@ -172,6 +184,9 @@ class LocatedImpacts(Scheme):
             # The step found is called again, so that second derivatives know what it depends on.
             found, info, records = located(*primals)
             d_found = pushed(lambda *args: replay.replay(segments, *args, records), primals, tangents)[1]
+            if rows.m:
+                once = replay.once_where_sliding_starts(records, primals)
+                d_found = jax.tree.map(lambda x: x * once if is_float(x) else x, d_found)
             return (found, info, records), (d_found, *jax.tree.map(lambda _: ZERO, (info, records)))
 
         located = with_rule(find, rule)

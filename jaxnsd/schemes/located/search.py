@@ -1,4 +1,8 @@
-"""The search for the impacts of a step: trial segments to its end, and the time of an impact where one of them crosses a gap."""
+"""The search for the events of a step: trial segments to its end, and the time of the first event where one of them has some.
+
+What holds a row of friction that may stick is asked of the wrapped scheme, by a step of a small part of the length: at the start of a
+segment with friction as it is, which tells what sticks and to which side the others slide, and at its end with what sticks held.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,168 +10,363 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ... import contact
 from ...contact import apart
 from ...numerics import linalg
 from .. import base
 from ..condensed import kinematics
-from .roots import correction, crossings, refine
+from ..flow import gained
+from .friction import Mode
+from .roots import correction, crossings, refine, secant
 from .segments import REGULAR, SHORT, Contacts, Place, Record, added, contacts_at
 
-#: Steps of the bounded Newton iteration on the time of one impact.
+#: Steps of the bounded Newton iteration on the time of one event.
 ITERATIONS = 8
 
 #: A contact that separates slower than this part of the closing speed stays closed.
 STAYS = 1e-9
+
+#: A row of friction whose velocity turns within this part of a segment was at rest at its start.
+AT_REST = 1e-8
+
+#: A row is held where friction needs less than this part of its bound.
+FULL = 1 - 1e-9
+
+#: To which part of a step the start of sliding is located, and to which at last, where round-off of forces is in the way: forces are
+#: continuous there, so that a state feels the square of that.
+STARTS, AT_LAST = 1e-6, 1e-3
+
+
+class Trial(NamedTuple):
+    """A segment that was stepped."""
+
+    record: Record
+    after: Place
+    info: base.Info
+    contacts: Contacts  # at its end
+    load: Any  # (m,) `Rows.loads` in it; once asked for, at its end
+
+
+class Friction(NamedTuple):
+    """The rows of friction at the start of a segment, each (m,)."""
+
+    mode: Mode
+    rests: Any  # those at rest
+    free: Any  # those left to the wrapped scheme
+    load: Any  # what is needed to hold those that stick
+    moved: Any  # bound of what forces make of their velocities in a step
+
+
+class Root(NamedTuple):
+    """The event whose time is being iterated."""
+
+    hit: Any  # (n_N,) the contact that closes
+    row: Any  # (m,) or the row of friction that stops, or starts to slide
+    starts: Any  # which of both
+    length: Any  # length to step
+    low: Any  # bounds
+    high: Any
+    before: Any  # of a row: the length before, and the value there of what becomes zero
+    value: Any
 
 
 class Carry(NamedTuple):
     """State of the search."""
 
     done: Any
-    locating: Any  # whether the time of an impact is being iterated
+    asks: Any  # 1 where the step to be made asks for the forces at the start of the segment, 2 at its end, else 0
+    locating: Any  # whether the time of an event is being iterated
     tries: Any  # iterations on it
     record: Record  # the segment that is being stepped
-    length: Any  # length to step, while locating
-    low: Any  # bounds of the time of impact
-    high: Any
     contacts: Contacts  # at the start of the segment
     seen: Any  # (n_N,) contacts that the wrapped scheme sees
     held: Any  # (n_N,) contacts that are closed at the start of the step
-    hit: Any  # (n_N,) the contact whose time is being iterated
-    count: Any  # impacts located
+    moved: Any  # (n_N,) bound of what forces make of gap velocities in a step
+    friction: Friction
+    root: Root
+    count: Any  # events located
     P: Any  # percussions of the segments before
-    info: base.Info
+    info: base.Info  # of the segments before, with the iterations of all that was tried
     records: Record  # (max_impacts + 1, ...)
-    after: Place  # the end
+    trial: Trial  # the segment that was stepped last
 
 
 def search(segments, system, t, dt, state):
     """``(state, info, records)``: the step, and the segments it is made of."""
     system, t, dt, state = jax.tree.map(lax.stop_gradient, (system, t, dt, state))
-    place = segments.start(system, t, dt, state)
-    contacts = contacts_at(system, t, dt, place.state.q, place.state.u)
+    rows, place = segments.rows, segments.start(system, t, dt, state)
+    moved = moved_by_forces(segments, system, t, dt, place.state)
+    contacts = contacts_at(system, rows, t, dt, place.state.q, place.state.u, moved[0])
     # A contact at gap zero that has not pushed may be about to separate, or to hit: the trial step tells.
     closed, pushed = contacts.gap <= contacts.floor, state.P.P_N > 0
     seen, held = (contacts.gap < -contacts.floor) | (closed & pushed), closed | pushed
     no, zero, count = jnp.zeros((), bool), jnp.zeros_like(dt), jnp.zeros((), jnp.int32)
-    none = jnp.zeros(seen.shape, bool)
-    record = Record(place, zero, dt, zero, contacts.gap, no, no, no, none, none, no)
+    none, nothing = jnp.zeros(seen.shape, bool), jnp.zeros((rows.m,), dt.dtype)
+    no_row = nothing > 0
+    friction = friction_at_start(place.state.u, contacts, moved[1], ~rows.of_contacts(held, True))
+    veil = rows.veil(contacts.gap, friction.mode, nothing)
+    record = Record(place, zero, dt, zero, veil, no, no, no, none, none, no, nothing, no_row)
     records = jax.tree.map(lambda x: jnp.broadcast_to(x, (segments.max_impacts + 1, *x.shape)), record)
-    nothing = jax.tree.map(jnp.zeros_like, state.P), base.nothing_to_solve(dt.dtype)
-    carry = Carry(no, no, count, record, dt, zero, dt, contacts, seen, held, none, count, *nothing, records, place)
+    root = Root(none, no_row, no, dt, zero, dt, zero, zero)
+    P, info = jax.tree.map(jnp.zeros_like, state.P), base.nothing_to_solve(dt.dtype)
+    trial, asks = Trial(record, place, info, contacts, nothing), jnp.any(friction.rests).astype(jnp.int32)
+    carry = Carry(no, asks, no, count, record, contacts, seen, held, moved[0], friction, root, count, P, info, records, trial)
     carry = lax.while_loop(lambda c: ~c.done, lambda c: iteration(segments, system, t, dt, c), carry)
-    place = carry.after._replace(state=carry.after.state._replace(P=added(carry.P, carry.after.state.P)))
+    place = carry.trial.after._replace(state=carry.trial.after.state._replace(P=added(carry.P, carry.trial.after.state.P)))
     return segments.end(system, t + dt, dt, place, carry.records.whole[0]), carry.info, carry.records
+
+
+def moved_by_forces(segments, system, t, dt, state):
+    """Bounds of what forces and contacts make in a step of the velocities of contacts (n_N,) and of rows of friction (m,)."""
+    (q, u), rows, scheme = (state.q, state.u), segments.rows, segments.scheme
+    W = jnp.concatenate([system.W_N(t, q, u), rows.directions(system, t, q, u)], axis=1)
+    kin = kinematics(system, t, q, u).bilateral()._replace(W=W, chi=jnp.zeros(W.shape[1:], q.dtype))
+    inertia = scheme.inertia(scheme.prepare(system, dt), t, q, u, kin)
+    moved, n = gained(system, inertia, kin, t, dt, q, u), state.P.P_N.shape[0]
+    if W.shape[1]:
+        percussions = jnp.concatenate([state.P.P_N, rows.bounds(system, t, dt, state)])
+        moved = moved + contact.problem.diagonal(linalg.pack(inertia.G)) * percussions
+    return moved[:n], moved[n:]
+
+
+def friction_at_start(u, contacts, moved, free):
+    """`Friction` at the start of a step; what rests is to be asked for."""
+    floor = 64 * float(jnp.finfo(u.dtype).eps) * (moved + linalg.matmul(contacts.along.T, jnp.abs(u)))
+    rests = ~free & (jnp.abs(contacts.slip) <= floor)
+    return Friction(
+        Mode(jnp.where(rests | free, 0, jnp.sign(contacts.slip)), jnp.zeros_like(rests)), rests, free, jnp.zeros_like(moved), moved
+    )
 
 
 def iteration(segments, system, t, dt, c):
     """One step of the wrapped scheme, and what follows from it."""
-    length = jnp.where(c.locating, c.length, dt - c.record.s)
+    rows, length = segments.rows, jnp.where(c.locating, c.root.length, dt - c.record.s)
+    start, s, whole = c.record.place, c.record.s, ~c.locating & (c.count == 0)
+    if rows.m:
+        # Halfway between round-off, and what the forces change by.
+        short = float(jnp.finfo(dt.dtype).eps) ** (1 / 3) * dt
+        length, whole = jnp.where(c.asks > 0, short, length), whole & (c.asks == 0)
+        start = jax.tree.map(lambda end, start: jnp.where(c.asks == 2, end, start), c.trial.after, start)
+        s = s + jnp.where(c.asks == 2, c.trial.record.length, 0)
     record = c.record._replace(
-        length=length,
-        extra=jnp.where(length <= SHORT * dt, REGULAR * dt, 0),
-        shift=veil(dt, c),
-        whole=~c.locating & (c.count == 0),
+        length=length, extra=jnp.where(length <= SHORT * dt, REGULAR * dt, 0), veil=veil(segments, dt, c), whole=whole
     )
-    after, info = segments.of_length(record, length, system, t + record.s, record.place)
-    contacts = contacts_at(system, t + record.s + length, dt, after.state.q, after.state.u)
-    # Only the iterations count of a step that is not kept.
-    kept = base.total(c.info, info)
-    tried = base.total(c.info, base.nothing_to_solve(dt.dtype)._replace(iterations=info.iterations))
-    c = c._replace(record=record, info=tried)
-    return lax.cond(
-        c.locating,
-        lambda c: locate(segments, system, t, dt, c, after, kept, contacts),
-        lambda c: judge(segments.slowest, system, t + record.s + length, dt, c, after, kept, contacts),
-        c,
+    after, info = segments.of_length(record, length, system, t + s, start)
+    load = rows.loads(system, t + s, length + record.extra, after.state)
+    contacts = contacts_at(system, rows, t + s + length, dt, after.state.q, after.state.u, c.moved)
+    # Of a step that is not kept only the iterations count.
+    c = c._replace(info=base.total(c.info, base.nothing_to_solve(dt.dtype)._replace(iterations=info.iterations)))
+    trial = Trial(record, after, info._replace(iterations=jnp.zeros_like(info.iterations)), contacts, load)
+    judged = (
+        lambda c: judge(segments.slowest, system, t + c.record.s + c.trial.record.length, dt, c),
+        lambda c: locate(segments, system, t, dt, c),
     )
+    if not rows.m:
+        return lax.cond(c.locating, *judged[::-1], c._replace(trial=trial))
+    # Of a step that asks for forces they alone are kept.
+    load = jnp.where(c.asks == 2, at_end(c, load, short), load)
+    c = c._replace(trial=jax.tree.map(lambda asked, new: jnp.where(c.asks > 0, asked, new), c.trial, trial)._replace(load=load))
+    ask = (c.asks == 0) & jnp.where(c.locating, c.root.starts, jnp.any(near_bound(c)))
+    which = jnp.where(c.asks == 1, 0, jnp.where(ask, 1, jnp.where(c.locating, 3, 2)))
+    asked = lambda c: c._replace(asks=jnp.full_like(c.asks, 2))  # noqa: E731
+    return lax.switch(which, [lambda c: begin(rows, c, after.state.P.P_N > 0), asked, *judged], c._replace(asks=jnp.zeros_like(c.asks)))
 
 
-def veil(dt, c):
-    """Shift of the gaps in a segment: contacts that are not seen are held open, those at a gap of round-off are closed."""
-    gap, rate, directions, floor = c.contacts
-    passed = dt * (linalg.matmul(directions.T, jnp.abs(c.record.place.state.u)) + jnp.abs(rate))
-    return jnp.where(c.seen, -jnp.clip(gap, 0, floor), 10 * (jnp.abs(gap) + passed))
+def veil(segments, dt, c):
+    """`Veil` of a segment: contacts that are not seen are held open, those at a gap of round-off are closed; friction in its mode."""
+    (gap, rate, directions, floor, slip, along), u, rows = c.contacts, jnp.abs(c.record.place.state.u), segments.rows
+    passed = dt * (linalg.matmul(directions.T, u) + jnp.abs(rate))
+    # A step that asks for forces is too short to close a gap.
+    closed = jnp.where(c.asks == 2, c.trial.contacts.gap, gap) if rows.m else gap
+    shift = jnp.where(c.seen, -jnp.clip(closed, 0, floor), 10 * (jnp.abs(gap) + passed))
+    if not rows.m:
+        return rows.veil(shift, c.friction.mode, slip)
+    mode = jax.tree.map(lambda x: jnp.where(c.asks == 1, jnp.zeros_like(x), x), c.friction.mode)
+    return rows.veil(shift, mode, 100 * (c.friction.moved + jnp.abs(slip) + linalg.matmul(along.T, u)))
 
 
-def judge(slowest, system, t, dt, c, after, info, contacts):
-    """After a trial step to the end, t: is it the last segment, is an impact to be located, or must a contact be seen?"""
-    length, start, u = c.record.length, c.contacts, c.record.place.state.u
-    found = crossings(length, start[:2], contacts[:2], start.floor, SHORT * dt)
+def begin(rows, c, pushes):
+    """What rests at the start of a segment sticks, or slides to a side, as the wrapped scheme's step from there says."""
+    friction, load = c.friction, c.trial.load
+    # Of what does not push now nothing is known.
+    asked = friction.rests & rows.of_contacts(pushes, True)
+    sticks = asked & (jnp.abs(load) < FULL)
+    side = jnp.where(asked & ~sticks, -jnp.sign(load), jnp.where(friction.rests, 0, friction.mode.side))
+    return c._replace(friction=friction._replace(mode=Mode(side, sticks), load=jnp.where(sticks, load, 0)))
+
+
+def at_end(c, asked, short):
+    """Loads at the end of a segment from those of a short step from there, which are of its middle.
+
+    The slope is that of the parabola through them, with the loads at the start and on the mean of the segment.
+    """
+    length, start, mean = c.trial.record.length, c.friction.load, c.trial.load
+    slope = (4 * asked + 2 * start - 6 * mean) / length
+    return asked - jnp.where(length > 10 * short, 0.5 * short * slope, 0)
+
+
+def near_bound(c):
+    """Which rows that stick may start to slide before the end of the segment: what is needed on the mean has changed that much."""
+    mean, start = c.trial.load, c.friction.load
+    return c.friction.mode.sticks & (jnp.maximum(jnp.abs(mean), jnp.abs(2 * mean - start)) + jnp.abs(mean - start) >= 1)
+
+
+def values(c):
+    """``(before, after)``, (m,) each: what becomes zero where rows stop, and start to slide, at the start and the end of a segment."""
+    (side, sticks), rests = c.friction.mode, c.friction.rests
+    before = jnp.where(sticks, 1 - jnp.abs(c.friction.load), jnp.where(rests, 0, side * c.contacts.slip))
+    return before, jnp.where(sticks, 1 - jnp.abs(c.trial.load), side * c.trial.contacts.slip)
+
+
+def judge(slowest, system, t, dt, c):
+    """After a trial step to the end, t: is it the last segment, is an event to be located, or must a contact be seen?"""
+    trial, start, u = c.trial, c.contacts, c.record.place.state.u
+    length, after, end = trial.record.length, trial.after, trial.contacts
+    full = c.count >= c.records.valid.shape[0] - 1
+    found = crossings(length, start[:2], end[:2], start.floor, SHORT * dt)
     crossing = found.closes & ~c.seen
     # The speed that is gained in a step, at the rate of this segment: from forces, and at constant u from kinematics (see `turned`). That
     # of what is closed: a body that spins, or flies over a bump, may land as slowly.
     kinematic = jnp.where(c.held, jnp.abs(system.gap_velocity(t, after.state.q, u) - start.rate), 0)
-    gained = (linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) + kinematic) * (dt / length)
-    fast = crossing & (found.rate < -slowest * gained)
-    slow = crossing & (~fast | (c.count >= c.records.valid.shape[0] - 1))
-    first = jnp.argmin(jnp.where(fast, found.time, jnp.inf))
-    hit = jnp.arange(crossing.shape[0]) == first
-    done = ~jnp.any(crossing)
+    speed = (linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) + kinematic) * (dt / length)
+    fast = crossing & (found.rate < -slowest * speed)
+    slow = crossing & (~fast | full)
+    friction, turning, at, again = judge_rows(c, length, full)
+    times = jnp.concatenate([jnp.where(fast, found.time, jnp.inf), at])
+    first = jnp.arange(times.shape[0]) == jnp.argmin(times)
+    hit, row = first[: crossing.shape[0]] & fast, first[crossing.shape[0] :] & turning
+    (before, after), of_row = values(c), jnp.any(row)
+    root = Root(
+        hit,
+        row,
+        jnp.any(row & friction.mode.sticks),
+        jnp.where(of_row, only(row, at), only(hit, found.time)),
+        only(hit, found.low),
+        jnp.where(of_row, length, only(hit, found.high)),
+        jnp.where(only(row, before) < -only(row, after), 0, length),
+        only(row, jnp.where(only(row, before) < -only(row, after), before, after)),
+    )
+    done = ~jnp.any(crossing) & ~jnp.any(turning) & ~jnp.any(again)
     return c._replace(
         done=done,
-        # Contacts that close slowly are the wrapped scheme's; only then are impacts looked for.
-        locating=~done & ~jnp.any(slow),
+        asks=jnp.any(again & friction.rests).astype(c.asks.dtype),
+        # Contacts that close slowly are the wrapped scheme's; only then are events looked for.
+        locating=~done & ~jnp.any(slow) & ~jnp.any(again),
         seen=c.seen | slow,
-        hit=hit,
+        friction=friction,
+        root=root,
         tries=jnp.zeros_like(c.tries),
-        length=only(hit, found.time),
-        low=only(hit, found.low),
-        high=only(hit, found.high),
-        records=kept(c, c.record._replace(valid=done, last=done), done),
-        info=jax.tree.map(lambda kept, tried: jnp.where(done, kept, tried), info, c.info),
-        after=after,
+        records=kept(c, trial.record._replace(valid=done, last=done), done),
+        info=jax.tree.map(lambda kept, tried: jnp.where(done, kept, tried), base.total(c.info, trial.info), c.info),
     )
 
 
-def locate(segments, system, t, dt, c, after, info, contacts):
-    """After a step to where an impact may be: accept its time and go on behind the impact, or improve it."""
-    length, gap, closing = c.record.length, only(c.hit, contacts.gap), only(c.hit, contacts.rate)
-    late = c.tries >= ITERATIONS // 2
+def judge_rows(c, length, full):
+    """``(friction, turning, at, again)`` after a trial: rows (m,) that stop or start in it, when, and those that it is to be repeated for.
+
+    That is where a row that turns at once was at rest, which is asked for; where it turns although it was asked for, and where no event can
+    be located any more, it is left to the wrapped scheme.
+    """
+    friction, (before, after) = c.friction, values(c)
+    turning = (friction.mode.sticks | (friction.mode.side != 0) & (c.trial.load != 0)) & (after < 0)
+    at_once = turning & ~friction.mode.sticks & (before <= AT_REST * (before - after))
+    left = turning & (full | at_once & friction.rests)
+    again = left | at_once
+    mode = Mode(jnp.where(again, 0, friction.mode.side), friction.mode.sticks & ~again)
+    friction = friction._replace(mode=mode, rests=(friction.rests | at_once) & ~left, free=friction.free | left)
+    turning = turning & ~again
+    at = jnp.where(turning, length * before / jnp.where(turning, before - after, 1), jnp.inf)
+    return friction, turning, at, again
+
+
+def locate(segments, system, t, dt, c):
+    """After a step to where an event may be: accept its time and go on behind it, or improve it."""
+    root, after, contacts = c.root, c.trial.after, c.trial.contacts
+    length, gap, closing = c.trial.record.length, only(root.hit, contacts.gap), only(root.hit, contacts.rate)
+    late, of_row = c.tries >= ITERATIONS // 2, jnp.any(root.row)
     # As good as it gets, which in single precision is round-off of dt; where round-off is in the way, good enough.
-    accurate = jnp.abs(correction(gap, closing)) <= jnp.maximum(jnp.where(late, 1, 1e-3) * SHORT, 4 * jnp.finfo(dt.dtype).eps) * dt
-    accepted = (closing < 0) & ((length == 0) | accurate | (late & (jnp.abs(gap) <= only(c.hit, c.contacts.floor))))
-    exhausted = c.tries >= ITERATIONS
+    best = 4 * float(jnp.finfo(dt.dtype).eps)
+    accuracy = jnp.where(root.starts, jnp.where(late, AT_LAST, STARTS), jnp.where(late, 1, 1e-3) * SHORT)
+    bound = jnp.maximum(accuracy, best) * dt
+    value = only(root.row, values(c)[1])
+    new, low, high = refine(length, gap, closing, root.low, root.high)
+    new_of_row, *bounds = secant((root.before, root.value), (length, value), root.low, root.high)
+    accepted = (closing < 0) & (
+        (length == 0) | (jnp.abs(correction(gap, closing)) <= bound) | (late & (jnp.abs(gap) <= only(root.hit, c.contacts.floor)))
+    )
+    accepted = jnp.where(of_row, jnp.abs(new_of_row - length) <= bound, accepted)
+    exhausted = c.tries >= jnp.where(of_row, 2, 1) * ITERATIONS
 
     def improve(c):
-        new, low, high = refine(length, gap, closing, c.low, c.high)
-        # An impact that is not found is captured.
-        seen = c.seen | (c.hit & exhausted)
-        return c._replace(length=new, low=low, high=high, tries=c.tries + 1, locating=~exhausted, seen=seen)
+        better = root._replace(
+            length=jnp.where(of_row, new_of_row, new),
+            low=jnp.where(of_row, bounds[0], low),
+            high=jnp.where(of_row, bounds[1], high),
+            before=length,
+            value=value,
+        )
+        # An event that is not found is captured.
+        left, (side, sticks) = root.row & exhausted, c.friction.mode
+        friction = c.friction._replace(mode=Mode(jnp.where(left, 0, side), sticks & ~left), free=c.friction.free | left)
+        seen = c.seen | (root.hit & exhausted)
+        return c._replace(root=better, tries=c.tries + 1, locating=~exhausted, seen=seen, friction=friction)
 
-    def impact(c):
+    def event(c):
         # A contact that touches and does not separate has no way out of the impact, whether it has pushed before or not.
         closed, stays = contacts.gap <= c.contacts.floor, STAYS * jnp.abs(closing)
-        hit = c.hit | (~c.seen & closed & (contacts.rate <= stays))
+        hit = root.hit | (~of_row & ~c.seen & closed & (contacts.rate <= stays))
         s = c.record.s + length
         # What hits at the same time elsewhere has its own shift in time, so it is an impact of its own, after no time; the last impact that
         # can be located takes all of them, and has no derivative then.
-        part = together(segments, system, t + s, dt, after.state, c.hit, hit | (c.seen & closed))
+        part = together(segments, system, t + s, dt, after.state, root.hit, hit | (c.seen & closed))
         last = c.count + 1 >= c.records.valid.shape[0] - 1
         tangled = last & jnp.any(hit & ~part & (contacts.rate < -stays))
         hit = hit & (part | last)
-        mask = hit | (c.seen & closed)
-        record = c.record._replace(hit=c.hit, mask=mask, valid=jnp.ones((), bool), tangled=tangled)
+        mask = hit | (~of_row & c.seen & closed)
+        side = jnp.where(root.row & ~root.starts, c.friction.mode.side, 0)
+        record = c.trial.record._replace(
+            hit=root.hit, mask=mask, valid=jnp.ones((), bool), tangled=tangled, stops=side, starts=root.row & root.starts
+        )
         place, P, of_impact = segments.restarted(system, t + s, dt - s, after.state, mask)
-        start = contacts_at(system, t + s, dt, place.state.q, place.state.u)
-        no, nothing = jnp.zeros((), bool), jnp.zeros_like(c.hit)
+        start = contacts_at(system, segments.rows, t + s, dt, place.state.q, place.state.u, c.moved)
+        seen = jnp.where(hit, start.rate <= stays, c.seen)
+        friction = friction_after(segments.rows, c, seen & closed, start, place.state.u)
+        no, nothing = jnp.zeros((), bool), jnp.zeros_like(hit)
+        zero = jnp.zeros_like(dt)
         return c._replace(
+            asks=jnp.any(friction.rests & (friction.mode.side == 0)).astype(c.asks.dtype),
             locating=no,
-            record=Record(place, s, dt, jnp.zeros_like(dt), record.shift, no, no, no, nothing, nothing, no),
+            record=Record(place, s, dt, zero, record.veil, no, no, no, nothing, nothing, no, jnp.zeros_like(side), side != side),
             contacts=start,
-            seen=jnp.where(hit, start.rate <= stays, c.seen),
+            seen=seen,
+            friction=friction,
             count=c.count + 1,
             P=added(added(c.P, after.state.P), P),
-            info=base.total(info, of_impact),
+            info=base.total(base.total(c.info, c.trial.info), of_impact),
             records=kept(c, record, True),
         )
 
-    return lax.cond(accepted, impact, improve, c)
+    return lax.cond(accepted, event, improve, c)
+
+
+def friction_after(rows, c, closed, start, u):
+    """`Friction` behind an event."""
+    friction, row = c.friction, c.root.row
+    (side, sticks), begins = friction.mode, row & c.root.starts
+    # An impact changes all velocities; without one that of the row which stops is zero, and those of the rows that stick stay it.
+    free = jnp.where(jnp.any(row), friction.free, ~rows.of_contacts(closed, True))
+    size = friction.moved + linalg.matmul(start.along.T, jnp.abs(u) + jnp.abs(c.record.place.state.u))
+    small = jnp.abs(start.slip) <= 64 * float(jnp.finfo(u.dtype).eps) * size
+    rests = ~free & ~begins & jnp.where(jnp.any(row), sticks | row, small)
+    side = jnp.where(jnp.any(row), side, jnp.sign(start.slip))
+    side = jnp.where(begins, -jnp.sign(c.trial.load), jnp.where(rests | free, 0, side))
+    nothing = jnp.zeros_like(friction.load)
+    return friction._replace(mode=Mode(side, jnp.zeros_like(sticks)), rests=rests, free=free, load=nothing)
 
 
 def together(segments, system, t, dt, state, hit, closed):
     """Of the contacts that are closed (n_N,) those at which an impact of ``hit`` is felt, by way of others."""
-    if hit.shape[0] == 1:
+    if hit.shape[0] <= 1:
         return hit
     prepared, q, u = segments.scheme.prepare(system, dt), state.q, state.u
     G = linalg.pack(segments.scheme.inertia(prepared, t, q, u, kinematics(system, t, q, u)).G)
@@ -176,7 +375,7 @@ def together(segments, system, t, dt, state, hit, closed):
 
 
 def only(hit, x):
-    """The entry of x (n_N,) that ``hit`` marks."""
+    """The entry of x (n,) that ``hit`` marks."""
     return jnp.sum(jnp.where(hit, x, 0))
 
 

@@ -10,32 +10,10 @@ from ...numerics import linalg
 from .. import velocity
 from ..flow import Flow, acceleration_of_persistent
 from ..projection import project_velocity
+from .friction import Rows, Veil, Veiled
 
 #: Segments shorter than this part of a step are not stepped but extrapolated from one of the second length.
 SHORT, REGULAR = 1e-10, 1e-8
-
-
-class Veiled:
-    """A system whose gaps are moved by constants, so that some of its contacts stay open."""
-
-    def __init__(self, system, shift):
-        self.system, self.shift = system, shift
-
-    def __getattr__(self, name):
-        if name.startswith("__") or name in ("system", "shift"):
-            raise AttributeError(name)
-        return getattr(self.system, name)
-
-    def gap(self, t, q):
-        """Gaps (n_N,), moved."""
-        return self.system.gap(t, q) + self.shift
-
-    def seen_at(self, t, q):
-        """That of the system, veiled."""
-        return Veiled(self.system.seen_at(t, q), self.shift)
-
-
-jax.tree_util.register_pytree_node(Veiled, lambda veiled: ((veiled.system, veiled.shift), None), lambda _, leaves: Veiled(*leaves))
 
 
 class Place(NamedTuple):
@@ -55,13 +33,15 @@ class Record(NamedTuple):
     s: Any  # time from the start of the step
     length: Any
     extra: Any  # what is added to the length where it is too short to be stepped
-    shift: Any  # (n_N,) shift of the gaps
+    veil: Any  # `Veil` of contacts and friction
     valid: Any  # whether there is such a segment
-    last: Any  # whether it ends with the step; otherwise with an impact
+    last: Any  # whether it ends with the step; otherwise with an event
     whole: Any  # whether it is the whole step
     hit: Any  # (n_N,) the contact that closes at its end
     mask: Any  # (n_N,) the contacts of the impact law there
     tangled: Any  # whether some of these hit that the impact is not felt at: they would close at another time, were anything else
+    stops: Any  # (m,) the row of friction whose velocity comes to zero at its end: the side to which it slides, else 0
+    starts: Any  # (m,) the row of friction that starts to slide at its end
 
 
 class Contacts(NamedTuple):
@@ -71,6 +51,8 @@ class Contacts(NamedTuple):
     rate: Any  # (n_N,) gap velocities
     directions: Any  # (n_u, n_N) absolute values of W_N
     floor: Any  # (n_N,) gaps that count as zero: round-off, and what is passed in the shortest segment
+    slip: Any  # (m,) velocities of the rows of friction
+    along: Any  # (n_u, m) absolute values of their directions
 
 
 @dataclass(frozen=True)
@@ -81,6 +63,7 @@ class Segments:
     max_impacts: int
     settings: Any
     advance: Any  # (prepared, t, dt, state) -> (state, info), the wrapped scheme's step, with its derivative
+    rows: Rows  # rows of friction whose events are located
     slowest: float  # closing speed, in units of that gained in a step, below which an impact is the wrapped scheme's
 
     def start(self, system, t, dt, state):
@@ -92,10 +75,10 @@ class Segments:
         state = self.ahead(self.scheme.prepare(system, dt), t, dt, place.state, self.scheme.lead)
         return state._replace(u=jnp.where(whole, place.own, state.u)) if self.scheme.lead else state
 
-    def stepped(self, system, t, length, place, shift, whole):
+    def stepped(self, system, t, length, place, veil, whole):
         """The wrapped scheme's step of this length: ``(place, info)``."""
         scheme = self.scheme
-        prepared = scheme.prepare(Veiled(system, shift), length)
+        prepared = scheme.prepare(Veiled(system, veil), length)
         state = self.ahead(prepared, t, length, place.state, scheme.lead)
         if scheme.lead:
             state = state._replace(u=jnp.where(whole, place.own, state.u))
@@ -104,7 +87,7 @@ class Segments:
 
     def of_length(self, record, length, system, t, place):
         """The place after a segment of this length, and how it was solved; a short one is part of a longer."""
-        after, info = self.stepped(system, t, length + record.extra, place, record.shift, record.whole)
+        after, info = self.stepped(system, t, length + record.extra, place, record.veil, record.whole)
         return cut(record, length, place, after), info
 
     def linearized(self, record, length, system, t, place):
@@ -116,7 +99,7 @@ class Segments:
         short = record.extra > 0
 
         def stepped(length, system, t, place):
-            return self.stepped(system, t, length + record.extra, place, record.shift, record.whole)[0]
+            return self.stepped(system, t, length + record.extra, place, record.veil, record.whole)[0]
 
         after, push = jax.linearize(stepped, length, system, t, place)
 
@@ -140,7 +123,7 @@ class Segments:
     def restarted(self, system, t, length, state, mask):
         """``(place, P, info)`` after an impact of the contacts in ``mask``."""
         scheme = self.scheme
-        prepared = scheme.prepare(Veiled(system, jnp.zeros_like(state.P.P_N)), length)
+        prepared = scheme.prepare(Veiled(system, Veil.of_gaps(jnp.zeros_like(state.P.P_N))), length)
         u, P, info = Flow(scheme, self.settings, state.P).impact(prepared, t, state.q, state.u, mask)
         state = state._replace(u=u) if scheme.lead else scheme.init(prepared, t, length, state.q, u, self.settings)[0]
         return Place(state, state.u), P, info
@@ -152,12 +135,13 @@ def cut(record, length, place, after):
     return jax.tree.map(lambda a, b: jnp.where(record.extra > 0, b + (a - b) * ratio, a), after, place)
 
 
-def contacts_at(system, t, dt, q, u):
-    """`Contacts` at a state."""
+def contacts_at(system, rows, t, dt, q, u, moved):
+    """`Contacts` at a state; ``moved``: what forces make of gap velocities (n_N,) in a step."""
     gap, rate, directions = system.gap(t, q), system.gap_velocity(t, q, u), jnp.abs(system.W_N(t, q, u))
-    # A step's coordinates are rounded in the sum of what they were and what they are moved by.
+    # A step's coordinates are rounded in the sum of what they were and what they are moved by, velocities in that of what moves them.
     eps, size = 16 * float(jnp.finfo(gap.dtype).eps), dt * (velocity.resolution(q, dt, u.shape[0]) + jnp.abs(u))
-    return Contacts(gap, rate, directions, eps * linalg.matmul(directions.T, size) + SHORT * dt * jnp.abs(rate))
+    floor = eps * (linalg.matmul(directions.T, size) + dt * moved) + SHORT * dt * jnp.abs(rate)
+    return Contacts(gap, rate, directions, floor, rows.velocities(system, t, q, u), jnp.abs(rows.directions(system, t, q, u)))
 
 
 def added(P, more):
