@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_located_sliding import MULTIPLIER, START, F, Slider, W, between_stops
 
 import jaxnsd
 from jaxnsd import orbits, plotting
@@ -529,3 +530,32 @@ def test_pictures_show_what_was_computed():
     )
     dots, ticks = plotting.diagram(seen).lines
     assert dots.get_xdata().tolist() == [2.0] * 3 and ticks.get_xdata().tolist() == [1.0]
+
+
+# ------------------------------------------------------------------------------------------------------------------------ sliding
+@pytest.mark.slow
+def test_den_hartogs_oscillator_slides_to_and_fro():
+    """Two reversals of sliding a period, by stages of sixth order: state and multipliers of the closed form."""
+    x, v = between_stops()
+    system = Slider(mu=F, gravity=1.0, spring=1.0, swing=1.0, rate=W)
+    scheme = jaxnsd.LocatedImpacts(jaxnsd.Lobatto(4))
+    orbit = orbits.periodic(system, scheme, [x + 0.01, 0.0], [v, 0.0], 2 * np.pi / W, n_steps=64, t0=START).raise_if_failed()
+    np.testing.assert_allclose([orbit.q[0], orbit.u[0]], [x, v], atol=1e-10)
+    multipliers = np.asarray(orbit.multipliers)
+    np.testing.assert_allclose(multipliers[np.argsort(-np.abs(multipliers))], [MULTIPLIER, MULTIPLIER.conjugate(), 0, 0], atol=1e-10)
+
+
+@pytest.mark.slow
+def test_a_block_on_a_belt_sticks_and_slips():
+    """Autonomous, its period unknown: period, multipliers 1 and 0, and derivatives of the period by damping, belt and friction."""
+
+    def found(p):
+        system = Slider(spring=1.0, gravity=1.0, damping=-p[0], belt=p[1], mu=p[2])
+        scheme, section = jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3)), lambda t, q, u: q[0] - 0.6
+        return orbits.periodic(system, scheme, [0.6, 0.0], [-0.5, 0.0], 7.0, n_steps=128, section=section)
+
+    p = jnp.array([0.3, 0.4, 0.6])
+    orbit = found(p).raise_if_failed()
+    np.testing.assert_allclose(orbit.period, 7.1549821692741618, atol=1e-7)
+    np.testing.assert_allclose(np.sort(np.abs(orbit.multipliers)), [0, 0, 0, 1], atol=1e-7)
+    np.testing.assert_allclose(jax.jacfwd(lambda p: found(p).period)(p), [4.81535713788, 0, 0], atol=1e-6)
