@@ -808,7 +808,7 @@ def test_several_discs_on_one_normal_percussion_that_has_a_least_value(n, sizes)
 
     def solved(settings):
         def solve(arrays):
-            problem = arrays._replace(d=sum(sizes), sizes=sizes, redundant=False)
+            problem = arrays._replace(**problems[0].static)
             result = contact.solve(problem, jnp.zeros_like(problem.c), settings)
             return result.z, result.error
 
@@ -817,12 +817,12 @@ def test_several_discs_on_one_normal_percussion_that_has_a_least_value(n, sizes)
     for max_iterations in (10, 1):
         solve = solved(SemismoothNewton(tolerance=1e-14, max_iterations=max_iterations))
         for problem in problems:
-            z, error = solve(problem._replace(d=None, sizes=None, redundant=None))
+            z, error = solve(problem.arrays())
             assert error <= 1 and broken(problem, z) < 1e-12
 
     rng, step = np.random.default_rng(1), 1e-6
     for problem in problems[:6]:
-        arrays = problem._replace(d=None, sizes=None, redundant=None)
+        arrays = problem.arrays()
         change = {name: jnp.asarray(rng.normal(size=getattr(problem, name).shape)) for name in ("c", "mu", "least")}
         change["least"] = change["least"] * (problem.least > 0)
         ends = [
