@@ -27,6 +27,10 @@ class Mode(NamedTuple):
     side: jax.Array  # -1 or 1 where a row slides, the sign of its velocity; else 0
     sticks: jax.Array  # booleans
 
+    def without(self, rows):
+        """With these rows (m,) left to the wrapped scheme."""
+        return Mode(jnp.where(rows, 0, self.side), self.sticks & ~rows)
+
 
 class Veil(NamedTuple):
     """What a segment sees of contacts and friction; without rows of friction of a kind their arrays are empty."""

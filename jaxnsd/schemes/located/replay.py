@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...programs.derivatives import instantiated, not_a_number, pushed, with_rule
+from ...programs.derivatives import instantiated, pushed, with_rule
 from .segments import added
 
 
@@ -33,20 +33,6 @@ def replay(segments, system, t, dt, state, records):
     (after, _, P), ends = lax.scan(one, (segments.start(system, t, dt, state), *nothing), records)
     after = after._replace(state=after.state._replace(P=P))
     return segments.end(system, t + dt, dt, after, whole), times(ends, records)
-
-
-def once_where_sliding_starts(records, args):
-    """One, as a factor of a step's tangent, which has no derivative by the step's ``args`` (system, t, dt, state) where sliding starts.
-
-    Forces do not jump there, but their rates do, and a second derivative would have to know when.
-    """
-
-    def rule(primals, tangents):
-        none = not_a_number(tangents[0], primals[0][1].dtype)
-        return once(*primals), jnp.where(primals[1], none, 0)
-
-    once = with_rule(lambda args, starts: jnp.ones((), args[1].dtype), rule)
-    return once(args, jnp.any(records.starts))
 
 
 def times(ends, records):

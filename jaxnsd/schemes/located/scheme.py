@@ -27,6 +27,7 @@ from .. import base
 from ..alpha import KrenkHogsberg
 from ..base import Info, Scheme
 from ..flow import THRESHOLD, Flow
+from ..reversals import with_one_derivative
 from ..theta import MoreauJean
 from . import replay
 from .friction import Rows, Veil, Veiled
@@ -185,7 +186,7 @@ class LocatedImpacts(Scheme):
             found, info, records = located(*primals)
             d_found = pushed(lambda *args: replay.replay(segments, *args, records), primals, tangents)[1]
             if rows.m:
-                once = replay.once_where_sliding_starts(records, primals)
+                once = with_one_derivative(lambda _, records: jnp.any(records.starts), primals, records)
                 d_found = jax.tree.map(lambda x: x * once if is_float(x) else x, d_found)
             return (found, info, records), (d_found, *jax.tree.map(lambda _: ZERO, (info, records)))
 

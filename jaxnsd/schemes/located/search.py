@@ -131,11 +131,15 @@ def moved_by_forces(segments, system, t, dt, state):
 
 def friction_at_start(u, contacts, moved, free):
     """`Friction` at the start of a step; what rests is to be asked for."""
-    floor = 64 * float(jnp.finfo(u.dtype).eps) * (moved + linalg.matmul(contacts.along.T, jnp.abs(u)))
-    rests = ~free & (jnp.abs(contacts.slip) <= floor)
-    return Friction(
-        Mode(jnp.where(rests | free, 0, jnp.sign(contacts.slip)), jnp.zeros_like(rests)), rests, free, jnp.zeros_like(moved), moved
-    )
+    rests = ~free & of_round_off(contacts, moved, jnp.abs(u))
+    mode = Mode(jnp.where(rests | free, 0, jnp.sign(contacts.slip)), jnp.zeros_like(rests))
+    return Friction(mode, rests, free, jnp.zeros_like(moved), moved)
+
+
+def of_round_off(contacts, moved, size):
+    """Which rows have a velocity that is round-off of what moves them, and of velocities of this ``size`` (n_u,)."""
+    floor = 64 * float(jnp.finfo(size.dtype).eps) * (moved + linalg.matmul(contacts.along.T, size))
+    return jnp.abs(contacts.slip) <= floor
 
 
 def iteration(segments, system, t, dt, c):
@@ -235,7 +239,8 @@ def judge(slowest, system, t, dt, c):
     times = jnp.concatenate([jnp.where(fast, found.time, jnp.inf), at])
     first = jnp.arange(times.shape[0]) == jnp.argmin(times)
     hit, row = first[: crossing.shape[0]] & fast, first[crossing.shape[0] :] & turning
-    (before, after), of_row = values(c), jnp.any(row)
+    before, behind = (only(row, value) for value in values(c))
+    of_row, nearer = jnp.any(row), before < -behind
     root = Root(
         hit,
         row,
@@ -243,8 +248,8 @@ def judge(slowest, system, t, dt, c):
         jnp.where(of_row, only(row, at), only(hit, found.time)),
         only(hit, found.low),
         jnp.where(of_row, length, only(hit, found.high)),
-        jnp.where(only(row, before) < -only(row, after), 0, length),
-        only(row, jnp.where(only(row, before) < -only(row, after), before, after)),
+        jnp.where(nearer, 0, length),
+        jnp.where(nearer, before, behind),
     )
     done = ~jnp.any(crossing) & ~jnp.any(turning) & ~jnp.any(again)
     return c._replace(
@@ -272,8 +277,7 @@ def judge_rows(c, length, full):
     at_once = turning & ~friction.mode.sticks & (before <= AT_REST * (before - after))
     left = turning & (full | at_once & friction.rests)
     again = left | at_once
-    mode = Mode(jnp.where(again, 0, friction.mode.side), friction.mode.sticks & ~again)
-    friction = friction._replace(mode=mode, rests=(friction.rests | at_once) & ~left, free=friction.free | left)
+    friction = friction._replace(mode=friction.mode.without(again), rests=(friction.rests | at_once) & ~left, free=friction.free | left)
     turning = turning & ~again
     at = jnp.where(turning, length * before / jnp.where(turning, before - after, 1), jnp.inf)
     return friction, turning, at, again
@@ -306,8 +310,8 @@ def locate(segments, system, t, dt, c):
             value=value,
         )
         # An event that is not found is captured.
-        left, (side, sticks) = root.row & exhausted, c.friction.mode
-        friction = c.friction._replace(mode=Mode(jnp.where(left, 0, side), sticks & ~left), free=c.friction.free | left)
+        left = root.row & exhausted
+        friction = c.friction._replace(mode=c.friction.mode.without(left), free=c.friction.free | left)
         seen = c.seen | (root.hit & exhausted)
         return c._replace(root=better, tries=c.tries + 1, locating=~exhausted, seen=seen, friction=friction)
 
@@ -331,12 +335,10 @@ def locate(segments, system, t, dt, c):
         start = contacts_at(system, segments.rows, t + s, dt, place.state.q, place.state.u, c.moved)
         seen = jnp.where(hit, start.rate <= stays, c.seen)
         friction = friction_after(segments.rows, c, seen & closed, start, place.state.u)
-        no, nothing = jnp.zeros((), bool), jnp.zeros_like(hit)
-        zero = jnp.zeros_like(dt)
         return c._replace(
             asks=jnp.any(friction.rests & (friction.mode.side == 0)).astype(c.asks.dtype),
-            locating=no,
-            record=Record(place, s, dt, zero, record.veil, no, no, no, nothing, nothing, no, jnp.zeros_like(side), side != side),
+            locating=jnp.zeros((), bool),
+            record=c.record._replace(place=place, s=s),
             contacts=start,
             seen=seen,
             friction=friction,
@@ -355,8 +357,7 @@ def friction_after(rows, c, closed, start, u):
     (side, sticks), begins = friction.mode, row & c.root.starts
     # An impact changes all velocities; without one that of the row which stops is zero, and those of the rows that stick stay it.
     free = jnp.where(jnp.any(row), friction.free, ~rows.of_contacts(closed, True))
-    size = friction.moved + linalg.matmul(start.along.T, jnp.abs(u) + jnp.abs(c.record.place.state.u))
-    small = jnp.abs(start.slip) <= 64 * float(jnp.finfo(u.dtype).eps) * size
+    small = of_round_off(start, friction.moved, jnp.abs(u) + jnp.abs(c.record.place.state.u))
     rests = ~free & ~begins & jnp.where(jnp.any(row), sticks | row, small)
     side = jnp.where(jnp.any(row), side, jnp.sign(start.slip))
     side = jnp.where(begins, -jnp.sign(c.trial.load), jnp.where(rests | free, 0, side))
