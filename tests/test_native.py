@@ -242,6 +242,18 @@ def cut(q, deep):
     return jax.lax.scan(step, q, None, length=20)
 
 
+def test_what_runs_once_is_not_made_fast(monkeypatch):
+    """The look at the initial state of a run, of a robot as long a program as half of a step, was a third of the compilation."""
+    levels = []
+    machine_code = native.build.machine_code
+    monkeypatch.setattr(native.build, "machine_code", lambda text: levels.append(native.build._level()) or machine_code(text))
+    monkeypatch.setattr(native.build, "_ready", {})
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    system = models.BouncingBall()
+    jaxnsd.simulate(system, jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), n_steps=13, dt=1e-3)
+    assert levels == [0, 2]
+
+
 def test_what_is_not_needed_is_not_compiled():
     """A long branch is compiled when it is first taken, once, with the values of XLA, in a batch on threads, too."""
     q = jnp.linspace(0, 1, 16)

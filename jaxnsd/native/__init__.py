@@ -13,9 +13,9 @@ from . import build
 from .code import UnknownError
 from .jax_internals import low
 
-__all__ = ["available", "compiled", "cores", "left_to_xla", "listed", "packed", "say", "unpacked"]
+__all__ = ["available", "compiled", "cores", "left_to_xla", "listed", "packed", "run_once", "say", "unpacked"]
 
-cores, listed, packed, unpacked = build.cores, build.listed, build.packed, build.unpacked
+cores, listed, packed, run_once, unpacked = build.cores, build.listed, build.packed, build.run_once, build.unpacked
 
 
 def available():

@@ -59,8 +59,8 @@ def cores():
 
 
 @functools.cache
-def _target():
-    """LLVM's machine, and what tells it from others."""
+def _ready_for_code():
+    """LLVM, made ready: what compiled code calls, and what tells this LLVM and this machine from others."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     if binding.llvm_version_info[0] <= NEWEST:
@@ -72,13 +72,27 @@ def _target():
             binding.add_symbol(name, ctypes.cast(getattr(source, name), ctypes.c_void_p).value)
     _threads.value = cores()
     binding.add_symbol("jaxnsd_threads", ctypes.addressof(_threads))
-    said = binding.llvm_version_info, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), _level(), OPTIONS
-    machine = " ".join(map(str, said))
-    return _machine(), machine
+    said = binding.llvm_version_info, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), OPTIONS
+    return " ".join(map(str, said))
+
+
+_running_once = threading.local()
+
+
+@contextlib.contextmanager
+def run_once():
+    """What is compiled in here runs once: to make it fast would take longer than it runs."""
+    before, _running_once.wanted = getattr(_running_once, "wanted", False), True
+    try:
+        yield
+    finally:
+        _running_once.wanted = before
 
 
 def _level():
     """How much is done to make code fast, 0 to 2: as much as XLA does."""
+    if getattr(_running_once, "wanted", False):
+        return 0
     told = re.search(r"--xla_backend_optimization_level=(\d)", os.environ.get("XLA_FLAGS", ""))
     return min(int(told[1]), 2) if told else 2
 
@@ -399,14 +413,14 @@ def _folder():
 
 def machine_code(text):
     """The object code of a text: kept on disk under what it was made of."""
-    (machine, _), key = _target(), key_of(text)
+    key = key_of(text)
     try:
         folder = _folder()
         if folder and (file := folder / f"{key}.o").is_file():
             return file.read_bytes()
     except (OSError, RuntimeError):
         folder = None
-    module = binding.parse_assembly(text)
+    module, machine = binding.parse_assembly(text), _machine()
     module.verify()
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     tuning = binding.create_pipeline_tuning_options(speed_level=_level())
@@ -429,9 +443,8 @@ _ready, _lock, _kept = {}, threading.RLock(), []
 
 
 def key_of(text):
-    """What tells a text and the machine that it is compiled for from others."""
-    _, machine = _target()
-    return hashlib.sha256(f"{machine}\n{text}".encode()).hexdigest()[:32]
+    """What tells a text, the machine that it is compiled for and how, from others."""
+    return hashlib.sha256(f"{_ready_for_code()} {_level()}\n{text}".encode()).hexdigest()[:32]
 
 
 def loaded(text, later):

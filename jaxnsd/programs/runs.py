@@ -66,7 +66,9 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
 
 def compiled_once(jitted, *args):
     """The compiled program of a jitted function for arguments like these, which runs once: to optimize it takes longer than to run it."""
-    return jitted.lower(*args).compile(compiler_options={"xla_backend_optimization_level": 0})
+    with native.run_once():
+        lowered = jitted.lower(*args)
+    return lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
 
 
 class Level(NamedTuple):

@@ -13,6 +13,7 @@ import weakref
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from ..contact import AbstractContactSolver
 from ..mechanics import anisotropy, laws, signatures
@@ -567,8 +568,8 @@ def _look(*given):
 def _values_at(system, t0, q0, u0):
     """What `LOOK` names, and what else is asked of the initial state."""
     state = (t0, q0, u0)
-    # Forces at u0 and at rest by one program: of all that is looked at they take longest to compile.
-    h, gained = jax.vmap(lambda u: system.h(t0, q0, u))(jnp.stack([u0, jnp.zeros_like(u0)]))
+    # Forces at u0 and at rest by one loop: of all that is looked at they take longest to compile.
+    h, gained = lax.map(lambda u: system.h(t0, q0, u), jnp.stack([u0, jnp.zeros_like(u0)]))
     out = {"h": h}
     for name in _looked_at(system):
         if name != "h":
@@ -598,7 +599,7 @@ def _second_difference(function, u):
     """
     k = jnp.arange(u.shape[0], dtype=u.dtype)
     a, b = (1 + jnp.max(jnp.abs(u))) * jnp.stack([jnp.cos(1 + k), jnp.sin(2 + 3 * k)])
-    terms = jax.vmap(function)(jnp.stack([jnp.zeros_like(u), a, b, a + b, -a]))
+    terms = lax.map(function, jnp.stack([jnp.zeros_like(u), a, b, a + b, -a]))
     zero, at_a, at_b, both, behind = terms
     return jnp.stack([both - at_a - at_b + zero, at_a + behind - 2 * zero]), jnp.max(jnp.abs(terms), initial=0)
 
