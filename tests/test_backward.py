@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxnsd.bodies.lists import pick
@@ -61,6 +62,7 @@ def test_the_way_back_is_handed_what_varies():
     assert not any(v.dtype == bool or v.shape == (3, 4) for v in stored), stored
 
 
+@pytest.mark.slow
 def test_vector_products_and_picks_have_their_derivatives():
     """Of every kind and order, against what NumPy and plain indexing say."""
     rng = np.random.default_rng(0)

@@ -65,6 +65,7 @@ class OnABelt(bodies.Multibody):
         return super().tangential_velocity(t, q, u, choice) - belt
 
 
+@pytest.mark.slow
 def test_ball_on_a_belt():
     """Put down on a belt of speed V a ball slides with mu g, then rolls with 2/7 V: velocities at u = 0 may be those of a subclass."""
     plain = ball_on_plane(0.2)
@@ -104,6 +105,7 @@ class Pulled(bodies.Multibody):
         return super().gap(t, q) - self.hill * jnp.sin(self.pose(t, q).position[0, 0])
 
 
+@pytest.mark.slow
 def test_what_a_subclass_writes_anew_counts():
     """Forces, energies and gaps of a subclass are those of the equations of motion, in closed form or derived, at one configuration too."""
     plain = ball_on_plane(0.2)
@@ -132,9 +134,10 @@ def test_what_a_subclass_writes_anew_counts():
         assert_allclose(sol.u[-1, 0], 1.0 + 2.0 / 0.6 * 0.1, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "names", [["kinetic_energy"], ["M"], ["mass_matrix"], ["M", "momentum"], ["M", "kinetic_energy"], ["M", "kinetic_energy", "momentum"]]
-)
+ALSO = (["M", "momentum"], ["M", "kinetic_energy"], ["M", "kinetic_energy", "momentum"])
+
+
+@pytest.mark.parametrize("names", [["kinetic_energy"], ["M"], ["mass_matrix"], *(pytest.param(x, marks=pytest.mark.slow) for x in ALSO)])
 def test_inertia_of_a_subclass_in_any_words(names):
     """A flywheel by the energy, by the matrix, or by several of what they say: one inertia, and the gyroscopic moment of it."""
     plain = ball_on_plane(0.2)
@@ -411,6 +414,7 @@ def test_cube_slides_stays_and_does_not_see_the_world_turn():
     assert_allclose(np.asarray(other.u[few, 3:]), tossed.u[few, 3:], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_differentiated_is_not_held_at_one_configuration():
     """Steps see bodies at one configuration. Forces by energies, and momenta elsewhere, are not those there."""
     hinge, none = Revolute((0.0, 0, 1.0)), (0.0, 0.0, 0.0)

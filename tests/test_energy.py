@@ -255,6 +255,7 @@ def test_bar_balances_with_tridiagonal_matrices():
     assert np.all(b.dissipative)
 
 
+@pytest.mark.slow
 def test_a_motion_that_goes_on_has_no_filtered_balance():
     """The filters of Lemma 2 start at zero with the motion: begun in its middle they missed the identity by 4e-5 and created energy."""
     system, q0, u0 = random_system(0)

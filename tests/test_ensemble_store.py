@@ -300,6 +300,7 @@ def compare(tmp_path, n, kills, seed=0):
     assert not list(tmp_path.glob(".*.making"))
 
 
+@pytest.mark.slow
 def test_killed_workers_and_drivers_lose_nothing(tmp_path):
     compare(tmp_path, 8000, ["worker", "driver"])
 

@@ -55,7 +55,7 @@ def advanced(scheme):
 @pytest.mark.parametrize(
     ("drawn", "scheme"),
     [
-        (spheres, jaxnsd.Moreau()),
+        pytest.param(spheres, jaxnsd.Moreau(), marks=pytest.mark.slow),
         pytest.param(cubes, jaxnsd.Moreau(), marks=pytest.mark.slow),
         pytest.param(cubes, jaxnsd.MoreauJean(), marks=pytest.mark.slow),
         pytest.param(spheres, jaxnsd.SymmetricMoreau(), marks=pytest.mark.slow),

@@ -331,6 +331,7 @@ def test_the_side_of_a_cube_is_found_from_far_away():
         assert not result.failed and result.noise_scale < 1.3
 
 
+@pytest.mark.slow
 def test_a_trajectory_that_fails_is_left_out_and_named(posed):
     data = camera(0)
     bad = identify.Trajectory(data[0].t, data[0].y, [1e200], [1e200], t0=0.0, name="broken")

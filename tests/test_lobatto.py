@@ -408,6 +408,7 @@ def test_nonholonomic_constraint(s):
     assert observed(sizes, errors) == pytest.approx(s - 1, abs=0.15)
 
 
+@pytest.mark.slow
 def test_a_box_slides_and_turns_on_its_face():
     """It stays level, where what tilts it cancels to the last bit, slows down by friction, and rests."""
     system = TossedCube()
@@ -776,6 +777,7 @@ TURNING = (
 )
 
 
+@pytest.mark.slow
 def test_gaps_that_contradict_each_other_by_round_off():
     """Of four corners in a plane three gaps tell the fourth, but for their last digit: 2.8e-14 m/s over dt, more than the tolerance.
 

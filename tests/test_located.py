@@ -446,7 +446,8 @@ class Cradle(System):
         return q[1:] - q[:-1] - 1.0
 
 
-@pytest.mark.parametrize("scheme", [jaxnsd.MoreauJean(), pytest.param(jaxnsd.Lobatto(2), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [jaxnsd.MoreauJean(), jaxnsd.Lobatto(2)])
 def test_what_touches_takes_part_in_an_impact(scheme):
     """Also in the first step, where nothing has pushed, and without a load: values and derivatives, against closed forms.
 
@@ -581,8 +582,9 @@ def test_nothing_is_lost_where_nothing_is_hit(scheme):
     assert np.isnan(located.auxiliary["impact_times"]).all()
 
 
-@pytest.mark.parametrize("scheme", [jaxnsd.MoreauJean(), pytest.param(jaxnsd.GeneralizedAlpha(), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("e_N", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [jaxnsd.MoreauJean(), jaxnsd.GeneralizedAlpha()])
+@pytest.mark.parametrize("e_N", [0.0, 0.5])
 def test_velocity_on_a_table_does_not_depend_on_the_height_of_fall(scheme, e_N):
     """After a plastic landing, or a sequence of impacts, the particle moves with the table, which falls slower than it would.
 

@@ -120,6 +120,7 @@ def follower_at_the_end(x, dt=4e-3, scheme=None):
     return jaxnsd.simulate(moved, scheme or Moreau(), *start(), 0.6, dt).q[-1, 2]
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_closed_loop():
     """In both modes those of the steps, by differences."""
     x, eps = jnp.ones(2), 1e-5

@@ -41,6 +41,7 @@ def solved(G, c, mu, d, **options):
     return solution
 
 
+@pytest.mark.slow
 def test_pushed_stacks_obey_the_law():
     for seed in range(6):
         _, G, c, mu, d = scene(seed, push=0.5)
@@ -89,6 +90,7 @@ def bodies_on_points(seed, points):
     return whole[rows][:, rows], np.concatenate(c)[rows], body
 
 
+@pytest.mark.slow
 def test_small_parts_are_problems_of_their_own():
     """Bodies on two to five points, of which the largest is left: one problem alone, and two of them in lockstep."""
     settings = SemismoothNewton(max_rescues=0, max_iterations=60)

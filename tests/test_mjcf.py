@@ -276,6 +276,7 @@ def test_what_is_left_out_is_grouped():
     assert len(str(caught[0].message)) < 600 and len(system.left_out) == 40
 
 
+@pytest.mark.slow
 def test_a_start_that_no_step_takes_is_named_and_mended():
     """A knee beyond its limit over a floor: the refusal says the names, and not all of q0; the projection says what has moved."""
     text = """<mujoco><compiler angle="radian"/><worldbody><geom name="floor" type="plane" size="1 1 1"/>

@@ -206,6 +206,7 @@ def wheel(u, period, **options):
     )
 
 
+@pytest.mark.slow
 def test_a_rimless_wheel():
     """Speed and multiplier by the balance of energy over a step; its period by another code (the integral over the swing)."""
     orbit = wheel(0.4, 2.5).raise_if_failed()

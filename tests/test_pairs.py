@@ -296,7 +296,7 @@ def bricks():
     return two(*BRICKS)
 
 
-@pytest.mark.parametrize("n", [200, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("n", [pytest.param(200, marks=pytest.mark.slow), pytest.param(3000, marks=pytest.mark.long)])
 def test_gaps_of_boxes_are_distances_and_change_as_they_move(bricks, n):
     """Apart, touching and overlapping, at random: MuJoCo's distance; every row's gap changes as its two material points move."""
     rng = np.random.default_rng(3)

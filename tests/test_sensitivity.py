@@ -212,7 +212,7 @@ def test_what_is_stored_of_an_impact_and_has_no_derivative():
     np.testing.assert_allclose(P.sum(), exact, rtol=0.05)
 
 
-@over([jaxnsd.Moreau(), jaxnsd.Lobatto(2)], [jaxnsd.Moreau()])
+@over([jaxnsd.Moreau(), jaxnsd.Lobatto(2)], [], slow=[jaxnsd.Moreau()])
 def test_slip_that_a_dead_centre_reverses(scheme):
     """A pin on a crank, pressed on the floor: its slip reverses at half a turn by kinematics alone, and its acceleration does not jump."""
     radius, inertia, load, t1 = 0.2, 0.1, 9.81, 0.8
@@ -350,7 +350,8 @@ def goes_and_comes(p):
     return jnp.stack([0.5 * speed * t - 0.5 * back * (1 - t), zero, -back, zero])
 
 
-@pytest.mark.parametrize("scheme", [jaxnsd.Moreau(), pytest.param(jaxnsd.Lobatto(2), marks=pytest.mark.slow)], ids=repr)
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [jaxnsd.Moreau(), jaxnsd.Lobatto(2)], ids=repr)
 def test_sliding_in_space_that_reverses_along_its_line(scheme):
     """As in the plane, whatever the tangents; slip that turns aside, or ends in a rest, has the derivative of the steps."""
     p, wanted = jnp.array([3.0, 0.3, 5.0]), jax.jacfwd(goes_and_comes)(jnp.array([3.0, 0.3, 5.0]))
@@ -377,9 +378,10 @@ def test_a_cube_that_slides_back_on_four_corners():
     assert np.abs(slope - wanted).max() < 3e-3 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme, mode",
-    [(jaxnsd.SymmetricMoreau(), jax.jacfwd), pytest.param(jaxnsd.VariationalMoreau(), jax.jacrev, marks=pytest.mark.slow)],
+    [(jaxnsd.SymmetricMoreau(), jax.jacfwd), (jaxnsd.VariationalMoreau(), jax.jacrev)],
     ids=["SymmetricMoreau", "VariationalMoreau"],
 )
 def test_what_hits_at_the_start_would_have_hit_later_from_above(scheme, mode):

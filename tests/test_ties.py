@@ -52,6 +52,7 @@ def of_extremes(text):
                         yield line
 
 
+@pytest.mark.slow
 @pytest.mark.oldest
 def test_no_program_asks_whether_a_number_equals_the_largest():
     q = jnp.asarray(np.random.default_rng(0).normal(size=(50, 2)))

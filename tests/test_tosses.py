@@ -42,6 +42,7 @@ def packed(path, of, **changed):
     return path
 
 
+@pytest.mark.slow
 def test_the_right_model_has_a_score_of_zero_and_others_have_not(simulated):
     right = tosses.score(simulated, HOMOGENEOUS)
     assert max(right.mean) < 1e-6 and not right.failed
@@ -229,6 +230,7 @@ def test_restitution_knows_how_many_corners_are_down():
         assert_allclose(found, 1.5 * e, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_command_line(simulated, tmp_path, capsys):
     file = packed(tmp_path / "a.npz", simulated)
     assert cli.main(["evaluate-tosses", str(file)]) == 0
