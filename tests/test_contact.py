@@ -835,7 +835,7 @@ def test_several_discs_on_one_normal_percussion_that_has_a_least_value(n, sizes)
 
 
 def hyperstatic(n, sizes, seed, dtype=np.float64, n_u=14):
-    """A problem of more rows than velocities with discs of these sizes, as of a robot that lands: a solution exists, its P is not unique."""
+    """A problem of more rows than velocities with discs of these sizes, as of a robot that lands. Its P is not unique."""
     rng, d = np.random.default_rng(seed), sum(sizes)
     M, W = spd(rng, n_u), rng.normal(size=(n_u, n * (d + 1))) / np.sqrt(n_u)
     mu = rng.uniform(0, 1, (n, len(sizes)))
@@ -858,7 +858,7 @@ def check_hyperstatic(n, sizes, count, dtype, tolerance):
         size = np.abs(c).max() + np.abs(z).max() * np.abs(problem.G).max()
         assert broken(told, z) < tolerance * size
         # Half the sum of the velocities before and after times the percussions: the work that they do.
-        assert 0.5 * z @ (2 * c + np.asarray(problem.G, float) @ z) < tolerance * size * np.abs(z).sum()
+        assert 0.5 * z @ (2 * c + np.asarray(problem.G, float) @ z) <= tolerance * size * np.abs(z).sum()
 
 
 def test_hyperstatic_problems_of_two_discs():
@@ -868,6 +868,6 @@ def test_hyperstatic_problems_of_two_discs():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-11), (np.float32, 2e-5)])
 @pytest.mark.parametrize("n", [4, 8, 24])
-@pytest.mark.parametrize("sizes", [(2,), (2, 1), (2, 2, 1)])
+@pytest.mark.parametrize("sizes", [(2,), (2, 1), (2, 1, 2)])
 def test_hyperstatic_problems_of_several_discs(sizes, n, dtype, tolerance):
     check_hyperstatic(n, sizes, 20, dtype, tolerance)
