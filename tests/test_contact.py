@@ -832,3 +832,42 @@ def test_several_discs_on_one_normal_percussion_that_has_a_least_value(n, sizes)
         z, _ = solve(arrays)
         dz = SemismoothNewton().response(problem, z, problem.G @ z + problem.c, *change.values())
         np.testing.assert_allclose(dz, (ends[0] - ends[1]) / (2 * step), atol=1e-6 * np.abs(dz).max())
+
+
+def hyperstatic(n, sizes, seed, dtype=np.float64, n_u=14):
+    """A problem of more rows than velocities with discs of these sizes, as of a robot that lands. Its P is not unique."""
+    rng, d = np.random.default_rng(seed), sum(sizes)
+    M, W = spd(rng, n_u), rng.normal(size=(n_u, n * (d + 1))) / np.sqrt(n_u)
+    mu = rng.uniform(0, 1, (n, len(sizes)))
+    several = {"mu": mu, "sizes": sizes} if len(sizes) > 1 else {"mu": mu[:, 0], "sizes": None}
+    values = {"G": W.T @ np.linalg.solve(M, W), "c": W.T @ rng.normal(size=n_u), "mu": several["mu"]}
+    values = {name: jnp.asarray(x, dtype) for name, x in values.items()}
+    return contact.Problem(**values, active=jnp.ones(n, bool), d=d, sizes=several["sizes"], redundant=True)
+
+
+def check_hyperstatic(n, sizes, count, dtype, tolerance):
+    """All of ``count`` problems are solved: the law in NumPy, and no energy gained."""
+    problems = [hyperstatic(n, sizes, seed, dtype) for seed in range(count)]
+    static = problems[0].static
+    solve = jax.jit(lambda arrays: contact.solve(arrays._replace(**static), jnp.zeros_like(arrays.c), SemismoothNewton()))
+    for problem in problems:
+        result = solve(problem.arrays())
+        assert result.error <= 1 and result.contact == -1
+        z, c = np.asarray(result.z, float), np.asarray(problem.c, float)
+        told = problem._replace(least=np.zeros(n), sizes=sizes, mu=np.asarray(problem.mu).reshape(n, -1))
+        size = np.abs(c).max() + np.abs(z).max() * np.abs(problem.G).max()
+        assert broken(told, z) < tolerance * size
+        # Half the sum of the velocities before and after times the percussions: the work that they do.
+        assert 0.5 * z @ (2 * c + np.asarray(problem.G, float) @ z) <= tolerance * size * np.abs(z).sum()
+
+
+def test_hyperstatic_problems_of_two_discs():
+    check_hyperstatic(6, (2, 1), 20, np.float64, 1e-11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-11), (np.float32, 2e-5)])
+@pytest.mark.parametrize("n", [4, 8, 24])
+@pytest.mark.parametrize("sizes", [(2,), (2, 1), (2, 1, 2)])
+def test_hyperstatic_problems_of_several_discs(sizes, n, dtype, tolerance):
+    check_hyperstatic(n, sizes, 20, dtype, tolerance)

@@ -509,6 +509,9 @@ def test_drilling_and_rolling_friction_of_the_geoms():
         assert fewer.mu().any() == (condim > 1)
     with pytest.raises(ValueError, match="condim must be 1, 3, 4 or 6"):
         bodies.from_mjcf(BALLS, condim=2)
+    # The check of the friction sets while a run is traced: their values are known all the same.
+    run = lambda q, u: jaxnsd.simulate(system, jaxnsd.Moreau(), q, u, t1=2e-3, dt=1e-3).q  # noqa: E731
+    assert jax.eval_shape(run, *system.initial_state()).shape == (3, 21)
 
     q, u = (jnp.asarray(x[0]) for x in states(model, 1))
     slip, W_F, normal = jax.jit(lambda q, u: (system.tangential_velocity(0.0, q, u), system.W_F(0.0, q), system.touches(0.0, q).normal),

@@ -7,6 +7,9 @@ contacts. With ``p = (mu P_N, P_F)`` and ``u = (xi_N / mu + |xi_F|, xi_F)`` Coul
 
     p o u = nu (1, 0),    p, u in the cone |x_F| <= x_N,    u = T (G P + c) + sqrt(|xi_F|^2 + (nu / 100)^2) (1, 0)
 
+A contact with several discs has such a cone for each of them, all with the one P_N: their points ``u`` share xi_N in any way that makes
+the sum of ``mu u_N`` over the discs ``xi_N + sum mu |xi_F|``.
+
 Every step linearizes all of it, the norm of the slip included, in the scaling of Nesterov & Todd, with Mehrotra's predictor and
 corrector: one factorization of G plus blocks on the diagonal, singular G or not.
 
@@ -14,13 +17,14 @@ The law is not that of a minimum, so a path may end before the solution. Then sw
 cost little: some hundred of them as much as one path.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..numerics import linalg, thresholds
@@ -54,8 +58,8 @@ REFINEMENTS = 2
 class Path(NamedTuple):
     """A point near the path."""
 
-    p: jax.Array  # (n, d + 1)
-    u: jax.Array
+    z: jax.Array  # (n, d + 1) percussions, which tell all p
+    u: tuple  # (n, size + 1) of every disc
     kind: jax.Array  # which of PATHS it is
     moving: jax.Array  # whether the last step was one
 
@@ -65,20 +69,36 @@ class Law:
 
     ``P = unit s z``; in these units ``xi = G z + c``, where G is that of the ``operator`` with rows and columns scaled. Contacts that are
     not active have a G of zeros, and are free to leave.
+
+    mu:    (n,), or (n, number of discs)
+    sizes: directions of every disc; None: there is one disc
     """
 
-    def __init__(self, operator, c, mu, active, r=None, rounding=None):
+    def __init__(self, operator, c, mu, active, r=None, rounding=None, sizes=None):
         self.operator = operator
-        m = c.shape[1]
-        r_N, r_F = operator.scale() if r is None else (r[0], r[1][:, 0] if m > 1 else r[0])
-        s_N, s_F = jnp.sqrt(r_N), jnp.sqrt(r_F)
-        self.s = jnp.concatenate([s_N[:, None], jnp.broadcast_to(s_F[:, None], (len(c), m - 1))], axis=1)
+        n, m = c.shape
+        ends = np.cumsum((m - 1,) * (m > 1) if sizes is None else sizes)
+        #: Columns of every disc
+        self.parts = [slice(int(end - size) + 1, int(end) + 1) for size, end in zip(np.diff(ends, prepend=0), ends, strict=True)]
+        r_N, r_F = operator.scale(self.parts) if r is None else r
+        self.s = jnp.sqrt(jnp.concatenate([r_N[:, None], r_F], axis=1))
         self.one = jnp.broadcast_to(jnp.eye(m, dtype=c.dtype)[0], c.shape)
         size = jnp.max(jnp.where(active[:, None], jnp.abs(self.s * c), 0))
         self.unit = jnp.where(size > 0, size, 1)
         self.c = jnp.where(active[:, None], self.s * c / self.unit, self.one)
-        self.mu = jnp.where(active, mu * s_N / s_F, 0)
+        mu = jnp.where(active[:, None], mu.reshape(n, -1), 0)
+        #: Friction coefficients (n,) of every disc
+        self.mu = [self.in_units(mu[:, k], k) for k in range(len(self.parts))]
         self.rounding = None if rounding is None else self.s * rounding / self.unit
+
+    def in_units(self, mu, k):
+        """Friction coefficients (n,) of disc k in the units of the law."""
+        return mu * self.s[:, 0] / self.s[:, self.parts[k].start]
+
+    @property
+    def discs(self):
+        """``(columns, mu (n,))`` of every disc."""
+        return list(zip(self.parts, self.mu, strict=True))
 
     def product(self, z):
         """``G z``."""
@@ -100,7 +120,7 @@ class Law:
             return jnp.where(g > 0, 1 / cones.positive(g), 0)
 
         def visit(i, y):
-            s, mu = self.s[i], self.mu[i]
+            s = self.s[i]
             change, block = self.operator.row(i, y)
             xi, block, z = s * change + self.c[i], s[:, None] * block * s[None, :], y[i] / s
             # Row sums bound the eigenvalues of the tangential block.
@@ -109,45 +129,44 @@ class Law:
             def local(_, x):
                 at = xi + linalg.matmul(block, x - z)
                 x_N = jnp.maximum(x[0] - r_N * at[0], 0)
-                x_F = x[1:] - r_F * (at[1:] + block[1:, 0] * (x_N - x[0]))
-                return jnp.concatenate([x_N[None], prox_ball(x_F, mu * x_N)])
+                x_F = x - r_F * (at + block[:, 0] * (x_N - x[0]))
+                return jnp.concatenate([x_N[None], *(prox_ball(x_F[part], mu[i] * x_N) for part, mu in self.discs)])
 
             return lax.dynamic_update_index_in_dim(y, s * lax.fori_loop(0, LOCAL, local, z), i, 0)
 
         return lax.fori_loop(0, z.shape[0], visit, self.s * z) / self.s
 
     def project(self, x):
-        """Half line and disc of radius ``mu x_N``, (n, d + 1): the natural map is ``z - project(z - xi)``."""
-        radius = self.mu * jnp.maximum(x[:, 0], 0)
-        length = jnp.sqrt(jnp.sum(x[:, 1:] ** 2, axis=1))
-        factor = jnp.where(length >= radius, radius / cones.positive(length), 1)
-        return jnp.concatenate([jnp.maximum(x[:, :1], 0), factor[:, None] * x[:, 1:]], axis=1)
+        """Half line and discs of radius ``mu x_N``, (n, d + 1): the natural map is ``z - project(z - xi)``."""
+        x_N = jnp.maximum(x[:, 0], 0)
+        return jnp.concatenate([x_N[:, None], *(prox_ball(x[:, part], mu * x_N) for part, mu in self.discs)], axis=1)
 
     def natural_map(self, z):
         """``z - project(z - xi)``, (n, d + 1): as xi itself where the law holds as xi = 0, so that a large z does not swallow it."""
         xi = self.xi(z)
         x = z - xi
-        length = jnp.sqrt(jnp.sum(x[:, 1:] ** 2, axis=1))
-        sticks = length < self.mu * jnp.maximum(x[:, 0], 0)
-        held = jnp.concatenate([x[:, :1] > 0, jnp.broadcast_to(sticks[:, None], x[:, 1:].shape)], axis=1)
-        return jnp.where(held, xi, z - self.project(x))
+        held = [x[:, :1] > 0]
+        for part, mu in self.discs:
+            sticks = length(x[:, part]) < mu * jnp.maximum(x[:, 0], 0)
+            held.append(jnp.broadcast_to(sticks[:, None], x[:, part].shape))
+        return jnp.where(jnp.concatenate(held, axis=1), xi, z - self.project(x))
 
     def slope(self, x):
-        """Blocks of an element of the generalized Jacobian of `project`, and its derivative by mu, (n, d + 1)."""
-        closed = x[:, 0] > 0
-        radius = self.mu * jnp.maximum(x[:, 0], 0)
-        length = jnp.sqrt(jnp.sum(x[:, 1:] ** 2, axis=1))
-        direction = x[:, 1:] / cones.positive(length)[:, None]
-        slips = closed & (length >= radius)
-        eye = jnp.eye(x.shape[1] - 1, dtype=x.dtype)[None]
-        turning = (radius / cones.positive(length))[:, None, None] * (eye - direction[:, :, None] * direction[:, None, :])
-        friction = jnp.where(slips[:, None, None], turning, jnp.where(closed[:, None, None], eye, 0))
-        normal = jnp.where(closed, 1, 0).astype(x.dtype)
-        by_normal = jnp.where(slips, self.mu, 0)[:, None] * direction
-        by_mu = jnp.where(slips, jnp.maximum(x[:, 0], 0), 0)[:, None] * direction
-        first = jnp.concatenate([normal[:, None], jnp.zeros_like(by_normal)], axis=1)
-        blocks = jnp.concatenate([first[:, None, :], jnp.concatenate([by_normal[:, :, None], friction], axis=2)], axis=1)
-        return blocks, jnp.concatenate([jnp.zeros_like(normal)[:, None], by_mu], axis=1)
+        """Blocks of an element of the generalized Jacobian of `project`, and its derivatives by mu, (n, d + 1) with columns as x."""
+        n, m = x.shape
+        closed, x_N = x[:, 0] > 0, jnp.maximum(x[:, 0], 0)
+        rows, by_mu = [jnp.where(closed[:, None], self.one, 0)[:, None, :]], [jnp.zeros_like(x[:, :1])]
+        for part, mu in self.discs:
+            x_F, eye = x[:, part], np.eye(m)[part]
+            norm = cones.positive(length(x_F))
+            direction = x_F / norm[:, None]
+            slips = closed & (length(x_F) >= mu * x_N)
+            square = jnp.asarray(eye[:, part], x.dtype)[None] - direction[:, :, None] * direction[:, None, :]
+            turning = matmuls((mu * x_N / norm)[:, None, None] * square, jnp.broadcast_to(jnp.asarray(eye, x.dtype), (n, *eye.shape)))
+            turning = turning + (mu[:, None] * direction)[:, :, None] * self.one[:, None, :]
+            rows.append(jnp.where(slips[:, None, None], turning, jnp.where(closed[:, None, None], jnp.asarray(eye, x.dtype), 0)))
+            by_mu.append(jnp.where(slips, x_N, 0)[:, None] * direction)
+        return jnp.concatenate(rows, axis=1), jnp.concatenate(by_mu, axis=1)
 
     def bound(self, z, tolerance):
         """Bound of every row of the natural map: relative to what the row is made of, a disc's radius included."""
@@ -159,8 +178,65 @@ class Law:
         return bound if self.rounding is None else bound + self.with_radius(self.rounding)
 
     def with_radius(self, rows):
-        """Sizes of rows, with that of the radius of the disc in those of its directions."""
-        return jnp.concatenate([rows[:, :1], (self.mu * rows[:, 0])[:, None] + rows[:, 1:]], axis=1)
+        """Sizes of rows, with that of the radius of a disc in those of its directions."""
+        return jnp.concatenate([rows[:, :1], *((mu * rows[:, 0])[:, None] + rows[:, part] for part, mu in self.discs)], axis=1)
+
+
+class Cone:
+    """The cone of one disc of every contact: ``p = (mu z_N, z_F)``, with a matrix E of single entries ``p = E z``.
+
+    Where there is no friction its first entry alone is left, a half line, or nothing, and then p and u are (1, 0) and stay so.
+    """
+
+    def __init__(self, part, weight, friction, m):
+        dtype, size = weight.dtype, part.stop - part.start
+        self.part, self.weight, self.there = part, weight, weight > 0
+        self.one = jnp.broadcast_to(jnp.eye(size + 1, dtype=dtype)[0], (len(weight), size + 1))
+        self.size = jnp.concatenate([weight[:, None], jnp.broadcast_to(friction[:, None], (len(weight), size)).astype(dtype)], axis=1)
+        #: Columns of z that the entries of p are made of
+        self.place = jnp.asarray(np.eye(m)[[0, *range(part.start, part.stop)]], dtype)
+
+    def of(self, z):
+        """``E z``, (n, size + 1)."""
+        return self.size * jnp.concatenate([z[:, :1], z[:, self.part]], axis=1)
+
+    def at(self, z):
+        """Point of the cone that belongs to z."""
+        return jnp.where(self.there[:, None], self.of(z), self.one)
+
+    def back(self, v):
+        """``E^T v``, (n, d + 1)."""
+        return jnp.sum((self.size * v)[:, :, None] * self.place[None], axis=1)
+
+    def blocks(self, stretch):
+        """``E^T stretch E``, (n, d + 1, d + 1)."""
+        E = self.size[:, :, None] * self.place[None]
+        return matmuls(E.swapaxes(1, 2), matmuls(stretch, E))
+
+    def power(self, p, u):
+        """Sum of ``p . u`` over the contacts that have this cone."""
+        return jnp.sum(jnp.where(self.there, jnp.sum(p * u, axis=1), 0))
+
+
+class Scaling:
+    """Nesterov & Todd's scaling of a cone at a point, and what the steps from it are made of."""
+
+    def __init__(self, cone, p, u):
+        w = cones.scaling_point(p, u)
+        root = cones.root(w)
+        self.cone = cone
+        self.forth, self.back = cones.quadratic(root), cones.quadratic(cones.inverse(root))
+        self.stretch = cones.quadratic(cones.inverse(w))
+        self.middle = times(self.back, p)
+        self.square = cones.product(self.middle, self.middle)
+
+    def right(self, target):
+        """What du is where p does not change, if the product of the two is to change by ``target``."""
+        return times(self.back, cones.quotient(self.middle, target))
+
+    def second(self, dp, du):
+        """Product of the steps, in the scaling."""
+        return cones.product(times(self.back, dp), times(self.forth, du))
 
 
 class Follower:
@@ -169,14 +245,25 @@ class Follower:
     def __init__(self, law, tolerance):
         self.law, self.tolerance = law, tolerance
         m = law.c.shape[1]
-        dtype, friction = law.c.dtype, (law.mu > SMOOTH)[:, None]
-        # What has no friction is a half line: the cone's other entries stay zero.
-        self.t = jnp.where(friction, jnp.where(law.one > 0, 1 / jnp.where(friction, law.mu[:, None], 1), 1), law.one)
-        self.eye, self.one = jnp.eye(m, dtype=dtype)[None], law.one
+        discs = law.discs or [(slice(1, 1), jnp.zeros_like(law.s[:, 0]))]
+        frictions = [mu > SMOOTH for _, mu in discs]
+        bare = ~jnp.any(jnp.stack(frictions), axis=0)
+        weights = [jnp.where(f, mu, 0) for f, (_, mu) in zip(frictions, discs, strict=True)]
+        # What has no friction is a half line: of the first cone the first entry.
+        weights[0] = jnp.where(bare, 1, weights[0])
+        self.cones = [Cone(part, w, f, m) for (part, _), w, f in zip(discs, weights, frictions, strict=True)]
+        self.count = sum(jnp.sum(cone.there) for cone in self.cones)
+        #: Entries of z that are in a cone; the others are zero
+        self.free = sum(cone.back(jnp.ones_like(cone.size)) for cone in self.cones) > 0
+        self.eye, self.one = jnp.eye(m, dtype=law.c.dtype)[None], law.one
 
     def start(self, kind):
-        """Where a path begins."""
-        return Path(self.one, self.one, jnp.asarray(kind, jnp.int32), jnp.ones((), bool))
+        """Where a path begins: unit percussions and velocities.
+
+        With unit points of the cones in their place, which a small friction makes large percussions of, it takes two to twenty times as
+        many steps: of 15 problems of 24 contacts on 14 velocities, friction from 0 to 1, 4 are left, and none so.
+        """
+        return Path(self.one, tuple(cone.one for cone in self.cones), jnp.asarray(kind, jnp.int32), jnp.ones((), bool))
 
     def residual(self, z):
         """Natural map in the units of the law, and its largest entry over the bound."""
@@ -189,43 +276,54 @@ class Follower:
 
     def advance(self, path):
         """One step along the path: Mehrotra's predictor and corrector."""
-        p, u, kind, _ = path
-        n = p.shape[0]
-        smoothing, bend, part = jnp.asarray(PATHS, p.dtype)[kind % len(PATHS)]
-        nu = jnp.sum(p * u) / n
-        xi = self.t * self.law.xi(self.t * p)
-        # The norm of the slip, smoothed, and its slope.
-        norm = jnp.sqrt(jnp.sum(xi[:, 1:] ** 2, axis=1) + (smoothing * nu) ** 2)
-        slope = jnp.where(nu < bend, part / cones.positive(norm), 0)[:, None] * xi[:, 1:]
-        gap = xi + norm[:, None] * self.one - u
-        w = cones.scaling_point(p, u)
-        root = cones.root(w)
-        forth, back = cones.quadratic(root), cones.quadratic(cones.inverse(root))
-        stretch = cones.quadratic(cones.inverse(w))
-        middle = times(back, p)
-        # u + du = xi + G dp + norm + slope (du_F without the norm): S^-1 du = G dp + gap
-        S = self.eye - self.one[:, :, None] * jnp.concatenate([jnp.zeros((n, 1), p.dtype), slope], axis=1)[:, None, :]
-        B = matmuls(S, stretch)
-        # The unknown is t dp, or dp where t is zero; the rows are scaled to order one.
-        t = jnp.where(self.t > 0, self.t, 1)
-        row = 1 / (self.t**2 + jnp.abs(jnp.diagonal(B, axis1=1, axis2=2)))
-        solve = self.law.factor((row * self.t)[:, :, None] * self.eye, row[:, :, None] * B / t[:, None, :])
+        z, us, kind, _ = path
+        ps = [cone.at(z) for cone in self.cones]
+        smoothing, bend, part = jnp.asarray(PATHS, z.dtype)[kind % len(PATHS)]
 
-        def towards(target):
-            rhs = times(back, cones.quotient(middle, target))
-            dp = solve(row * (times(S, rhs) - gap)) / t
-            return dp, rhs - times(stretch, dp)
+        def mean(ps, us):
+            return sum(cone.power(p, u) for cone, p, u in zip(self.cones, ps, us, strict=True)) / self.count
 
-        square = cones.product(middle, middle)
-        dp, du = towards(-square)
-        length = jnp.minimum(1, jnp.minimum(cones.reach(p, dp), cones.reach(u, du)))
-        ratio = jnp.sum((p + length * dp) * (u + length * du)) / (n * nu)
-        centre = jnp.clip(ratio, 0, 1) ** 3
-        dp, du = towards(centre * nu * self.one - square - cones.product(times(back, dp), times(forth, du)))
-        length = jnp.minimum(1, STEP * jnp.minimum(cones.reach(p, dp), cones.reach(u, du)))
-        p, u = p + length * dp, u + length * du
-        moving = jnp.all(jnp.isfinite(p)) & jnp.all(jnp.isfinite(u))
-        return Path(jnp.where(moving, p, path.p), jnp.where(moving, u, path.u), kind, moving)
+        nu = mean(ps, us)
+        xi = self.law.xi(z)
+        # The norms of the slip, smoothed, and their slopes, which belong to the normal rows.
+        slope, gap = jnp.zeros_like(z), jnp.where(self.free, xi, 0)
+        for cone, u in zip(self.cones, us, strict=True):
+            slip = cone.size[:, 1:] * xi[:, cone.part]
+            norm = jnp.sqrt(jnp.sum(slip**2, axis=1) + (smoothing * nu) ** 2)
+            by_slip = jnp.where(nu < bend, part / cones.positive(norm), 0)[:, None] * slip
+            slope = slope + cone.back(jnp.concatenate([jnp.zeros_like(norm)[:, None], by_slip * cone.weight[:, None]], axis=1))
+            gap = gap + cone.back(norm[:, None] * cone.one - jnp.where(cone.there[:, None], u, 0))
+        scalings = [Scaling(*x) for x in zip(self.cones, ps, us, strict=True)]
+        # S G dz + sum E^T stretch E dz = sum E^T rhs - gap, where S adds the slopes; what is in no cone stays zero. Rows of order one.
+        S = jnp.where(self.free[:, :, None], self.eye, 0) + self.one[:, :, None] * slope[:, None, :]
+        B = sum(cone.blocks(x.stretch) for cone, x in zip(self.cones, scalings, strict=True))
+        B = B + jnp.where(self.free, 0, 1)[:, :, None] * self.eye
+        row = 1 / (1 + jnp.abs(jnp.diagonal(B, axis1=1, axis2=2)))
+        solve = self.law.factor(row[:, :, None] * S, row[:, :, None] * B)
+
+        def towards(targets):
+            rhs = [x.right(target) for x, target in zip(scalings, targets, strict=True)]
+            dz = solve(row * (sum(cone.back(r) for cone, r in zip(self.cones, rhs, strict=True)) - gap))
+            dps = [cone.of(dz) for cone in self.cones]
+            dus = [jnp.where(x.cone.there[:, None], r - times(x.stretch, dp), 0) for x, r, dp in zip(scalings, rhs, dps, strict=True)]
+            return dz, dps, dus
+
+        def moved(xs, dxs, length):
+            return [x + length * dx for x, dx in zip(xs, dxs, strict=True)]
+
+        def reach(dps, dus):
+            return functools.reduce(jnp.minimum, map(cones.reach, (*ps, *us), (*dps, *dus)))
+
+        _, dps, dus = towards([-x.square for x in scalings])
+        length = jnp.minimum(1, reach(dps, dus))
+        centre = jnp.clip(mean(moved(ps, dps, length), moved(us, dus, length)) / nu, 0, 1) ** 3
+        dz, dps, dus = towards(
+            [centre * nu * x.cone.one - x.square - x.second(dp, du) for x, dp, du in zip(scalings, dps, dus, strict=True)]
+        )
+        length = jnp.minimum(1, STEP * reach(dps, dus))
+        new = Path(z + length * dz, tuple(moved(us, dus, length)), kind, jnp.ones((), bool))
+        finite = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in (new.z, *new.u)])
+        return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, path._replace(moving=jnp.zeros((), bool)))
 
     def newton(self, z, shift):
         """One step of the semismooth Newton method, with a shift of its matrix."""
@@ -240,9 +338,9 @@ def response(problem, z, xi, dxi, dmu):
     Redundant contacts leave their single percussions open: what is returned changes them least. The matrix is shifted to be regular, and
     what the shift has done to the part that is determined is taken back by iterative refinement.
     """
-    rows = partial(per_contact, n=problem.n, d=problem.d)
+    rows = functools.partial(per_contact, n=problem.n, d=problem.d)
     z, xi, dxi = map(rows, (z, xi, dxi))
-    law = Law(Dense.of(problem), jnp.zeros_like(z), problem.mu, problem.active, problem.r)
+    law = Law(Dense.of(problem), jnp.zeros_like(z), problem.mu, problem.active, problem.r, sizes=problem.sizes)
     return internal(respond(law, problem.active, z, xi, dxi, dmu))
 
 
@@ -250,12 +348,19 @@ def respond(law, active, z, xi, dxi, dmu):
     """The same with rows per contact, of a `Law`."""
     eye = jnp.eye(z.shape[1], dtype=z.dtype)[None]
     A, by_mu = law.slope(jnp.where(active[:, None], z / law.s - law.s * xi, -law.one))
-    rhs = by_mu * (dmu * law.s[:, 0] / law.s[:, -1])[:, None] - times(A, law.s * dxi)
+    dmu = dmu.reshape(len(z), -1)
+    steps = [by_mu[:, part] * law.in_units(dmu[:, k], k)[:, None] for k, part in enumerate(law.parts)]
+    rhs = jnp.concatenate([by_mu[:, :1], *steps], axis=1) - times(A, law.s * dxi)
     solve = law.factor(A, (1 + float(jnp.finfo(z.dtype).eps) ** SHIFT) * eye - A)
     dz = solve(rhs)
     for _ in range(REFINEMENTS):
         dz = dz + solve(rhs - times(A, law.product(dz)) - times(eye - A, dz))
     return law.s * dz
+
+
+def length(x):
+    """Norms of rows."""
+    return jnp.sqrt(jnp.sum(x**2, axis=1))
 
 
 def times(blocks, x):
@@ -290,16 +395,16 @@ def follow(law, tolerance, z, error, attempts):
         def step(carry):
             path, _ = carry
             path = follower.advance(path)
-            size = follower.size(follower.t * path.p)
+            size = follower.size(path.z)
             return (path, size), jnp.where(path.moving, size / search.near, 0)
 
-        size = follower.size(follower.t * search.path.p)
+        size = follower.size(search.path.z)
         (path, size), _, steps = iterate(step, (search.path, size), size / search.near, PATH)
         # A path that comes nearer is followed on; else it is the turn of sweeps, and then of another path.
         ahead = path.moving & (size < search.near)
         following = jax.tree.map(lambda a, b: jnp.where(ahead, a, b), path, follower.start(path.kind + 1))
         near = jnp.where(ahead, NEARER * size, NEAR)
-        return search._replace(path=following, near=near, sweeping=~ahead), follower.t * path.p, steps
+        return search._replace(path=following, near=near, sweeping=~ahead), path.z, steps
 
     def sweep(search):
         swept = lax.fori_loop(0, search.sweeps, lambda _, z: law.sweep(z), search.swept)
@@ -399,4 +504,4 @@ class InteriorPoint(AbstractContactSolver):
 def law_of(problem):
     """`Law` of a `Problem`."""
     c, rounding = (None if x is None else per_contact(x, problem.n, problem.d) for x in (problem.c, problem.rounding))
-    return Law(Dense.of(problem), c, problem.mu, problem.active, problem.r, rounding)
+    return Law(Dense.of(problem), c, problem.mu, problem.active, problem.r, rounding, problem.sizes)

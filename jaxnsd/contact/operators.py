@@ -5,7 +5,7 @@ Vectors have one row per contact, (n, d + 1) with entries N, T1, ..., Td; blocks
     apply(x)        G x
     sizes(x)        |G| x, with the absolute values of all entries: what round-off is measured by
     row(i, x)       ``((G x)_i (d + 1,), G_ii (d + 1, d + 1))`` of contact i
-    scale()         ``(r_N, r_F)``, each (n,): the inverse diagonal of G, one per disc
+    scale(parts)    ``(r_N (n,), r_F (n, d))``: the inverse diagonal of G, one number for each disc, of which ``parts`` are the columns
     factor(A, B)    function f -> x with ``A G x + B x = f``, for blocks A and B
 """
 
@@ -46,19 +46,21 @@ class Dense(NamedTuple):
         rows = lax.dynamic_slice_in_dim(self.G, i * m, m)
         return linalg.matmul(rows, x.reshape(-1)), lax.dynamic_slice_in_dim(rows, i * m, m, axis=1)
 
-    def scale(self):
-        return scale(jnp.diagonal(self.G).reshape(self.n, -1))
+    def scale(self, parts):
+        return scale(jnp.diagonal(self.G).reshape(self.n, -1), parts)
 
     def factor(self, A, B):
         solve = linalg.lu(combined(A, self.G, B))
         return lambda f: solve(f.reshape(-1)).reshape(f.shape)
 
 
-def scale(diagonal):
-    """Parameters ``(r_N, r_F)`` of the natural map from the diagonal of G, (n, d + 1)."""
-    g = diagonal[:, 0], jnp.mean(diagonal[:, 1:], axis=1) if diagonal.shape[1] > 1 else diagonal[:, 0]
+def scale(diagonal, parts):
+    """Parameters ``(r_N (n,), r_F (n, d))`` of the natural map from the diagonal of G, (n, d + 1), and the columns of the discs."""
     # One per disc keeps it round; the mean is exact for isotropic inertia.
-    return tuple(jnp.where(g > 0, 1 / jnp.where(g > 0, g, 1), 1) for g in g)
+    g = [diagonal[:, :1], *(jnp.broadcast_to(jnp.mean(x, axis=1, keepdims=True), x.shape) for x in (diagonal[:, part] for part in parts))]
+    g = jnp.concatenate(g, axis=1)
+    r = jnp.where(g > 0, 1 / jnp.where(g > 0, g, 1), 1)
+    return r[:, 0], r[:, 1:]
 
 
 def combined(A, G, B):
@@ -123,8 +125,8 @@ class Chain(NamedTuple):
         parts = (middle, x[group]), (right, x[(group + 1) % count]), (left, x[group - 1])
         return sum(linalg.matmul(block, y) for block, y in parts), lax.dynamic_slice_in_dim(middle, first, m, axis=1)
 
-    def scale(self):
-        return scale(jnp.diagonal(self.middle, axis1=1, axis2=2).reshape(-1, self.m))
+    def scale(self, parts):
+        return scale(jnp.diagonal(self.middle, axis1=1, axis2=2).reshape(-1, self.m), parts)
 
     def factor(self, A, B):
         count, s, _ = self.middle.shape

@@ -302,8 +302,8 @@ def solve_phase(step, u, P, settings, *, solved=False):
 def _gathered(step, start, guess, d, n_b, settings):
     """``((u, z, P_b, P_D), info)``: the solution, at the cost of the active contacts; ``guess``: of (z, P_D).
 
-    The globalization is compiled for all contacts, and for the larger views of many: a step that needs it, or has more active contacts
-    than the smaller views, is solved there.
+    The globalization is compiled for all contacts, and for the larger views of many, the last of the smaller ones included: a step that
+    needs it, or has more active contacts than the smaller views, is solved there.
     """
     n = guess[0].shape[0] // (d + 1)
     sizes = gathered.sizes(n, d) if step.gathers else ()
@@ -324,7 +324,7 @@ def _gathered(step, start, guess, d, n_b, settings):
 
     if sizes == (0,):
         return gathered.switch(active, (0, n), lambda choice: solved(choice, settings), guess)
-    few = sizes if plain == settings else sizes[:SMALLER]
+    few, larger = (sizes, ()) if plain == settings else (sizes[:SMALLER], sizes[SMALLER - 1 :])
 
     def first(choice):
         """What a view leads to, and whether it was tried: where more contacts are active, in lockstep with others too, it is not."""
@@ -337,7 +337,7 @@ def _gathered(step, start, guess, d, n_b, settings):
     open_still = ~tried if plain == settings else ~(tried & info.converged)
 
     def again(x, info):
-        found = gathered.switch(active, (*sizes[len(few) :], n), lambda choice: solved(choice, settings), guess)
+        found = gathered.switch(active, (*larger, n), lambda choice: solved(choice, settings), guess)
         return jax.tree.map(lambda a, b: jnp.where(open_still, a, b), found, (x, info))
 
     return lax.cond(gathered.largest(open_still), when_needed(again), lambda *found: found, x, info)

@@ -380,7 +380,7 @@ def _contact_data(system, name):
     with jax.ensure_compile_time_eval():
         tiny = jnp.asarray(np.full(1, np.finfo(np.float32).tiny))
         values = {field: value(tiny) if callable(value) else value for field, value in laws.restitutions(system).items()}
-        friction = laws.coefficients(system)
+        friction, sets = laws.coefficients(system), laws.of(system).friction
     for field, value in values.items():
         value = np.atleast_1d(np.asarray(value))
         if np.any(~((value >= 0) & (value <= 1))):
@@ -391,7 +391,6 @@ def _contact_data(system, name):
             raise ValueError(f"{name}.{field} must be finite and not negative, got {value}; it is Coulomb's friction coefficient")
     _warn_frictionless(system, name, friction)
     _dry_friction(system, name)
-    sets = laws.of(system).friction
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(sets)):
         raise ValueError(f"{name}.law.friction must be finite, got {sets}")
 
