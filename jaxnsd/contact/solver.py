@@ -43,9 +43,8 @@ REDUNDANT = 0.5
 #: is `SHIFTED` times the natural map; those that follow go all the way, with a shift of entries of order one that is `DAMPING` first and
 #: falls by `DECAY` with each. Where rows nearly depend on each other, as of a robot that slides on its feet, a whole step goes far beyond
 #: the friction cones, and the next one comes back from there; searched steps, however, may end at a kink, and damped ones lead out of it.
-#: Measured, 30 steps: of a quadruped that slides (223 problems of one disc, 274 of two: the harder half of 500 steps) they leave 1.8 and
-#: 5.1 % unsolved and take 7.5 and 8.5 steps where they do not; whole steps alone, damped from the eighth on, leave 2 and 20 % and take 13
-#: and 16. Of 60 random problems of 8 contacts on 14 velocities they leave none (one disc) and 5 % (two), of 200 cubes on 8 corners 4 %.
+#: Of 400 steps of a quadruped that slides none is left unsolved with one and with two discs, after 4.3 and 5.3 iterations at the mean;
+#: with whole steps, damped from the eighth on, and two discs 62 were, after 44.
 SEARCHED, SHIFTED, DAMPING, DECAY = 8, 0.1, 0.3, 0.4
 
 #: Parts of a step that are searched: ``2^(-k / 2)``.
