@@ -533,7 +533,7 @@ def contact(**change):
 
 
 # ------------------------------------------------------------------------------------------------------------------ bodies
-BALL = Body("ball", 1.0, shapes=Sphere(0.1), position=(0, 0, 1.0))
+BALL = Body("ball", 1.0, (0.1, 0.1, 0.1), shapes=Sphere(0.1), position=(0, 0, 1.0))
 HINGE = Revolute((0.0, 1.0, 0.0), name="knee")
 BEND = Body("bend", 1.0, (1.0, 1.0, 1.0), joints=Revolute(limits=(0.0, 1.0)))
 ARM = Body("arm", 1.0, (0.1, 0.1, 0.1), joints=HINGE)
@@ -552,7 +552,7 @@ def joint(kind=Revolute, **change):
 
 
 def shape(made):
-    return body(shapes=made, inertia=None)
+    return body(shapes=made)
 
 
 @functools.cache
@@ -608,7 +608,7 @@ BODIES = {
     "orientation zero": ("orientation", lambda: body(orientation=(0.0, 0.0, 0.0, 0.0))),
     "parent unknown": ("did you mean 'arm'", lambda: moving(Body("y", 1.0, (1.0, 1, 1), joints=HINGE, parent="arn"))),
     "parent a body": ("parent", lambda: moving(Body("y", 1.0, (1.0, 1, 1), joints=Revolute(), parent=ARM))),
-    "joints text": ("joint", lambda: body(joints="hinge")),
+    "joints text": ("got 'hinge'", lambda: body(joints="hinge")),
     "joints None": ("joint", lambda: body(joints=None)),
     "joints a class": ("parentheses", lambda: body(joints=Revolute)),
     "joints a shape": ("joint", lambda: body(joints=Sphere(0.1))),
@@ -756,7 +756,7 @@ BODIES = {
 
 
 def shape_on_floor(**material):
-    return bodies.assemble([Body("x", 1.0, shapes=Sphere(0.1, **material))], Plane())
+    return bodies.assemble([Body("x", 1.0, (0.1, 0.1, 0.1), shapes=Sphere(0.1, **material))], Plane())
 
 
 def checked(control):
@@ -773,7 +773,28 @@ def leg(**options):
     return bodies.from_mjcf(LEG, **options)
 
 
+LINK = "<link name='{}'/>"
+SOLID = "<link name='a'><inertial><mass value='1'/><inertia ixx='.01' iyy='.01' izz='{}' ixy='0' ixz='0' iyz='0'/></inertial></link>"
+TURNS = "<joint name='{0}{1}' type='continuous'><parent link='{0}'/><child link='{1}'/><axis xyz='0 1 0'/></joint>"
+
+
+def urdf(*parts):
+    return bodies.from_urdf(f"<robot name='r'>{LINK.format('base')}{''.join(parts)}</robot>")
+
+
+def checked_leg():
+    system = bodies.from_mjcf(LEG.replace("-60 60", "20 60"))
+    jaxnsd.check(system, Moreau(), *system.initial_state(), 0.01, 0.01)
+
+
 FILES = {
+    "URDF link without mass": ("give this link mass and inertia", lambda: urdf(LINK.format("b"), TURNS.format("base", "b"))),
+    "URDF frame at the end": (
+        "give this link mass and inertia",
+        lambda: urdf(SOLID.format(".01"), LINK.format("tool"), TURNS.format("base", "a"), TURNS.format("a", "tool")),
+    ),
+    "URDF inertia of no body": ('balanceinertia="true"', lambda: urdf(SOLID.format(".03"), TURNS.format("base", "a"))),
+    "a start beyond a limit": ("initial_state(project=True)", checked_leg),
     "no such file": ("nowhere.xml", lambda: bodies.from_mjcf("nowhere.xml")),
     "no such file as a path": ("nowhere.xml", lambda: bodies.from_mjcf(Path("nowhere.xml"))),
     "a folder": ("/tmp", lambda: bodies.from_mjcf("/tmp")),
@@ -803,7 +824,7 @@ FILES = {
 }
 
 # --------------------------------------------------------------------------------------------------------------- ensembles
-E_N = {"e_N": ensemble.Uniform(0.2, 0.8)}
+E_N, BETA = {"e_N": ensemble.Uniform(0.2, 0.8)}, {"e_N": ensemble.Beta(0.5, 0.1)}
 
 
 def drawn(key):
@@ -827,8 +848,9 @@ def slope(theta=0.5, **change):
 DATA = {"a": np.arange(4.0), "hit": np.array([True, False, True, True])}
 
 
-def reduced(reduction):
-    return reduction.chunk(DATA, np.arange(4))
+def reduced(reduction, finish=False):
+    chunk = reduction.chunk(DATA, np.arange(4))
+    return reduction.finish(chunk) if finish else chunk
 
 
 ENSEMBLES = {
@@ -875,6 +897,9 @@ ENSEMBLES = {
     "reduce of functions": ("reduce must be a reduction", lambda: many(reduce={"m": np.mean})),
     "reduce of an unknown name": ("called 'q'", lambda: many(reduce=ensemble.Moments(of="q"))),
     "points a number": ("points must be", lambda: many(points=3)),
+    "keys that draw other numbers": ("kind rbg", lambda: many(key=jax.random.key(5, impl="rbg"), lockstep=True)),
+    "points without quantiles": ("no quantile", lambda: ensemble.Independent(BouncingBall(), BETA)(jax.random.key(0), jnp.ones(1))),
+    "level in percent": ("level", lambda: reduced(ensemble.Moments(of="a"), finish=True).interval(95)),
     "points of two for one": ("1 parameters are drawn", lambda: many(sample=E_N, points=ensemble.Sobol(2))),
     "chunk zero": ("chunk must be", lambda: many(chunk=0)),
     "chunk text": ("chunk must be", lambda: many(chunk="a")),
@@ -897,7 +922,6 @@ ENSEMBLES = {
     "theta empty": ("theta is empty", lambda: slope(())),
     "sample of a gradient a dict": ("sample must be a function", lambda: slope(sample=E_N)),
     "sample of a gradient without theta": ("sample", lambda: slope(sample=drawn)),
-    "observe of a gradient two": ("observe must return one float", lambda: slope(observe=lambda system, sol: sol.q[-1])),
     "deviation negative": ("deviation must be positive", lambda: ensemble.Normal(0.0, -1.0)),
     "deviation text": ("deviation", lambda: ensemble.Normal(0.0, "a")),
     "mean NaN": ("finite", lambda: ensemble.Normal(np.nan, 1.0)),
@@ -1173,7 +1197,7 @@ PICTURES = {
     "film of an array": ("sol must be a Solution", lambda: film(sol=Q0)),
     "film of no system": ("system must be a System", lambda: film(system="ball")),
     "film of a class": ("system must be a System", lambda: film(system=BouncingBall)),
-    "film without a look": ("draw(t, q)", lambda: film(system=models.elastic_bar(3))),
+    "film without a look": ("draw(t, q)", lambda: film(system=Puck())),
     "film of a batch": ("choose by members", lambda: film(sol=batch())),
     "film of a member that there is not": ("0 to 1", lambda: film(sol=batch(), members=[5])),
     "film of a member by name": ("members", lambda: film(sol=batch(), members="a")),
@@ -1230,7 +1254,7 @@ PICTURES = {
     "compare of text": ("schemes", lambda: jaxnsd.compare.compare(BouncingBall(), ["Moreau"], np.ones(1), np.zeros(1), 0.1, 0.01)),
     "compare of no schemes": ("schemes", lambda: jaxnsd.compare.compare(BouncingBall(), [], np.ones(1), np.zeros(1), 0.1, 0.01)),
     "table of text": ("rows", lambda: jaxnsd.compare.table("a")),
-    "a model that there is not": ("BouncingBal", lambda: models.MODELS["BouncingBal"]),
+    "a model that there is not": ("did you mean BouncingBall?", lambda: models.MODELS["BouncingBal"]),
     "a bar of one node": ("at least 2 nodes", lambda: models.elastic_bar(1)),
     "a bar of text": ("n", lambda: models.elastic_bar("a")),
     "a bar of half a node": ("n", lambda: models.elastic_bar(2.5)),
@@ -1288,7 +1312,6 @@ COMMANDS = {
     "page with a wrong ending": ("must end in .html", "run BouncingBall --page a.txt"),
     "film with speed zero": ("speed must be a positive number", "run BouncingBall --film a.gif --speed 0"),
     "film that follows nothing": ("nothing that is drawn is called", "run BouncingBall --film a.gif --follow bal"),
-    "film of what has no look": ("draw(t, q)", "run elastic_bar --film a.gif"),
     "plot with a wrong ending": ("--plot must end in", "run BouncingBall --plot a.txt"),
     "cache into a file": ("cannot make the directory", f"run BouncingBall --cache {os.devnull}"),
     "an option cut short": ("unrecognized arguments", "run BouncingBall --save 2"),
@@ -1360,14 +1383,15 @@ def all_calls():
 CALLS = all_calls()
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path_factory, monkeypatch):
-    """A folder with what some commands name: a folder and a broken file."""
+@pytest.fixture(autouse=True, scope="module")
+def _elsewhere(tmp_path_factory):
+    """A folder with what some commands name: folders and a broken file."""
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "folder.npz").mkdir()
     (folder / "folder.png").mkdir()
     (folder / "broken.xml").write_text("<mujoco><worldbody>")
-    monkeypatch.chdir(folder)
+    with contextlib.chdir(folder):
+        yield
 
 
 @pytest.mark.parametrize("name", CALLS)

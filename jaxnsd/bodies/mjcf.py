@@ -166,6 +166,13 @@ def _read(caller, model, from_string, from_file):
     return from_file(text)
 
 
+#: What to do about what MuJoCo refuses, by words of its own.
+CURES = {
+    "mjMINVAL": "give this link mass and inertia, or a fixed joint",
+    "balanceinertia": 'correct the moments, or write <mujoco><compiler balanceinertia="true"/></mujoco> into the file',
+}
+
+
 @contextlib.contextmanager
 def _refusals(caller):
     """Within, an error of MuJoCo's becomes one that says so; our own stay as they are."""
@@ -174,8 +181,9 @@ def _refusals(caller):
     except ValueError as error:
         if caller in str(error):
             raise
-        said = " ".join(str(error).split())
-        raise ValueError(f"{caller}: MuJoCo refuses the model: {said}") from None
+        said = " ".join(str(error).partition("The static bodies of the spec")[0].split())
+        cure = next((f"; {cure}" for words, cure in CURES.items() if words in said), "")
+        raise ValueError(f"{caller}: MuJoCo refuses the model: {said}{cure}") from None
 
 
 def _in_package(file, folder):

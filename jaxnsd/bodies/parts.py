@@ -272,7 +272,7 @@ class Body:
 
 def several(x: Any) -> tuple:
     """One part, or a sequence of parts, as a tuple."""
-    return tuple(x) if isinstance(x, Sequence) else (x,)
+    return tuple(x) if isinstance(x, Sequence) and not isinstance(x, str) else (x,)
 
 
 def solid(shapes: Sequence[Shape], mass: Number) -> tuple[Any, Any]:

@@ -199,10 +199,10 @@ def _finite(caller, sol, name, span):
 def _span(caller, t, span):
     if span is None:
         return float(t[0]), float(t[-1])
-    given = numbers(span)
-    span = () if given is None else tuple(np.asarray(given, float).reshape(-1))
+    array = numbers(said := span)
+    span = () if array is None else tuple(np.asarray(array, float).reshape(-1))
     if len(span) != 2 or not t[0] - 1e-9 <= span[0] < span[1] <= t[-1] + 1e-9:
-        raise ValueError(f"{caller}: span must be two times between {t[0]:g} and {t[-1]:g} s, the first one smaller, got {span!r}")
+        raise ValueError(f"{caller}: span must be two times between {t[0]:g} and {t[-1]:g} s, the first one smaller, got {shown(said)}")
     return span
 
 

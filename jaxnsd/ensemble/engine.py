@@ -109,7 +109,7 @@ def run(
     raised after five deaths in a row.
     """
     sample = _sample(system, sample, points)
-    job = _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, progress, options)
+    job = _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, options)
     _check_first(system, job)
     return _drive(system, job, chunk, store, resume, workers, executor, progress)
 
@@ -153,7 +153,7 @@ def gradient(
     if not callable(sample):
         raise TypeError(f"ensemble.gradient: sample must be a function sample(key, theta) -> (system, q0, u0), got {shown(sample)}")
     theta = jax.tree.map(lambda x: np.asarray(x, jnp.result_type(x)), theta)
-    job = _job(scheme, n, key, sample, observe, None, points, devices, lockstep, progress, options, theta)
+    job = _job(scheme, n, key, sample, observe, None, points, devices, lockstep, options, theta)
     _check_first(system, job)
     return _drive(system, job, chunk, store, resume, workers, executor, progress)
 
@@ -183,10 +183,9 @@ def _sample(system, sample, points):
     return sample
 
 
-def _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, progress, options, theta=None):
+def _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, options, theta=None):
     if lockstep not in (None, True, False):
         raise TypeError(f"ensemble: lockstep must be True, False or None, got {lockstep!r}")
-    flag("ensemble: progress", progress)
     n = _whole("n", n, 2**32)
     devices = _whole("devices", devices, len(jax.devices()))
     if not callable(observe):
@@ -266,6 +265,7 @@ def _default_chunk(job):
 
 # ------------------------------------------------------------------------------------------------------------------------ driver
 def _drive(system, job, chunk, path, resume, workers, executor, show):
+    flag("ensemble: progress", show)
     chunk = _default_chunk(job) if chunk is None else _whole("chunk", chunk)
     block = job.block or job.devices
     chunk = -(-chunk // block) * block

@@ -35,7 +35,7 @@ def shown(value):
         return "a function" if value.__name__ == "<lambda>" else f"the function {value.__name__}"
     if isinstance(value, jax.ShapeDtypeStruct):
         return f"an array of shape {value.shape}"
-    text = " ".join(repr(value).split())
+    text = re.sub(r"\bnp\.\w+\(([^()]*)\)", r"\1", " ".join(repr(value).split()))
     if len(text) <= LONGEST and not re.search(r"<lambda>| at 0x|<class|Struct\(|Tracer", text):
         return text
     if isinstance(value, np.ndarray | jax.Array):
@@ -187,7 +187,7 @@ def reason(error):
 
 
 def _lacks(thing, name):
-    of = f"the module {thing.__name__}" if isinstance(thing, types.ModuleType) else f"a {type(thing).__name__}"
+    of = f"the module {thing.__name__}" if isinstance(thing, types.ModuleType) else type(thing).__name__
     of = "None" if thing is None else "an array" if isinstance(thing, np.ndarray | jax.Array) or is_traced(thing) else of
     close = difflib.get_close_matches(name, [other for other in dir(thing) if not other.startswith("_")], n=1)
     return f"{of} has no {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
