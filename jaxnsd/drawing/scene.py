@@ -139,7 +139,8 @@ def checked(caller: str, system: Any, sol: Any, members: Any, span: Any) -> list
     elif members is None:
         raise ValueError(f"{caller}: one motion can be drawn, got a batch of shape {shape}: choose by members, members=0 or members=[0, 1]")
     else:
-        if (array := numbers(members)) is None or (array.dtype.kind not in "iu" and array.size):
+        kinds = {None if (array := numbers(x)) is None else array.dtype.kind for x in jax.tree.leaves(members)}
+        if not kinds <= {"i", "u"}:
             raise TypeError(f"{caller}: members must be numbers of members, a number or a list of them, got {shown(members)}")
         one = isinstance(members, (int, np.integer)) or (isinstance(members, tuple) and len(shape) > 1)
         chosen = [_index(caller, member, shape) for member in ([members] if one else members)]
