@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from . import energy, plotting
 from .contact import AbstractContactSolver
 from .mechanics.system import System
+from .programs.given import shown
 from .schemes.base import Scheme
 from .simulation.simulate import checked, simulate
 
@@ -68,6 +69,8 @@ def compare(
     does not take the system gets a row that says why; input that makes no sense raises as `simulate` does. ``report`` is called with a
     line of text before each scheme is compiled and run.
     """
+    if not isinstance(schemes, Sequence) or not schemes or not all(isinstance(scheme, Scheme) for scheme in schemes):
+        raise TypeError(f"compare: schemes must be a list of schemes such as [jaxnsd.Moreau()], got {shown(schemes)}")
     rows = []
     for i, scheme in enumerate(schemes, start=1):
         reason = scheme.refuse(system, t0, jnp.asarray(q0), jnp.asarray(u0))
@@ -148,6 +151,8 @@ def legend() -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as text, in the columns that `legend` explains."""
+    if not all(isinstance(row, Row) for row in rows):
+        raise TypeError(f"compare: rows must be those that compare returns, got {shown(rows)}")
     head = tuple(COLUMNS)
     lines, refusals = [], []
     for row in rows:

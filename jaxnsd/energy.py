@@ -127,6 +127,7 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
     (`LocatedImpacts`): their works cannot be told from what is stored. Likewise for a linear system with an alpha-scheme whose balance
     filters the motion (`HHT`, `GeneralizedAlpha`, `KrenkHogsberg`) and a solution that goes on from another; under `jit` it is NaN.
     """
+    checks.motion("energy.balance", solution, system)
     if solution.save_every != 1:
         raise ValueError(f"energy.balance: every node is needed, got a solution with save_every = {solution.save_every}")
     if jnp.ndim(solution.t) != 1:

@@ -22,6 +22,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from .mechanics.system import System
+from .programs.files import saying, writable
+from .programs.given import numbers, shown
+from .simulation import checks
 from .simulation.nodes import node_velocities
 from .simulation.simulate import Solution
 
@@ -73,8 +76,16 @@ def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 
 @styled
 def save(fig: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure to a file, whose format follows from its name; .html is a page with the figure in it, whose words can be searched."""
+    if not isinstance(fig, Figure):
+        raise TypeError(f"save: draws a figure of matplotlib, got {shown(fig)}")
+    with saying("save"):
+        writable(path)
     if not str(path).lower().endswith(".html"):
-        fig.savefig(path)
+        try:
+            fig.savefig(path)
+        except ValueError:
+            endings = ", ".join(f".{name}" for name in fig.canvas.get_supported_filetypes())
+            raise ValueError(f"save: the file must end in .html or one of {endings}, got {str(path)!r}") from None
         return
     picture = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):
@@ -113,7 +124,7 @@ def trajectory(
     """
     _single(sol, "trajectory")
     q = np.asarray(sol.q)
-    chosen = list(range(q.shape[1])) if coordinates is None else [int(i) for i in np.atleast_1d(coordinates)]
+    chosen = list(range(q.shape[1])) if coordinates is None else _whole("trajectory", coordinates)
     for i in chosen:
         if not -q.shape[1] <= i < q.shape[1]:
             raise ValueError(f"trajectory: coordinate {i} of a system with {q.shape[1]}")
@@ -136,6 +147,7 @@ def phase_portrait(
     """
     _single(sol, "phase_portrait")
     n = min(sol.q.shape[1], sol.u.shape[1])
+    (coordinate,) = _whole("phase_portrait", coordinate)
     if not -n <= coordinate < n:
         raise ValueError(f"phase_portrait: coordinate {coordinate} of a system with {n}")
     ax = _axes(ax)
@@ -147,7 +159,7 @@ def phase_portrait(
 
 def gaps(system: System, sol: Solution, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
     """Gaps g_N(t, q) (N + 1, n_N) against time, with a dot at the node where a contact closes (see `impacts`)."""
-    _single(sol, "gaps")
+    _single(sol, "gaps", system)
     values = np.asarray(jax.vmap(system.gap)(sol.t, sol.q))
     ax = _axes(ax)
     _contacts(ax, np.asarray(sol.t), values, sol, values[1:], labels, "gaps")
@@ -166,7 +178,7 @@ def percussions(sol: Solution, *, labels: Sequence[str] | None = None, ax: Axes 
 
 def energy(system: System, sol: Solution, *, ax: Axes | None = None) -> Axes:
     """Kinetic, potential and total energy (N + 1,) at the nodes, the kinetic one with the velocity that leaves the node."""
-    _single(sol, "energy")
+    _single(sol, "energy", system)
     u = node_velocities(system, sol.scheme, sol)
     kinetic = np.asarray(jax.vmap(system.kinetic_energy)(sol.t, sol.q, u))
     potential = np.asarray(jax.vmap(system.potential_energy)(sol.t, sol.q))
@@ -349,7 +361,7 @@ def overview(system: System, sol: Solution, title: str | None = None) -> Figure:
     """
     from .bodies import Multibody
 
-    _single(sol, "overview")
+    _single(sol, "overview", system)
     if isinstance(system, Multibody):
         from .drawing import plots
 
@@ -390,7 +402,8 @@ def _named(system, kind, i, otherwise):
     return otherwise if names is None else names[i]
 
 
-def _single(sol, name):
+def _single(sol, name, system=None):
+    checks.motion(name, sol, system)
     shape = np.shape(sol.t)[:-1]
     if shape:
         raise ValueError(
@@ -399,7 +412,23 @@ def _single(sol, name):
         )
 
 
+def _whole(caller, coordinates):
+    """Numbers of coordinates as a list; TypeError for what are none."""
+    array = numbers(coordinates)
+    if array is None or array.dtype.kind not in "iu":
+        raise TypeError(f"{caller}: coordinates are picked by whole numbers from 0 on, got {shown(coordinates)}")
+    return np.atleast_1d(array).tolist()
+
+
+def _is(caller, value, kind, method):
+    """Raise TypeError for what has not a ``method`` that all of its ``kind`` have."""
+    if not hasattr(value, method):
+        raise TypeError(f"{caller}: draws a {kind}, got {shown(value)}")
+
+
 def _axes(ax):
+    if ax is not None and not isinstance(ax, Axes):
+        raise TypeError(f"ax must be axes of matplotlib, such as plotting.figure()[1], got {shown(ax)}")
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt
@@ -453,6 +482,7 @@ def branch(branch: "Branch", of: str = "max q[0]", *, label: str | None = None, 
     Stable parts are solid and blue, unstable ones dashed and vermilion; special points have a marker of their kind and stand in the legend.
     Raises ValueError for a column that the branch does not have.
     """
+    _is("branch", branch, "Branch of orbits.follow", "columns")
     columns = branch.columns()
     if of not in columns:
         raise ValueError(f"branch: {of!r} is no column of the branch, which has {', '.join(columns)}")
@@ -485,6 +515,7 @@ def branch(branch: "Branch", of: str = "max q[0]", *, label: str | None = None, 
 @styled
 def multipliers(branch: "Branch", *, ax: Axes | None = None) -> Axes:
     """The multipliers of a branch in the complex plane beside the unit circle, light at its start and dark at its end."""
+    _is("multipliers", branch, "Branch of orbits.follow", "multipliers")
     ax = _axes(ax)
     ax.add_patch(matplotlib.patches.Circle((0, 0), 1, fill=False, color="0.6", linewidth=0.8))
     values = branch.multipliers
@@ -502,6 +533,7 @@ def orbit(orbit: "Orbit", coordinate: int = 0, *, label: str | None = None, ax: 
 
     The states beside an impact are extrapolated from the nodes next to it.
     """
+    _is("orbit", orbit, "Orbit of orbits.periodic", "shooting")
     sol = orbit.solution
     _single(sol, "orbit")
     n = sol.q.shape[1]
@@ -532,6 +564,7 @@ def orbit(orbit: "Orbit", coordinate: int = 0, *, label: str | None = None, ax: 
 @styled
 def diagram(diagram: "Diagram", coordinate: int = 0, *, parameter: str = "parameter", ax: Axes | None = None) -> Axes:
     """Brute-force bifurcation diagram: a coordinate once a period against the parameter; a tick below where a member locked or failed."""
+    _is("diagram", diagram, "Diagram of orbits.diagram", "locked")
     ax = _axes(ax)
     values, q = np.asarray(diagram.values), np.asarray(diagram.q)[..., coordinate]
     usable = np.asarray(diagram.success) & ~np.asarray(diagram.locked)
@@ -549,6 +582,7 @@ def identification(result: "Result", title: str = "") -> Figure:
 
     Of the best, the median and the worst trajectory the columns of y are drawn one above the other, dots as measured, lines as fitted.
     """
+    _is("identification", result, "Result of identify.fit", "problem")
     problem, n = result.problem, len(result.labels)
     rms = result.rms()
     order = np.argsort(np.where(np.isfinite(rms), rms, np.inf))

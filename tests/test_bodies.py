@@ -634,7 +634,7 @@ WRONG = {
     "triangle": (ValueError, r"no body has the inertia of 'x'.*0\.1, 0\.2, 1", lambda: [Body("x", 1.0, (0.1, 0.2, 1.0))]),
     "negative moment": (ValueError, "inertia of 'x' must be positive", lambda: [Body("x", 1.0, (-0.1, 0.2, 0.2))]),
     "asymmetric": (ValueError, "must be symmetric", lambda: [Body("x", 1.0, np.eye(3) + np.eye(3, k=1))]),
-    "shape of the inertia": (ValueError, r"inertia must be \(3,\) moments", lambda: [Body("x", 1.0, np.ones(4))]),
+    "shape of the inertia": (ValueError, r"inertia of the body 'x' must be \(3,\) moments", lambda: [Body("x", 1.0, np.ones(4))]),
     "no inertia": (ValueError, "'x' has a mass, so it must have an inertia", lambda: [Body("x", 1.0)]),
     "no mass": (ValueError, "'x' moves must have mass", lambda: [Body("x", 0.0, (1.0, 1.0, 1.0))]),
     "negative mass": (ValueError, "mass of 'x' must not be negative, got -1", lambda: [Body("x", -1.0, (1.0, 1.0, 1.0))]),
@@ -657,7 +657,7 @@ WRONG = {
     ),
     "infinite mass": (ValueError, "mass must be finite", lambda: [Body("x", np.inf, (1.0, 1, 1))]),
     "infinite inertia": (ValueError, "inertia must be finite", lambda: [Body("x", 1.0, (np.inf, 1, 1))]),
-    "several masses": (ValueError, "a number must have no axes", lambda: [Body("x", np.ones(2), (1.0, 1, 1))]),
+    "several masses": (ValueError, "mass of the body 'x' must be a number", lambda: [Body("x", np.ones(2), (1.0, 1, 1))]),
     "armature": (ValueError, "armature of the joint 'x' must not", lambda: [Body("x", 1.0, (1.0, 1, 1), joints=Revolute(armature=-1.0))]),
     "driven": (
         ValueError,
@@ -665,7 +665,7 @@ WRONG = {
         lambda: [Body("x", 1.0, (1.0, 1, 1), joints=Revolute(motion=lambda t: t, limits=(0.0, 1.0)))],
     ),
     "nothing moves": (ValueError, "at least one body must have a joint", lambda: [dataclasses.replace(BALL, joints=())]),
-    "vector": (ValueError, "vector must have 3 numbers", lambda: [dataclasses.replace(BALL, position=(0.0, 1.0))]),
+    "vector": (ValueError, "position of the body 'ball' must be 3 numbers", lambda: [dataclasses.replace(BALL, position=(0.0, 1.0))]),
 }
 
 
@@ -691,7 +691,7 @@ OPTIONS = {
     "unknown pair": (KeyError, "did you mean 'ball'", {"contacts": [Pair("bal", "world")]}),
     "kinds": (ValueError, "must be of kinds between which there is a gap", {"contacts": [Pair("egg", "ball")]}),
     "control": (ValueError, r"control must have shape \(1,\), one number for each motor \(rod\)", {"control": [1.0, 2.0]}),
-    "control function": (TypeError, "must be a function of", {"control": lambda t: t}),
+    "control function": (TypeError, r"control must take \(t, q, u\), got a function of \(t\)", {"control": lambda t: t}),
     "rows": (ValueError, r"rows of control must have shape \(N, 1\)", {"control": bodies.Rows(np.zeros((5, 2)), 0.1)}),
     "motor": (KeyError, "no joint has the name 'knee'", {"motors": [Motor("knee")]}),
     "motor of a free body": (ValueError, "a motor takes a revolute or prismatic joint", {"motors": [Motor("ball")]}),
@@ -711,7 +711,7 @@ OPTIONS = {
     "coefficients": (ValueError, "a coefficient for each joint of 'rod', 'rod'", {"loops": [Couple(("rod", "rod"))]}),
     "loop": (TypeError, "loops must be Connect or Weld or Couple", {"loops": [Pair("ball", "rod")]}),
     "plane": (ValueError, 'plane must be "xy", "xz", "yz"', {"plane": "xw"}),
-    "gravity": (ValueError, "vector must have 3 numbers", {"gravity": (0.0, -9.81)}),
+    "gravity": (ValueError, "gravity must be 3 numbers", {"gravity": (0.0, -9.81)}),
 }
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -113,56 +112,6 @@ def test_compare_prints_the_table_to_choose_by(capsys):
     # The ball comes in a little after the plane that was predicted, within a step.
     assert float(half[6]) < 0.5 * 1e-2 * 4.43
     assert "not taken: KrenkHogsberg: it weighs K q and the other forces differently" in out
-
-
-BAD = {
-    "no command": ([], "required: COMMAND"),
-    "unknown command": (["rnu"], "invalid choice: 'rnu'"),
-    "unknown model": (["run", "Woodpeker"], "unknown model 'Woodpeker'; did you mean Woodpecker?"),
-    "case of a model": (["run", "bouncingball"], "did you mean BouncingBall?"),
-    "nothing like it": (["run", "xyz"], "unknown model 'xyz'; one of BouncingBall, "),
-    "unknown scheme": (["run", "BouncingBall", "--scheme", "Moreu"], "unknown scheme 'Moreu'; did you mean Moreau?"),
-    "no scheme": (["run", "BouncingBall", "--scheme", "HHT(alpha="], "a call with numbers, such as MoreauJean(theta=0.6)"),
-    "scheme of a number": (["run", "BouncingBall", "--scheme", "LocatedImpacts(3)"], "scheme must be a scheme"),
-    "scheme of what is none": (["run", "BouncingBall", "--scheme", "LocatedImpacts(Moreu)"], "unknown scheme 'Moreu'"),
-    "scheme with wrong name": (["run", "BouncingBall", "--scheme", "HHT(beta_2=1)"], "HHT has no parameter 'beta_2'; it has alpha"),
-    "scheme with bad number": (["run", "BouncingBall", "--scheme", "MoreauJean(2)"], "theta must lie in [0, 1], got 2"),
-    "compare unknown": (["compare", "Woodpeker"], "did you mean Woodpecker?"),
-    "compare with dt zero": (["compare", "BouncingBall", "--dt", "0"], "dt must be positive"),
-    "cache into a file": (["run", "BouncingBall", "--cache", os.devnull], "--cache: cannot make the directory"),
-    "unknown parameter": (["run", "BouncingBall", "--set", "nu=1"], "BouncingBall has no parameter 'nu'; it has mass, gravity, e_N"),
-    "no equals sign": (["run", "BouncingBall", "--set", "mass"], "--set takes NAME=VALUE, got 'mass'"),
-    "no number": (["run", "BouncingBall", "--set", "mass=heavy"], "mass must be a number, got 'heavy'"),
-    "no flag": (["run", "SpringPendulum", "--set", "gap_is_distance=1"], "gap_is_distance is true or false, got '1'"),
-    "dt no number": (["run", "BouncingBall", "--dt", "small"], "argument --dt: expected a number, got 'small'"),
-    "dt zero": (["run", "BouncingBall", "--dt", "0"], "dt must be positive"),
-    "dt negative, with an exponent": (["run", "BouncingBall", "--dt", "-1e-3"], "dt must be positive, got -0.001"),
-    "dt does not divide": (["run", "BouncingBall", "--dt", "0.3"], "divide"),
-    "restitution": (["run", "BouncingBall", "--set", "e_N=1.5"], "e_N must lie in [0, 1]"),
-    "save-every zero": (["run", "BouncingBall", "--save-every", "0"], "expected a positive whole number, got '0'"),
-    "save-every does not divide": (["run", "BouncingBall", "--save-every", "7"], "divide the number of steps"),
-    "wrong ending": (["run", "BouncingBall", "--out", "a.csv"], "--out must end in .npz, got 'a.csv'"),
-    "wrong picture": (["run", "BouncingBall", "--plot", "a.txt"], "--plot must end in .png or .pdf or .svg"),
-    "no directory": (["run", "BouncingBall", "--out", "nowhere/a.npz"], "the directory 'nowhere' does not exist"),
-    "a directory": (["run", "BouncingBall", "--plot", "dir.png"], "the name of a file in it"),
-    "cannot be written": (["run", "BouncingBall", "--out", "/proc/a.npz"], "--out: '/proc/a.npz' cannot be written: No such file"),
-    "no abbreviation": (["run", "BouncingBall", "--save", "2"], "unrecognized arguments: --save"),
-    "demo into a file": (["demo", "--out", os.devnull], "cannot make the directory"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_arguments_get_one_line_and_status_2(capsys, case, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    os.mkdir("dir.png")
-    arguments, message = BAD[case]
-    if "/proc/a.npz" in arguments and not os.path.isdir("/proc"):
-        pytest.skip("no folder into which nobody can write")
-    status, out, err = call(capsys, *arguments)
-    assert (status, out) == (2, "")
-    assert message in err
-    assert err.startswith("jaxnsd")
-    assert err.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -282,31 +231,3 @@ def test_ensemble_prints_statistics_and_goes_on_from_its_store(capsys, tmp_path)
     assert again.splitlines()[4:] == out.splitlines()[4:]
     status, _, err = call(capsys, *ENSEMBLE, *store, "--seed", 1)
     assert status == 2 and "another key" in err and err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--sample", "mass=norm(1)"], "did you mean normal?"),
-        (["--sample", "mass=normal(1)"], "normal takes mean, deviation"),
-        (["--sample", "mass=normal(1,-1)"], "deviation must be positive"),
-        (["--sample", "mass"], "--sample takes NAME=DISTRIBUTION"),
-        (["--sample", "mux=normal(1,0.1)"], "no parameter 'mux'"),
-        (["--sample", "e_N=normal(0.5,0.1)"], "--sample e_N is given more than once"),
-        (["--set", "e_N=0.5"], "e_N is random by --sample and fixed by --set"),
-        (["--seed", "99999999999999999999"], "expected a whole number from 0 to 2^63 - 1"),
-        (["--observe", "z"], "cannot observe 'z'"),
-        (["--observe", "q[3]"], "BouncingBall has q[0] to q[0]"),
-        (["--resume"], "--resume goes on from a store: name it by --store"),
-        (["--n", "0"], "positive whole number"),
-        (["--points", "sobel"], "invalid choice"),
-        (["--dt", "0.7"], "dt"),
-        (["--store", "nowhere/a.zarr"], "does not exist"),
-    ],
-)
-def test_ensemble_takes_bad_arguments_with_one_line(capsys, arguments, words):
-    if "--store" in arguments:
-        pytest.importorskip("zarr")
-    status, out, err = call(capsys, *ENSEMBLE, *arguments)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert words in err and "ensemble: ensemble:" not in err

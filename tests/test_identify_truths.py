@@ -650,7 +650,7 @@ def test_by_default_as_many_entries_of_the_state_are_compared_as_there_are_colum
         ({"measure": lambda t, q, u, m: jnp.zeros(3)}, ValueError, r"must have the shape of y, \(2,\), got \(3,\)"),
         ({"measure": lambda t, q, u, m: m["a"]}, ValueError, r"must have the shape of y, \(2,\), got \(\)"),
         ({"when": lambda t, m: t[None]}, ValueError, "when.* must return one time"),
-        ({"initial": lambda q0, u0: (q0, u0)}, ValueError, "initial.* takes 2 positional arguments"),
+        ({"initial": lambda q0, u0: (q0, u0)}, TypeError, r"initial must take \(q0, u0, t, y, measurement\), got a function of \(q0, u0\)"),
         ({"initial": lambda q0, u0, t, y, m: (q0[0], u0)}, ValueError, "initial.* must return q0"),
         ({"robust": "soft_l1"}, TypeError, r"robust must be an identify.Robust\(...\), got 'soft_l1'"),
         ({"windows": 3}, TypeError, "windows must be an identify.Windows"),

@@ -259,7 +259,7 @@ def test_models_that_a_program_has_made():
     model.body_mass[1], model.geom_friction[:, 0] = 5.0, 0.7
     heavy = bodies.from_mujoco(model)
     assert heavy.mass[-1] == 5 and heavy.mu()[0] == 0.7
-    with pytest.raises(TypeError, match=r"must be a mujoco.MjModel or a mujoco.MjSpec, got str; a file"):
+    with pytest.raises(TypeError, match=r"must be a mujoco.MjModel or a mujoco.MjSpec, got a str; a file"):
         bodies.from_mujoco(text)
     with pytest.raises(ValueError, match=r"from_mujoco: MuJoCo refuses the model"):
         bodies.from_mujoco(mujoco.MjSpec.from_string("<mujoco><worldbody><body><joint/></body></worldbody></mujoco>"))

@@ -181,25 +181,3 @@ def test_intervals_of_quantiles_hold_their_level_for_any_number_of_members(n):
             assert b == 0 or np.sum(below[int(min(b, n)) :]) > (1 - level) / 2 - 1e-9
     low, high = reduced(ensemble.Quantiles((0.05,)), np.arange(20), (0, 20)).interval()
     assert low == -np.inf and high == 3
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: ensemble.Quantiles((0.5, 1.5)), "probabilities"),
-        (lambda: ensemble.Quantiles(size=3), "size"),
-        (lambda: ensemble.Quantiles("a"), "probabilities"),
-        (lambda: ensemble.Histogram("a"), "grow"),
-        (lambda: ensemble.Histogram([1.0, 0.0]), "grow"),
-        (lambda: ensemble.Extremes(0), "count"),
-        (lambda: ensemble.Moments(of=3), "of must be a name"),
-        (lambda: ensemble.Associative(1, 2), "state must be a function"),
-        (lambda: reduced(ensemble.Moments(of="c")), "called 'c'; there is a, b, hit"),
-        (lambda: reduced(ensemble.Proportion(of="a")), "takes booleans"),
-        (lambda: reduced(ensemble.Histogram([0, 1])), "one array, and 3"),
-        (lambda: reduced(ensemble.Moments()).interval(95), "level"),
-    ],
-)
-def test_bad_arguments(make, words):
-    with pytest.raises((ValueError, TypeError), match=words):
-        make()

@@ -226,7 +226,7 @@ def test_kept_programs_do_not_mix_conditions(tmp_path):
     ("until", "error", "text"),
     [
         (0.5, TypeError, r"until must be a function until\(t, q, u\) that returns one boolean, got 0.5"),
-        (lambda q: q[0] < 0, TypeError, r"until must take \(t, q, u\): too many positional arguments"),
+        (lambda q: q[0] < 0, TypeError, r"until must take \(t, q, u\), got a function of \(q\)"),
         (lambda t, q, u: q[0], TypeError, "must return one boolean, got float64; write a comparison"),
         (lambda t, q, u: 1j * q[0], TypeError, "must return one boolean, got complex128"),
         (lambda t, q, u: q < 0, ValueError, r"must return one boolean, got shape \(1,\); make one of them with jnp.any"),

@@ -1,7 +1,6 @@
 """From parts to a `Multibody`: what the names mean, which shapes can touch, and whether the numbers make sense."""
 
 import dataclasses
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,8 @@ import numpy as np
 
 from ..mechanics.laws import ImpactLaw, NewtonImpact
 from ..native.jax_internals import is_traced
-from . import forces, loops, pairs, parts, planes
+from ..programs.given import shown
+from . import forces, given, loops, pairs, parts, planes
 from .multibody import Multibody
 from .parts import Body, Connect, Couple, Free, Motor, Pair, Shape, Spherical, Spring, Weld, several
 from .rotations import IDENTITY, quaternion_of, turn_back
@@ -64,14 +64,24 @@ def assemble(
     no body (not positive, or with a moment larger than the sum of the two others), NaN, pairs of kinds that have no gap function.
     """
     bodies, world, closed, springs, motors = map(several, (bodies, world, loops, springs, motors))
-    for name, given, kinds in (
+    for name, found, kinds in (
         ("bodies", bodies, Body),
         ("world", world, Shape),
         ("loops", closed, (Connect, Weld, Couple)),
         ("springs", springs, Spring),
         ("motors", motors, Motor),
     ):
-        _are(name, given, kinds)
+        _are(name, found, kinds)
+    for body in bodies:
+        _are(f"joints of {body.name!r}", several(body.joints), parts.Joint)
+        _are(f"shapes of {body.name!r}", several(body.shapes), Shape)
+    if not isinstance(contacts, str):
+        _are("contacts", several(contacts), Pair)
+    given.check_parts(bodies, world, closed, springs, motors, contacts)
+    given.check_options(gravity, control, medium, law, mu=mu, e_N=e_N, e_F=e_F, limit_restitution=limit_restitution)
+    for pair in exclude:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"assemble: exclude must be pairs of names of bodies, got {shown(pair)}")
     bodies = _sorted([_complete(body) for body in bodies])
     names = ("world", *(body.name for body in bodies))
     joints, joint_parts = _joints(bodies)
@@ -357,11 +367,13 @@ def _name_of(motor):
 def _sides(couple):
     """``(names, coefficients)`` of the joints on both sides of a coupling."""
     sides = []
-    for joints, given in ((couple.first, couple.first_coefficients), (couple.second, couple.second_coefficients)):
+    for joints, numbers in ((couple.first, couple.first_coefficients), (couple.second, couple.second_coefficients)):
         names = _names_of(joints)
-        if names and len(given) != len(names):
-            raise ValueError(f"assemble: a coupling must have a coefficient for each joint of {', '.join(map(repr, names))}, got {given!r}")
-        sides.append((names, given if names else ()))
+        if names and len(numbers) != len(names):
+            raise ValueError(
+                f"assemble: a coupling must have a coefficient for each joint of {', '.join(map(repr, names))}, got {numbers!r}"
+            )
+        sides.append((names, numbers if names else ()))
     return sides
 
 
@@ -389,13 +401,10 @@ def _control(control, n, motors):
     if control is None:
         return jnp.zeros((n,))
     if isinstance(control, forces.Rows):
-        if control.values.ndim != 2 or control.values.shape[1] != n:
-            raise ValueError(f"assemble: rows of control must have shape (N, {n}), a column for each motor, got {control.values.shape}")
+        if np.ndim(control.values) != 2 or np.shape(control.values)[1] != n:
+            raise ValueError(f"assemble: rows of control must have shape (N, {n}), a column for each motor, got {np.shape(control.values)}")
         return control
     if callable(control):
-        count = len(inspect.signature(control).parameters) if not isinstance(control, jax.tree_util.Partial) else 3
-        if count != 3:
-            raise TypeError(f"assemble: control must be a function of (t, q, u), got one of {count} arguments")
         return _function(control)
     control = jnp.asarray(_number(control))
     if control.shape != (n,):
@@ -410,7 +419,7 @@ def _are(what, values, kind):
         if not isinstance(value, kind):
             wanted = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
             hint = "; write its parentheses" if isinstance(value, type) else ""
-            raise TypeError(f"assemble: {what} must be {wanted}, got {value!r}{hint}")
+            raise TypeError(f"assemble: {what} must be {wanted}, got {shown(value)}{hint}")
 
 
 def _unique(kind, names):
@@ -421,8 +430,6 @@ def _unique(kind, names):
 
 def _complete(body):
     """A body with centre and inertia, of its shapes if it says none."""
-    _are(f"joints of {body.name!r}", several(body.joints), parts.Joint)
-    _are(f"shapes of {body.name!r}", several(body.shapes), Shape)
     kinds = [joint.kind for joint in several(body.joints)]
     if "free" in kinds and (len(kinds) > 1 or body.parent not in (None, "world")):
         raise ValueError(f"assemble: {body.name!r} is free, so it must have no other joint and no parent, got {kinds} and {body.parent!r}")
@@ -467,7 +474,7 @@ def _sorted(bodies):
 
 
 def _plane(plane):
-    if plane is None or plane in (0, 1, 2):
+    if plane is None or (plane in (0, 1, 2) and not isinstance(plane, bool)):
         return plane
     found = {"yz": 0, "xz": 1, "xy": 2}.get("".join(sorted(str(plane))))
     if found is None:
@@ -506,7 +513,6 @@ def _pairs(structure, contacts, exclude, shape_parts, otherwise):
                     continue
                 found.append((a, b, Pair(first.name, second.name)))
     else:
-        _are("contacts", several(contacts), Pair)
         found = []
         for pair in several(contacts):
             sides = []
@@ -617,10 +623,12 @@ def _check(system):
     if known(system.mass) and np.any(np.asarray(system.mass) < 0):
         k = int(np.argmin(np.asarray(system.mass)))
         raise ValueError(f"assemble: the mass of {structure.bodies[k]!r} must not be negative, got {np.asarray(system.mass)[k]:g} kg")
-    if known(system.armature) and np.any(np.asarray(system.armature) < 0):
-        k = int(np.argmin(np.asarray(system.armature)))
-        name = structure.joints[structure.layout.joint_of_dof[k]].name
-        raise ValueError(f"assemble: the armature of the joint {name!r} must not be negative, got {np.asarray(system.armature)[k]:g}")
+    for field, dofs in (("armature", range(structure.layout.n_u)), ("dry_friction", structure.dry)):
+        values = getattr(system, field)
+        if values is not None and known(values) and np.any(np.asarray(values) < 0):
+            k = int(np.argmin(np.asarray(values)))
+            name = structure.joints[structure.layout.joint_of_dof[dofs[k]]].name
+            raise ValueError(f"assemble: the {field} of the joint {name!r} must not be negative, got {np.asarray(values)[k]:g}")
     if known(system.inertia):
         for name, tensor in zip(structure.bodies, np.asarray(system.inertia, float), strict=True):
             _check_inertia(name, tensor)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ..programs.given import numbers, shown
 from ..programs.pytrees import pytree
 from . import dynamics, kinematics
 from .lists import pick
@@ -140,7 +141,10 @@ def controls(system, t, q, u):
     if isinstance(control, Rows):
         control = control.at(t)
     elif callable(control):
-        control = jnp.asarray(control(t, q, u), q.dtype)
+        control = control(t, q, u)
+        if numbers(control) is None:
+            raise TypeError(f"control must give ({len(motors)},), one number for each motor, got {shown(control)}")
+        control = jnp.asarray(control, q.dtype)
     # Others would be broadcast over the motors.
     if jnp.shape(control) != (len(motors),):
         names = ", ".join(name for name, _ in motors)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..programs.given import flag, number, shown
 from . import forces, lists, pairs, parts
 from .assemble import assemble
 from .multibody import Multibody
@@ -66,6 +67,7 @@ def from_mjcf(
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
+    flag("from_mjcf: strict", strict)
     mujoco = _mujoco("from_mjcf")
     with _refusals("from_mjcf"):
         compiled = _read("from_mjcf", model, mujoco.MjModel.from_xml_string, mujoco.MjModel.from_xml_path)
@@ -92,6 +94,7 @@ def from_mujoco(
 
     Raises ImportError without the package ``mujoco``; TypeError for what is neither; ValueError for a spec that MuJoCo refuses.
     """
+    flag("from_mujoco: strict", strict)
     mujoco = _mujoco("from_mujoco")
     compiled = getattr(model, "ptr", model)  # dm_control wraps it
     if isinstance(compiled, mujoco.MjSpec):
@@ -99,7 +102,7 @@ def from_mujoco(
             compiled = compiled.copy().compile()
     if not isinstance(compiled, mujoco.MjModel):
         raise TypeError(
-            f"from_mujoco: model must be a mujoco.MjModel or a mujoco.MjSpec, got {type(model).__name__}; a file or a string of XML is for "
+            f"from_mujoco: model must be a mujoco.MjModel or a mujoco.MjSpec, got {shown(model)}; a file or a string of XML is for "
             "from_mjcf"
         )
     importer = _Importer(mujoco, compiled, "from_mujoco", condim)
@@ -132,6 +135,9 @@ def from_urdf(
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
+    for name, value in (("floating", floating), ("floor", floor), ("strict", strict)):
+        flag(f"from_urdf: {name}", value)
+    number("from_urdf: mu", mu)
     mujoco = _mujoco("from_urdf")
     with _refusals("from_urdf"):
         spec = _read("from_urdf", model, mujoco.MjSpec.from_string, mujoco.MjSpec.from_file)
@@ -150,6 +156,8 @@ def from_urdf(
 
 def _read(caller, model, from_string, from_file):
     """What MuJoCo makes of a path or of a string of XML."""
+    if not isinstance(model, str | Path):
+        raise TypeError(f"{caller}: the model must be a path, or a string of XML, got {shown(model)}")
     text = str(model)
     if text.lstrip().startswith("<"):
         return from_string(text)
@@ -158,13 +166,24 @@ def _read(caller, model, from_string, from_file):
     return from_file(text)
 
 
+#: What to do about what MuJoCo refuses, by words of its own.
+CURES = {
+    "mjMINVAL": "give this link mass and inertia, or a fixed joint",
+    "balanceinertia": 'correct the moments, or write <mujoco><compiler balanceinertia="true"/></mujoco> into the file',
+}
+
+
 @contextlib.contextmanager
 def _refusals(caller):
     """Within, an error of MuJoCo's becomes one that says so; our own stay as they are."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{caller}: MuJoCo refuses the model: {error}") if caller not in str(error) else error from None
+        if caller in str(error):
+            raise
+        said = " ".join(str(error).partition("The static bodies of the spec")[0].split())
+        cure = next((f"; {cure}" for words, cure in CURES.items() if words in said), "")
+        raise ValueError(f"{caller}: MuJoCo refuses the model: {said}{cure}") from None
 
 
 def _in_package(file, folder):
@@ -281,6 +300,8 @@ class _Importer:
         """The `Multibody`."""
         if contacts not in ("all", "world", "none"):
             raise ValueError(f'{self.caller}: contacts must be "all", "world" or "none", got {contacts!r}')
+        for name, value in (*zip(("e_N", "e_F"), restitution, strict=True), ("limit_restitution", limit_restitution)):
+            number(f"{self.caller}: {name}", value)
         m = self.m
         if not m.nv:
             hint = "; with floating=True its root link is free" if self.caller == "from_urdf" else ""

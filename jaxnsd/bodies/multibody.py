@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,11 @@ class Multibody(System):
         """
         if not isinstance(system, Multibody):
             raise TypeError(f"{cls.__name__}.from_system: system must be a Multibody, got {type(system).__name__}")
-        return cls(**{field.name: getattr(system, field.name) for field in dataclasses.fields(Multibody)} | more)
+        own = {field.name: getattr(system, field.name) for field in dataclasses.fields(Multibody)}
+        known = [field.name for field in dataclasses.fields(cls)]
+        if unknown := [name for name in more if name not in known]:
+            raise TypeError(f"{cls.__name__}.from_system: {cls.__name__} has no field {unknown[0]!r}; fields of its own are declared in it")
+        return cls(**own | more)
 
     def _overridden(self, *names):
         """Whether a subclass writes any of these anew."""
@@ -250,13 +254,13 @@ class Multibody(System):
             return q, u
         u = jnp.zeros_like(self.armature) + u
         nearest = self.normalized(project_position(self, q, u=u))
+        if checks.known(nearest) and not np.all(np.isfinite(nearest)):
+            raise ValueError(
+                "initial_state: the projection found no state without penetration near the start; a keyframe that is nearer to one, or "
+                "other positions of the bodies, are needed"
+            )
         u_nearest = project_velocity(self, nearest, u)
         if checks.known(nearest):
-            if not np.all(np.isfinite(nearest)):
-                raise ValueError(
-                    "initial_state: the projection found no state without penetration near the start; a keyframe that is nearer to one, or "
-                    "other positions of the bodies, are needed"
-                )
             told = zip(self.coordinate_names + self.velocity_names, *map(np.concatenate, ((q, u), (nearest, u_nearest))), strict=True)
             told = [(abs(b - a), f"{name} from {a:.4g} to {b:.4g}") for name, a, b in told if f"{a:.4g}" != f"{b:.4g}"]
             if told:
@@ -331,6 +335,12 @@ class Multibody(System):
         if self._overridden("kinetic_energy") and not self._overridden("M", "mass_matrix"):
             return super().M(t, q, u)
         return self.mass_matrix(t, q)
+
+    _closes_over: ClassVar[str] = "a field, or of a control an argument: control=jax.tree_util.Partial(function, numbers)"
+
+    def _refuses(self, q, u):
+        """A state of other lengths, and a quaternion that is zero."""
+        return names.no_state(self.structure, q, u)
 
     def _misshapen(self):
         """Where a field was replaced by an array of another shape: it would be broadcast, or read in part."""

@@ -1,12 +1,16 @@
 """Every number of bodies by its name: ``"torso.mass"``, ``"pair floor-foot.mu"``."""
 
 import dataclasses
+import operator
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import lists
+from ..native.jax_internals import is_traced
+from ..programs.given import numbers, shown
+from . import forces, lists, loops
 from .structure import SIZES
 
 
@@ -26,6 +30,9 @@ FIELDS = {
     | {name: f"motors.{name}" for name in ("gain", "offset", "slope", "rate", "control_limits", "force_limits")},
     "pair": {"mu": "friction", "e_N": "restitution", "e_F": "tangential_restitution", "drilling": "drilling", "rolling": "rolling"},
 }
+
+#: Fields whose numbers are not negative.
+NOT_NEGATIVE = ("mass", "armature", "shape_size", "friction", "drilling", "rolling", "dry_friction")
 
 
 def places(structure):
@@ -98,14 +105,32 @@ def replaced(system, values):
         shape = np.shape(array[at])
         if field == "inertia" and np.shape(value) == (3,):
             value = jnp.diag(jnp.asarray(value))
-        if np.shape(value) != shape:
-            raise ValueError(f"replace: {key!r} must have the shape {shape}, got {np.shape(value)}")
+        if (given := numbers(value)) is None:
+            raise TypeError(f"replace: {key!r} must be numbers of shape {shape}, got {shown(value)}")
+        if given.shape != shape:
+            raise ValueError(f"replace: {key!r} must have the shape {shape}, got {given.shape}")
+        if field in NOT_NEGATIVE and not is_traced(value) and np.any(np.asarray(value) < 0):
+            raise ValueError(f"replace: {key!r} must not be negative, got {shown(value)}")
         changed[field] = array.at[at].set(jnp.asarray(value, array.dtype))
     motors = {field.partition(".")[2]: array for field, array in changed.items() if "." in field}
     plain = {field: array for field, array in changed.items() if "." not in field}
     if motors:
         plain["motors"] = dataclasses.replace(system.motors, **motors)
     return dataclasses.replace(system, **plain)
+
+
+def no_state(structure, q, u):
+    """What is wrong with coordinates, and velocities if they are there, in words; or None."""
+    layout = structure.layout
+    if q.shape != (layout.n_q,) or (u is not None and u.shape != (layout.n_u,)):
+        got = f"{q.shape}" if u is None else f"q0 {q.shape} and u0 {u.shape}"
+        return f"has {layout.n_q} coordinates and {layout.n_u} velocities, of a quaternion four and three, got {got}; see initial_state()"
+    if not is_traced(q):
+        for k in layout.quaternions:
+            p = np.asarray(q)[k : k + 4]
+            if not np.any(p):
+                return f"must have quaternions that are not zero, got {p} from coordinate {k} on; (1, 0, 0, 0) turns nothing"
+    return None
 
 
 def misshapen(system):
@@ -123,8 +148,18 @@ def misshapen(system):
     vectors = dict.fromkeys(["center", "position", "joint_position", "joint_axis", "shape_position", "shape_size"], (3,))
     rows = vectors | {"inertia": (3, 3), "orientation": (4,), "shape_orientation": (4,), "limits": (2,)}
     wanted = {field: (kind, (n, *rows.get(field, ()))) for kind, (n, fields) in counts.items() for field in fields.split()}
-    for field, (kind, shape) in wanted.items():
-        got = np.shape(getattr(system, field))
-        if got != shape:
-            return f"{field} must have the shape {shape}, a row for each {kind}, got {got}; system.replace(...) sets numbers by their names"
+    cure = "system.replace(...) sets numbers by their names"
+    if np.shape(system.gravity) != (3,):
+        return f"gravity must have the shape (3,), got {shown(system.gravity)}; {cure}"
+    for field, kind in (("motors", forces.Motors), ("springs", forces.Springs), ("loops", loops.Loops)):
+        if not isinstance(getattr(system, field), kind):
+            return f"{field} must be {kind.__name__}, as assemble makes them, got {shown(getattr(system, field))}; {cure}"
+    motors = {f"motors.{name}": (len(of.motors),) for name in ("gain", "offset", "slope", "rate")}
+    motors |= {f"motors.{name}": (len(of.motors), 2) for name in ("control_limits", "force_limits")}
+    for field, (kind, shape) in (wanted | {field: ("motor", shape) for field, shape in motors.items()}).items():
+        array = operator.attrgetter(field)(system)
+        if not isinstance(array, float | np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct):
+            return f"{field} must be an array of numbers of shape {shape}, a row for each {kind}, got {shown(array)}; {cure}"
+        if np.shape(array) != shape:
+            return f"{field} must have the shape {shape}, a row for each {kind}, got {np.shape(array)}; {cure}"
     return None

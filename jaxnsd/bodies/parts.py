@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
+from ..programs.given import numbers, shown
 from .rotations import IDENTITY, matrix
 
 #: A number, which may be traced; and vectors of them.
@@ -231,10 +232,10 @@ class Free(Joint):
 
 def planar(name: str = "", normal: Vector = (0.0, 0.0, 1.0)) -> tuple[Joint, ...]:
     """Joints of a body that moves in a plane: two translations and the angle about ``normal``, one of the three axes."""
-    axes = np.eye(3)
-    k = int(np.argmax(np.abs(np.asarray(normal, float))))
-    if not np.allclose(normal, axes[k]):
-        raise ValueError(f"planar: normal must be one of the axes (1, 0, 0), (0, 1, 0), (0, 0, 1), got {normal!r}")
+    axes, given = np.eye(3), numbers(normal)
+    k = int(np.argmax(np.abs(given))) if given is not None and given.shape == (3,) else 0
+    if given is None or given.shape != (3,) or not np.allclose(given, axes[k]):
+        raise ValueError(f"planar: normal must be one of the axes (1, 0, 0), (0, 1, 0), (0, 0, 1), got {shown(normal)}")
     first, second = tuple(axes[(k + 1) % 3]), tuple(axes[(k + 2) % 3])
     prefix = f"{name}_" if name else ""
     return Prismatic(first, name=f"{prefix}1"), Prismatic(second, name=f"{prefix}2"), Revolute(tuple(axes[k]), name=f"{prefix}angle")
@@ -271,7 +272,7 @@ class Body:
 
 def several(x: Any) -> tuple:
     """One part, or a sequence of parts, as a tuple."""
-    return tuple(x) if isinstance(x, Sequence) else (x,)
+    return tuple(x) if isinstance(x, Sequence) and not isinstance(x, str) else (x,)
 
 
 def solid(shapes: Sequence[Shape], mass: Number) -> tuple[Any, Any]:

@@ -380,6 +380,8 @@ def _called(node, text):
         name = (node.func if call else node).id
         values = [_argument(value) for value in node.args] if call else []
         keywords = {keyword.arg: _argument(keyword.value) for keyword in node.keywords} if call else {}
+        if None in keywords:  # of two stars
+            raise ValueError
     except (ValueError, AttributeError):
         raise _ArgumentError(f"--scheme takes a name or a call with numbers, such as MoreauJean(theta=0.6), got {text!r}") from None
     make = _choose("scheme", name, SCHEMES)
@@ -387,6 +389,8 @@ def _called(node, text):
     for keyword in keywords:
         if keyword not in parameters:
             raise _ArgumentError(f"{text}: {name} has no parameter {keyword!r}; it has {', '.join(parameters) or 'none'}")
+    if len(values) > len(parameters):
+        raise _ArgumentError(f"{text}: {name} takes {', '.join(parameters) or 'nothing'}, got {len(values)} numbers")
     try:
         return make(*values, **keywords)
     except (TypeError, ValueError) as error:
@@ -595,8 +599,14 @@ def _compare(args):
 def _ensemble(args):
     jax.config.update("jax_enable_x64", not args.float32)
     scheme = _scheme(args.scheme)
+    if _file(args.model) is not None:
+        raise _ArgumentError(
+            f"ensemble takes a model by its name, see jaxnsd list, got {args.model!r}; jaxnsd.ensemble.run takes any system"
+        )
     try:
         system, *_ = _model(args.model, args.set)
+        if not args.sample:
+            raise _ArgumentError("something must be random, --sample NAME=DIST, such as --sample 'e_N=uniform(0.2,0.8)'")
         _, start = _parameters(MODELS[args.model])
         # Of a start that is set, what is not random.
         settings = dict(setting.split("=", 1) for setting in args.set)

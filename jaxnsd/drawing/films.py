@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..programs import progress
+from ..programs.files import path_of, saying, writable
+from ..programs.given import flag, numbers, shown
 from . import meshes, raster, scene
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ def film(
     """
     path, kind = _target(path)
     _numbers(speed, fps, size)
+    look("film", view, title, arrows)
     parts = scene.checked("film", system, sol, members, span)
     shown = scene.of("film", parts, speed / fps, span, scene.HELD * speed, geometry, arrows)
     track = None if follow is None else shown.track(follow)
@@ -113,25 +116,45 @@ def _target(path):
     has_ffmpeg = importlib.util.find_spec("imageio_ffmpeg") is not None
     if path is None:
         return None, "mp4" if has_ffmpeg else "gif"
-    path = Path(path)
+    with saying("film"):
+        path = path_of(path)
     if path.suffix.lower() not in KINDS:
         raise ValueError(f"film: the file must end in .mp4 or .gif, got {str(path)!r}")
-    if not path.parent.is_dir():
-        raise ValueError(f"film: the directory {str(path.parent)!r} does not exist, make it first")
-    if path.is_dir():
-        raise ValueError(f"film: {str(path)!r} is a directory, give the name of a file")
+    target("film", path)
     if path.suffix.lower() == ".mp4" and not has_ffmpeg:
         raise ImportError("film: an .mp4 needs imageio-ffmpeg: pip install imageio-ffmpeg, or write a .gif, which needs nothing more")
     return path, path.suffix.lower()[1:]
 
 
+def target(caller, path):
+    """Raise ValueError for a file that cannot be written."""
+    try:
+        writable(path)
+    except OSError as error:
+        raise ValueError(f"{caller}: {error}") from None
+
+
+def look(caller, view, title, arrows):
+    """Raise TypeError or ValueError for what is no view, no title, or neither with nor without arrows."""
+    if (view is not None and np.shape(angles := numbers(view)) != (2,)) or (view is not None and angles is None):
+        raise ValueError(f"{caller}: view must be (azimuth, elevation) in degrees, got {shown(view)}")
+    if not isinstance(title, str):
+        raise TypeError(f"{caller}: title must be text, got {shown(title)}")
+    flag(f"{caller}: arrows", arrows)
+
+
+def positive(caller, **values):
+    """Raise ValueError for what is no positive number."""
+    for name, value in values.items():
+        if np.shape(array := numbers(value)) or array is None or not 0 < value < np.inf:
+            raise ValueError(f"{caller}: {name} must be a positive number, got {shown(value)}")
+
+
 def _numbers(speed, fps, size):
-    for name, value in (("speed", speed), ("fps", fps)):
-        if not np.isscalar(value) or not 0 < value < np.inf:
-            raise ValueError(f"film: {name} must be a positive number, got {value!r}")
-    pixels = np.asarray(size)
-    if pixels.shape != (2,) or np.any(pixels % 2) or np.any(pixels < 16) or np.any(pixels > 8192):
-        raise ValueError(f"film: size must be (width, height) in pixels, even numbers from 16 to 8192, got {size!r}")
+    positive("film", speed=speed, fps=fps)
+    pixels = numbers(size)
+    if pixels is None or pixels.shape != (2,) or np.any(pixels % 2) or np.any(pixels < 16) or np.any(pixels > 8192):
+        raise ValueError(f"film: size must be (width, height) in pixels, even numbers from 16 to 8192, got {shown(size)}")
 
 
 # --------------------------------------------------------------------------------------------------------------- the files

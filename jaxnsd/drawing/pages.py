@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from ..programs.files import path_of, saying
 from ..simulation.nodes import node_velocities
 from . import films, meshes, raster, scene
 
@@ -84,8 +85,8 @@ def page(
     `film` does.
     """
     path = checked_path(path)
-    if not np.isscalar(speed) or not 0 < speed < np.inf:
-        raise ValueError(f"page: speed must be a positive number, got {speed!r}")
+    films.positive("page", speed=speed)
+    films.look("page", view, title, arrows)
     parts = scene.checked("page", system, sol, members, span)
     _, first_system, first = parts[0]
     t = np.asarray(first.t, float)
@@ -130,13 +131,11 @@ def checked_path(path: str | os.PathLike[str] | None) -> Path | None:
     """The path of a page; ValueError for one that cannot be."""
     if path is None:
         return None
-    path = Path(path)
+    with saying("page"):
+        path = path_of(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"page: the file must end in .html, got {str(path)!r}")
-    if not path.parent.is_dir():
-        raise ValueError(f"page: the directory {str(path.parent)!r} does not exist, make it first")
-    if path.is_dir():
-        raise ValueError(f"page: {str(path)!r} is a directory, give the name of a file")
+    films.target("page", path)
     return path
 
 

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..mechanics.system import System
+from ..programs.given import numbers, shown
+from ..simulation import checks
 from ..simulation.simulate import Solution
 from . import meshes
 
@@ -127,6 +129,8 @@ def checked(caller: str, system: Any, sol: Any, members: Any, span: Any) -> list
     for name in ("t", "q", "P_N"):
         if not hasattr(sol, name):
             raise TypeError(f"{caller}: sol must be a Solution, what jaxnsd.simulate returns, got {type(sol).__name__}")
+    for one in systems:
+        checks.motion(caller, sol, one)
     shape = np.shape(sol.t)[:-1]
     if not shape:
         if members is not None:
@@ -135,6 +139,9 @@ def checked(caller: str, system: Any, sol: Any, members: Any, span: Any) -> list
     elif members is None:
         raise ValueError(f"{caller}: one motion can be drawn, got a batch of shape {shape}: choose by members, members=0 or members=[0, 1]")
     else:
+        kinds = {None if (array := numbers(x)) is None else array.dtype.kind for x in jax.tree.leaves(members)}
+        if not kinds <= {"i", "u"}:
+            raise TypeError(f"{caller}: members must be numbers of members, a number or a list of them, got {shown(members)}")
         one = isinstance(members, (int, np.integer)) or (isinstance(members, tuple) and len(shape) > 1)
         chosen = [_index(caller, member, shape) for member in ([members] if one else members)]
         if not chosen:
@@ -193,9 +200,10 @@ def _finite(caller, sol, name, span):
 def _span(caller, t, span):
     if span is None:
         return float(t[0]), float(t[-1])
-    span = tuple(np.asarray(span, float).reshape(-1))
+    array = numbers(said := span)
+    span = () if array is None else tuple(np.asarray(array, float).reshape(-1))
     if len(span) != 2 or not t[0] - 1e-9 <= span[0] < span[1] <= t[-1] + 1e-9:
-        raise ValueError(f"{caller}: span must be two times between {t[0]:g} and {t[-1]:g} s, the first one smaller, got {span!r}")
+        raise ValueError(f"{caller}: span must be two times between {t[0]:g} and {t[-1]:g} s, the first one smaller, got {shown(said)}")
     return span
 
 

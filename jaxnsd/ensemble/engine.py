@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 from ..mechanics.results import Outcome
 from ..mechanics.system import System
 from ..programs import interrupts, progress
+from ..programs.given import calling, flag, numbers, shown, takes
 from ..schemes import Scheme
 from ..simulation.simulate import check
 from . import executors, store
@@ -145,12 +146,12 @@ def gradient(
     """
     _check_system(system)
     for leaf in jax.tree.leaves(theta):
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            raise TypeError(f"ensemble.gradient: theta must be made of floats, got {leaf!r}")
+        if (array := numbers(leaf)) is None or not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"ensemble.gradient: theta must be made of floats, got {shown(leaf)}")
     if not jax.tree.leaves(theta):
         raise ValueError("ensemble.gradient: theta is empty")
     if not callable(sample):
-        raise TypeError(f"ensemble.gradient: sample must be a function sample(key, theta) -> (system, q0, u0), got {sample!r}")
+        raise TypeError(f"ensemble.gradient: sample must be a function sample(key, theta) -> (system, q0, u0), got {shown(sample)}")
     theta = jax.tree.map(lambda x: np.asarray(x, jnp.result_type(x)), theta)
     job = _job(scheme, n, key, sample, observe, None, points, devices, lockstep, options, theta)
     _check_first(system, job)
@@ -166,7 +167,7 @@ def _whole(name, value, largest=None):
 
 def _check_system(system):
     if not isinstance(system, System):
-        raise TypeError(f"ensemble: system must be a system such as BouncingBall(), got {system!r}")
+        raise TypeError(f"ensemble: system must be a system such as BouncingBall(), got {shown(system)}")
 
 
 def _sample(system, sample, points):
@@ -174,7 +175,9 @@ def _sample(system, sample, points):
     if isinstance(sample, dict):
         sample = Independent(system, sample)
     if not callable(sample):
-        raise TypeError(f"ensemble: sample must be a function sample(key) -> (system, q0, u0), or a dict of distributions, got {sample!r}")
+        raise TypeError(
+            f"ensemble: sample must be a function sample(key) -> (system, q0, u0), or a dict of distributions, got {shown(sample)}"
+        )
     if isinstance(sample, Independent) and points is not None and getattr(points, "dimensions", None) != len(sample.parameters):
         raise ValueError(f"ensemble: {len(sample.parameters)} parameters are drawn, and the points are {points!r}")
     return sample
@@ -186,15 +189,17 @@ def _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, opt
     n = _whole("n", n, 2**32)
     devices = _whole("devices", devices, len(jax.devices()))
     if not callable(observe):
-        raise TypeError(f"ensemble: observe must be a function observe(system, solution) -> arrays, got {observe!r}")
+        raise TypeError(f"ensemble: observe must be a function observe(system, solution) -> arrays, got {shown(observe)}")
     if points is not None and not hasattr(points, "points"):
-        raise TypeError(f"ensemble: points must be Sobol(d), Halton(d) or LatinHypercube(d), got {points!r}")
+        raise TypeError(f"ensemble: points must be Sobol(d), Halton(d) or LatinHypercube(d), got {shown(points)}")
+    takes("ensemble: observe", observe, "system, solution")
+    takes("ensemble: sample", sample, ", ".join(["key"] + ["point"] * (points is not None) + ["theta"] * (theta is not None)))
     if reduce is None:
         reduce = {"moments": Moments()}
     elif isinstance(reduce, Reduction):
         reduce = {type(reduce).__name__.lower(): reduce}
     elif not isinstance(reduce, dict) or not all(isinstance(x, Reduction) for x in reduce.values()):
-        raise TypeError(f"ensemble: reduce must be a reduction such as Moments(), or a dict of them, got {reduce!r}")
+        raise TypeError(f"ensemble: reduce must be a reduction such as Moments(), or a dict of them, got {shown(reduce)}")
     known = set(inspect.signature(check).parameters) | {"n_steps", "save_every", "solver", "sensitivity", "checkpoint", "until"}
     known -= {"system", "scheme", "q0", "u0", "options"}
     for name in options:
@@ -206,7 +211,7 @@ def _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, opt
         data = np.asarray(jax.random.key_data(key) if typed else key)
         jax.random.wrap_key_data(data, impl=kind)
     except (TypeError, ValueError, AttributeError):
-        raise TypeError(f"ensemble: key must be a key such as jax.random.key(0), got {key!r}") from None
+        raise TypeError(f"ensemble: key must be a key such as jax.random.key(0), got {shown(key)}") from None
     if data.ndim != 1:
         raise ValueError(f"ensemble: key must be one key, got an array of shape {data.shape[:-1]}")
     return Job(scheme, sample, observe, dict(reduce), options, n, data, kind, points, theta, lockstep, devices)
@@ -219,10 +224,11 @@ def _check_first(system, job):
     refused = None
     for i in range(min(job.n, FIRST)):
         point = None if job.points is None else job.points_of(i, 1)[0]
-        drawn = job.draw(np.uint32(i), job.key, point)
-        drawn = drawn if job.theta is None else drawn(job.theta)
+        with calling("ensemble: sample"):
+            drawn = job.draw(np.uint32(i), job.key, point)
+            drawn = drawn if job.theta is None else drawn(job.theta)
         if not isinstance(drawn, tuple) or len(drawn) != 3 or not isinstance(drawn[0], System):
-            raise TypeError(f"ensemble: sample must return (system, q0, u0), got {drawn!r}")
+            raise TypeError(f"ensemble: sample must return (system, q0, u0), got {shown(drawn)}")
         if type(drawn[0]) is not type(system):
             raise TypeError(f"ensemble: system is a {type(system).__name__}, and sample returns a {type(drawn[0]).__name__}")
         try:
@@ -259,6 +265,7 @@ def _default_chunk(job):
 
 # ------------------------------------------------------------------------------------------------------------------------ driver
 def _drive(system, job, chunk, path, resume, workers, executor, show):
+    flag("ensemble: progress", show)
     chunk = _default_chunk(job) if chunk is None else _whole("chunk", chunk)
     block = job.block or job.devices
     chunk = -(-chunk // block) * block

@@ -23,6 +23,7 @@ from .. import native
 from ..mechanics.results import Outcome
 from ..native.jax_internals import enable_x64
 from ..programs import runs
+from ..programs.given import calling, numbers, shown
 from ..programs.keep import CALLBACK
 from ..simulation.simulate import simulate
 from .reductions import leaf_name
@@ -82,13 +83,17 @@ class Job:
             system, q0, u0 = drawn
             sol = simulate(system, self.scheme, q0, u0, **self.options)
             outcome = jnp.maximum(jnp.max(sol.outcome, initial=0), sol.initial_outcome)
-            return jax.tree.map(jnp.asarray, self.observe(system, sol)), outcome
+            with calling("ensemble: observe"):
+                seen = self.observe(system, sol)
+            if wrong := [leaf for leaf in jax.tree.leaves(seen) if not hasattr(leaf, "dtype") and numbers(leaf) is None]:
+                raise TypeError(f"ensemble: observe must return arrays of numbers, got {shown(wrong[0])}")
+            return jax.tree.map(jnp.asarray, seen), outcome
 
         def scalar(drawn):
             value, outcome = motion(drawn)
             if not (isinstance(value, jax.Array) and value.shape == () and jnp.issubdtype(value.dtype, jnp.floating)):
-                shapes = jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", value)
-                raise TypeError(f"ensemble.gradient: observe must return one float, got {shapes}")
+                got = jax.tree.map(lambda x: f"{x.dtype} of shape {x.shape}", value)
+                raise TypeError(f"ensemble.gradient: observe must return one float, got {got}")
             return value, outcome
 
         drawn = self.draw(index, key, point)

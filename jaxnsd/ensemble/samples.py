@@ -11,6 +11,7 @@ from jax.scipy.special import ndtri
 
 from ..mechanics.system import System
 from ..native.jax_internals import is_traced
+from ..programs.given import numbers, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,15 +116,19 @@ class Independent:
     def __post_init__(self):
         of = type(self.system).__name__
         if not isinstance(self.system, System):
-            raise TypeError(f"Independent: system must be a system such as BouncingBall(), got {self.system!r}")
+            raise TypeError(f"Independent: system must be a system such as BouncingBall(), got {shown(self.system)}")
         if not isinstance(self.parameters, dict):
-            raise TypeError(f'Independent: parameters must be a dict such as {{"mu": Normal(0.3, 0.02)}}, got {self.parameters!r}')
+            raise TypeError(f'Independent: parameters must be a dict such as {{"mu": Normal(0.3, 0.02)}}, got {shown(self.parameters)}')
         if not self.parameters:
             raise ValueError(f'Independent needs a parameter that is random, such as {{"mu": Normal(0.3, 0.02)}} for {of}')
         if self.start is None and not hasattr(self.system, "initial_state"):
             raise ValueError(f"{of} has no method initial_state(): give start=(q0, u0)")
-        if self.start is not None and not (isinstance(self.start, (tuple, list)) and [np.ndim(x) for x in self.start] == [1, 1]):
-            raise ValueError(f"Independent: start must be (q0, u0), two arrays of numbers, got {self.start!r}")
+        if self.start is not None:
+            parts = [numbers(x) for x in self.start] if isinstance(self.start, (tuple, list)) else []
+            if [getattr(x, "ndim", None) for x in parts] != [1, 1]:
+                raise ValueError(f"Independent: start must be (q0, u0), two arrays of numbers, got {shown(self.start)}")
+        if not isinstance(self.initial, dict):
+            raise TypeError(f"Independent: initial must be a dict of arguments of initial_state, got {shown(self.initial)}")
         known = self._names()
         for name in self.initial:
             if name not in known:
@@ -131,8 +136,8 @@ class Independent:
         for name, distribution in self.parameters.items():
             if name not in known:
                 raise ValueError(f"{of} has no parameter {name!r}; it has {', '.join(known)}")
-            if not hasattr(distribution, "draw"):
-                raise TypeError(f"{name} must be a distribution such as Normal(0.3, 0.02), got {distribution!r}")
+            if not hasattr(distribution, "draw") or isinstance(distribution, type):
+                raise TypeError(f"{name} must be a distribution such as Normal(0.3, 0.02), got {shown(distribution)}")
             if name in self._fields() and np.ndim(getattr(self.system, name)):
                 raise ValueError(f"{of}.{name} is an array: a sample of your own, sample(key) -> (system, q0, u0), can draw it")
 

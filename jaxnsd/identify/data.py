@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..programs.given import shown
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
@@ -36,6 +38,8 @@ class Trajectory:
     name: str = ""
 
     def __post_init__(self):
+        if not isinstance(self.name, str):
+            raise TypeError(f"Trajectory: name must be text, got {shown(self.name)}")
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
         who = f"Trajectory {self.name!r}" if self.name else "Trajectory"
         t, t0 = np.asarray(self.t), self.t0
@@ -120,13 +124,13 @@ class Trajectory:
 
 def _numbers(who, name, value):
     """An array of floats; what a masked array masks is NaN."""
-    value = np.ma.asanyarray(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
     try:
+        value = np.ma.asanyarray(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
         if value.dtype.kind == "c":
             raise TypeError
         return np.array(np.ma.filled(value.astype(float), np.nan))
     except (TypeError, ValueError):
-        raise ValueError(f"{who}: {name} must be an array of real numbers, got dtype {value.dtype}") from None
+        raise ValueError(f"{who}: {name} must be an array of real numbers, got {shown(value)}") from None
 
 
 @dataclass(frozen=True)

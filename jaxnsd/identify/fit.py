@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from ..programs import interrupts, progress
-from ..programs.files import writable
+from ..programs.files import readable, saying, writable
+from ..programs.given import flag
 from .evaluate import Evaluator, Point
 from .further import looked
 from .problem import Problem
@@ -75,11 +76,10 @@ def fit(
     if patience is not None and (isinstance(patience, bool) or not isinstance(patience, numbers.Integral) or patience < 1):
         raise ValueError(f"identify.fit: patience must be a positive whole number of iterations, got {patience!r}")
     check_seed("identify.fit", seed)
+    flag("identify.fit: progress", progress)
     if checkpoint is not None:
-        try:
+        with saying("identify.fit: checkpoint"):
             writable(checkpoint)
-        except OSError as error:
-            raise type(error)(f"identify.fit: checkpoint: {error}") from None
     train, items = _split(problem, validation, seed), np.arange(len(problem.items["t"]))
     if problem.n_local and isinstance(solver, FirstOrder) and not train.all():
         raise ValueError("identify.fit: initial states of validation trajectories need LevenbergMarquardt(); take that")
@@ -264,11 +264,13 @@ def _resumed(resume, problem, solver, evaluator, items, train):
     if isinstance(resume, Result):
         state = resume.state
     elif isinstance(resume, (str, Path)):
+        with saying("identify.fit: resume"):
+            readable(resume)
         try:
             with open(resume, "rb") as binary, np.load(binary) as file:
                 state = {name: file[name] for name in file.files}
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"identify.fit: {str(resume)!r} cannot be read as a checkpoint: {error}") from None
+        except (ValueError, EOFError, zipfile.BadZipFile):
+            raise ValueError(f"identify.fit: {str(resume)!r} cannot be read as a checkpoint: it is none, or a damaged one") from None
     else:
         raise TypeError(f"identify.fit: resume must be a Result or the file of a checkpoint, got {resume!r}")
     if "data" not in state or str(state["data"]) != problem.fingerprint:

@@ -18,7 +18,9 @@ from jax import lax
 
 from ..contact import AbstractContactSolver, SemismoothNewton
 from ..mechanics.results import Outcome
+from ..mechanics.system import System
 from ..programs.fingerprint import fingerprint
+from ..programs.given import calling, shown, takes
 from ..schemes.base import Scheme
 from ..schemes.moreau import Moreau
 from ..simulation import checks
@@ -51,6 +53,15 @@ class Settings:
     dt: float
     solver: AbstractContactSolver
     sensitivity: str
+
+
+#: Functions of a problem, and their arguments.
+FUNCTIONS = {
+    "measure": "t, q, u, measurement",
+    "when": "t, measurement",
+    "residual": "predicted, y",
+    "initial": "q0, u0, t, y, measurement",
+}
 
 
 class Problem:
@@ -111,14 +122,17 @@ class Problem:
         solver: AbstractContactSolver | None = None,
         sensitivity: str = "saltation",
     ) -> None:
-        self.data = [data] if isinstance(data, Trajectory) else list(data)
-        _check_data(self.data)
+        self.data = _data(data)
         self.names = _names(self.data)
         solver = SemismoothNewton() if solver is None else solver
         scheme = Moreau() if scheme is None else scheme
         checks.options(scheme, solver, 1, sensitivity, None)
         if isinstance(dt, bool) or not (isinstance(dt, (int, float, np.floating)) and dt > 0 and np.isfinite(dt)):
             raise ValueError(f"identify: dt must be a positive number in seconds, got {dt!r}")
+        if build is None and not isinstance(system, System):
+            raise TypeError(f"identify: system must be a system such as BouncingBall(), or what build makes one of, got {shown(system)}")
+        if build is not None:
+            takes("identify: build", build, "parameters")
         self.settings = Settings(scheme, float(dt), solver, sensitivity)
         self.build = build or (lambda parameters: parameters)
         self.given = system if measurement is None else Parts(system, measurement)
@@ -127,9 +141,11 @@ class Problem:
         self.when = when or (lambda t, measurement: t)
         self.residual = residual or _difference
         self.initial = initial or (lambda q0, u0, t, y, measurement: (q0, u0))
+        for name, arguments in FUNCTIONS.items():
+            takes(f"identify: {name}", getattr(self, name), arguments)
         for name, value, of in (("free_state", free_state, FreeState), ("windows", windows, Windows), ("robust", robust, Robust)):
             if value is not None and not isinstance(value, of):
-                raise TypeError(f"identify: {name} must be an identify.{of.__name__}(...), got {value!r}")
+                raise TypeError(f"identify: {name} must be an identify.{of.__name__}(...), got {shown(value)}")
         if windows is not None and free_state is not None:
             raise ValueError("identify: the free states of windows are Windows(..., free=...); leave free_state out")
         if not (isinstance(horizon, numbers.Real) and horizon > 1):
@@ -143,7 +159,7 @@ class Problem:
         """Names of the columns of y."""
         m = self.data[0].y.shape[1]
         if columns is not None:
-            columns = (columns,) if isinstance(columns, str) else tuple(columns)
+            columns = tuple(columns) if isinstance(columns, Sequence | np.ndarray) and not isinstance(columns, str) else (columns,)
             if len(columns) != m or not all(isinstance(name, str) for name in columns):
                 raise ValueError(f"identify: columns must be {m} strings, one for each column of y, got {columns!r}")
             return columns
@@ -159,11 +175,12 @@ class Problem:
         checks.system(system, self.settings.scheme, first.t0, first.t0 + 10 * self.settings.dt, self.settings.dt, q0, u0, own=True)
         checks.solver_takes(system, self.settings.solver)
         y = jnp.zeros(first.y.shape[1])
-        try:
+        with calling("identify: measure(t, q, u, measurement)"):
             predicted = jax.eval_shape(lambda: self.measure(jnp.zeros(()), q0, u0, measurement))
+        if not hasattr(predicted, "shape"):
+            raise TypeError(f"identify: measure(t, q, u, measurement) must return an array, got {shown(predicted)}")
+        with calling("identify: residual(predicted, y)", f" for y of shape {y.shape}"):
             row = jax.eval_shape(lambda: self.residual(jnp.zeros(predicted.shape), y))
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
-            raise ValueError(f"identify: measure(t, q, u, measurement) and residual(predicted, y) with y {y.shape}: {error}") from error
         if len(row.shape) != 1:
             raise ValueError(f"identify: residual(predicted, y) must have one axis, got shape {row.shape}")
         self.k = row.shape[0]
@@ -230,15 +247,16 @@ class Problem:
     def _check_functions(self, q0, u0, measurement):
         """The shapes that `when` and `initial` return."""
         t, y = jnp.asarray(self.items["t"][0]), jnp.asarray(self.items["y"][0])
-        try:
+        with calling("identify: when(t, measurement)"):
             when = jax.eval_shape(lambda: jnp.asarray(self.when(t[0], measurement)))
+        with calling("identify: initial(q0, u0, t, y, measurement)"):
             initial = jax.eval_shape(lambda: tuple(map(jnp.asarray, self.initial(q0, u0, t, y, measurement))))
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
-            raise ValueError(f"identify: when(t, measurement) or initial(q0, u0, t, y, measurement): {error}") from error
         if when.shape != ():
             raise ValueError(f"identify: when(t, measurement) must return one time, got shape {when.shape}")
         if [x.shape for x in initial] != [q0.shape, u0.shape]:
-            raise ValueError(f"identify: initial(q0, u0, t, y, measurement) must return q0 {q0.shape} and u0 {u0.shape}, got {initial}")
+            raise ValueError(
+                f"identify: initial(q0, u0, t, y, measurement) must return q0 {q0.shape} and u0 {u0.shape}, got {shown(initial)}"
+            )
 
     def _is_columnwise(self, system, measurement):
         """Whether entry j of the residual depends on column j of y alone, so that what is missing of a frame leaves the other entries."""
@@ -290,8 +308,7 @@ class Problem:
     def with_data(self, data: Trajectory | Sequence[Trajectory], system: Any = None) -> "Problem":
         """The same problem for other data, and with other first guesses; what is compiled is shared where the data are no longer."""
         new = copy.copy(self)
-        new.data = [data] if isinstance(data, Trajectory) else list(data)
-        _check_data(new.data)
+        new.data = _data(data)
         new.names = _names(new.data)
         if [x.shape for x in (self.data[0].q0, self.data[0].u0)] != [x.shape for x in (new.data[0].q0, new.data[0].u0)]:
             raise ValueError("identify: with_data takes data of the same system, got initial states of another shape")
@@ -470,13 +487,16 @@ def _difference(predicted, y):
     return predicted - y
 
 
-def _check_data(data):
-    if not data or not all(isinstance(one, Trajectory) for one in data):
-        raise TypeError(f"identify: data must be an identify.Trajectory or a list of them, got {data!r}")
+def _data(data):
+    """Trajectories as a list, checked."""
+    data = [data] if isinstance(data, Trajectory) else list(data) if isinstance(data, Sequence) else data
+    if not isinstance(data, list) or not data or not all(isinstance(one, Trajectory) for one in data):
+        raise TypeError(f"identify: data must be an identify.Trajectory or a list of them, got {shown(data)}")
     for name, of in (("columns of y", lambda one: one.y.shape[1]), ("q0", lambda one: one.q0.shape), ("u0", lambda one: one.u0.shape)):
         sizes = sorted({of(one) for one in data}, key=str)
         if len(sizes) > 1:
             raise ValueError(f"identify: all trajectories must have the same {name}, got {sizes}; mask what one of them did not measure")
+    return data
 
 
 def _names(data):

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import optax
 
+from ..programs.given import shown
 from .evaluate import Point
 from .normal import AWAY, NormalEquations, nothing
 from .problem import Problem
@@ -161,7 +162,7 @@ class FirstOrder:
 
     def __post_init__(self):
         if not isinstance(self.optimizer, optax.GradientTransformation):
-            raise TypeError(f"FirstOrder: optimizer must be one of optax, such as optax.adam(0.01), got {self.optimizer!r}")
+            raise TypeError(f"FirstOrder: optimizer must be one of optax, such as optax.adam(0.01), got {shown(self.optimizer)}")
         _whole(self, "max_iterations", 0)
         if self.batch is not None:
             _whole(self, "batch", 1)

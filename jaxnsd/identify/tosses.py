@@ -107,7 +107,8 @@ def _packed(path):
         with open(path, "rb") as binary, np.load(binary) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{str(path)!r} cannot be read as .npz: {error}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is none, or a damaged one"
+        raise ValueError(f"{str(path)!r} cannot be read as .npz: {why}") from error
     missing = {"state", "offsets"} - arrays.keys()
     if missing:
         raise ValueError(f"{str(path)!r} has no array {', '.join(sorted(missing))}; it has {', '.join(sorted(arrays))}")
@@ -145,8 +146,10 @@ def _published(file, half_width):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input contained no data")  # it is said below
             rows = np.loadtxt(file, delimiter=",", ndmin=2)
-    except (OSError, ValueError, UnicodeDecodeError) as error:
-        return f"cannot be read: {error}"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except (ValueError, UnicodeDecodeError):
+        return "cannot be read: a table of numbers with commas between them is expected"
     if not rows.size:
         return "is empty"
     if rows.shape[1] not in (13, 19):

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ..programs.given import number, numbers, shown
+
 
 class Transform:
     """From unbounded coordinates z (k,) to a parameter of any shape, and back."""
@@ -37,6 +39,7 @@ class Free(Transform):
     scale: float = 1.0
 
     def __post_init__(self):
+        number("Free: scale", self.scale)
         if not 0 < self.scale < np.inf:
             raise ValueError(f"Free: scale must be positive, got {self.scale!r}")
 
@@ -68,6 +71,8 @@ class Bounded(Transform):
     upper: float = 1.0
 
     def __post_init__(self):
+        for name in ("lower", "upper"):
+            number(f"Bounded: {name}", getattr(self, name))
         if not -np.inf < self.lower < self.upper < np.inf:
             raise ValueError(f"Bounded: lower must be less than upper, both finite, got {self.lower} and {self.upper}; Positive() has one")
 
@@ -129,6 +134,10 @@ class PseudoInertia(Transform):
 
 def pseudo_inertia(mass: ArrayLike, centre: ArrayLike, inertia: ArrayLike) -> jax.Array:
     """Pseudo-inertia (4, 4) of a mass, its centre (3,), and the inertia (3, 3) about the origin of the frame."""
+    for name, value, shape in (("mass", mass, ()), ("centre", centre, (3,)), ("inertia", inertia, (3, 3))):
+        if np.shape(array := numbers(value)) != shape or array is None:
+            raise ValueError(f"pseudo_inertia: {name} must be numbers of shape {shape}, got {shown(value)}")
+    mass, centre, inertia = map(jnp.asarray, (mass, centre, inertia))
     S = 0.5 * jnp.trace(inertia) * jnp.eye(3) - inertia
     h = mass * jnp.asarray(centre)
     return jnp.concatenate([jnp.concatenate([S, h[:, None]], 1), jnp.concatenate([h, jnp.asarray(mass)[None]])[None]])
@@ -136,6 +145,8 @@ def pseudo_inertia(mass: ArrayLike, centre: ArrayLike, inertia: ArrayLike) -> ja
 
 def inertia_of(pseudo: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """``(mass, centre (3,), inertia (3, 3) about the origin of the frame)`` of a pseudo-inertia (4, 4)."""
+    if np.shape(pseudo) != (4, 4):
+        raise ValueError(f"inertia_of: the pseudo-inertia must have shape (4, 4), got {shown(pseudo)}")
     S, mass = pseudo[:3, :3], pseudo[3, 3]
     return mass, pseudo[:3, 3] / mass, jnp.trace(S) * jnp.eye(3, dtype=S.dtype) - S
 

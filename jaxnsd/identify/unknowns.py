@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..programs.given import shown
 from .transforms import Bounded, Free, Positive, Transform
 
 #: What a leaf is fitted in unless it is said: by the last part of its name. All others are free.
@@ -87,7 +88,7 @@ class Unknowns:
         except (ValueError, TypeError) as error:
             raise TypeError(
                 f"identify: fit must be names of leaves ({', '.join(self.names)}), a dict of names and transforms, a function that picks "
-                f"leaves, or a tree of the same structure with booleans or transforms, got {fit!r}"
+                f"leaves, or a tree of the same structure with booleans or transforms, got {shown(fit)}"
             ) from error
         return {k: m if isinstance(m, Transform) else self._usual(k) for k, m in enumerate(marks) if isinstance(m, Transform) or m is True}
 

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from ..numerics import thresholds
+from ..programs.given import shown
 from ..programs.pytrees import pytree
 from ..sets import FrictionSet
 
@@ -49,7 +50,7 @@ class ImpactLaw:
         for part in self.friction if several else (self.friction,):
             if (several or part is not None) and not isinstance(part, FrictionSet):
                 raise TypeError(
-                    f"{type(self).__name__}: friction must be a set such as jaxnsd.sets.Disc(0.3), or a tuple of sets, got {part!r}"
+                    f"{type(self).__name__}: friction must be a set such as jaxnsd.sets.Disc(0.3), or a tuple of sets, got {shown(part)}"
                 )
             if part is not None:
                 _says(part)

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from ..native.jax_internals import is_traced, jaxpr_as_fun
 from ..numerics.linalg import matmul
 from ..numerics.tridiagonal import Tridiagonal
+from ..programs.given import numbers, shown, takes
 from .system import INERTIA, System, system
 
 
@@ -54,15 +55,20 @@ class LinearSystem(System):
 
     def __post_init__(self):
         name = type(self).__name__
-        for field in ("mass", "K", "C", "G", "G_F"):
+        for field in ("mass", "K", "C", "G", "G_F", "F"):
             value = getattr(self, field)
-            if value is not None and not isinstance(value, Tridiagonal):
-                object.__setattr__(self, field, jnp.asarray(value))
+            if isinstance(value, Tridiagonal) or (value is None and field not in ("mass", "K")) or (field == "F" and callable(value)):
+                continue
+            array = numbers(value)
+            if array is None:
+                raise TypeError(f"{name}: {field} must be an array of numbers, got {shown(value)}")
+            if not jnp.issubdtype(array.dtype, jnp.floating):
+                raise TypeError(f"{name}: {field} must be of a floating dtype, got {array.dtype}; write 1.0 for 1")
+            object.__setattr__(self, field, jnp.asarray(value))
         if callable(self.F):
+            takes(f"{name}: F", self.F, "t")
             if not isinstance(self.F, jax.tree_util.Partial):
                 object.__setattr__(self, "F", _with_its_constants(self.F, self.mass.dtype))
-        elif self.F is not None:
-            object.__setattr__(self, "F", jnp.asarray(self.F))
         _check(self, name)
 
     # ------------------------------------------------------------------------------------------------------- what it is
@@ -176,6 +182,14 @@ def _with_its_constants(function, dtype):
     return jax.tree_util.Partial(of, list(constants))
 
 
+def _shape_of(function, dtype):
+    """Shape of what a function of t returns; None if it fails, which is said where it is called."""
+    try:
+        return jax.eval_shape(function, jnp.zeros((), dtype)).shape
+    except Exception:
+        return None
+
+
 def product(A, x):
     """``A x`` for an array, a `Tridiagonal` matrix or None (zero), and ``x`` of shape (n,) or (n, k)."""
     if A is None:
@@ -216,8 +230,10 @@ def _check(system, name):
         A = getattr(system, field)
         if A is not None and A.shape != (n, n):
             raise ValueError(f"{name}: {field} must have the shape of mass, {(n, n)}, got {A.shape}")
-    if system.F is not None and not callable(system.F) and system.F.shape != (n,):
-        raise ValueError(f"{name}: F must have shape {(n,)}, got {system.F.shape}; a force that varies is a function of t")
+    if system.F is not None:
+        shape = _shape_of(system.F, system.mass.dtype) if callable(system.F) else system.F.shape
+        if shape not in (None, (n,)):
+            raise ValueError(f"{name}: F must have shape {(n,)}, got {shape}; a force that varies is a function of t")
     n_N = 0
     if system.G is not None:
         if system.G.ndim != 2 or system.G.shape[0] != n:

@@ -1,23 +1,16 @@
 """Checks of what the methods of a system return, and of whether they can be traced, from shapes and dtypes alone."""
 
-import contextlib
 import functools
-import traceback
+import inspect
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..native.jax_internals import is_traced
 from ..programs import indices
+from ..programs.given import calling, numbers, shown, takes
 from . import laws
-
-HERE = Path(__file__).parents[1]
-
-#: What JAX raises where the value of a traced array is asked for: by if and float(), by NumPy's functions, by an index of a NumPy array.
-VALUES = jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError
 
 
 @functools.lru_cache(maxsize=256)
@@ -45,7 +38,11 @@ def _check_names(system, field, n, of):
     if names is None:
         return
     if not isinstance(names, (tuple, list)) or len(names) != n or not all(isinstance(text, str) for text in names):
-        raise ValueError(f"{type(system).__name__}.{field} must be a tuple of {n} strings, one for each entry of {of}, got {names!r}")
+        raise ValueError(f"{type(system).__name__}.{field} must be a tuple of {n} strings, one for each entry of {of}, got {shown(names)}")
+
+
+def _at(q, u):
+    return f" for q of shape {q.shape} and u of shape {u.shape}"
 
 
 class _Signatures:
@@ -70,6 +67,8 @@ class _Signatures:
         self.shape("q_dot", t, q, u, wanted=(n_q,), meaning="(n_q,)")
         n_N, d = self.contacts()
         _check_names(self.system, "contact_names", n_N, "the gap")
+        if self.system.defines("drift_bound"):
+            self.shape("drift_bound", t, q)
         n_g, n_gamma = self.constraints("constraint", t, q), self.constraints("velocity_constraint", t, q, u)
         for method, wanted in (
             ("force", (n_u,)),
@@ -95,7 +94,9 @@ class _Signatures:
         call, closed = f"{self.name}.{method}", None
         q, u, written = self.q, self.u, getattr(type(self.system), method, None)
         function = function or written
-        with _tracing(call, q, u):
+        if function is written and inspect.isfunction(written):
+            takes(call, written, ("self, t, q", "self, t, q, u")[len(args) - 2])
+        with calling(call, _at(q, u)):
             if function is not written or self.system.defines(method):
                 closed, out = jax.make_jaxpr(function, return_shape=True)(self.system, *args)
             else:
@@ -103,12 +104,13 @@ class _Signatures:
         if closed and (traced := [x for x in closed.consts if is_traced(x)]):
             raise TypeError(
                 f"{call} must be a function of its arguments and of the fields of {self.name}, got one that reads an array of shape "
-                f"{traced[0].shape} which jit, grad or vmap is tracing, and whose derivative would be lost; make it a field"
+                f"{traced[0].shape} which jit, grad or vmap is tracing, and whose derivative would be lost; make it "
+                f"{self.system._closes_over}"
             )
         if closed:
             _stays_inside(call, closed, q, u, stacklevel=7)
         if not hasattr(out, "shape"):
-            raise TypeError(f"{call} must return an array, got {out!r}; jnp.stack([...]) makes one of scalars")
+            raise TypeError(f"{call} must return an array, got {shown(out)}; jnp.stack([...]) makes one of scalars")
         if out.dtype != q.dtype and not (out.weak_type and out.ndim == 0):
             raise TypeError(f"{call} must return the dtype of the state, {q.dtype}, got {out.dtype}; make its arrays with that dtype")
         if wanted is not None and out.shape != wanted:
@@ -155,10 +157,10 @@ class _Signatures:
 
         def restitution(system, field):
             given = laws.restitutions(system)[field]
-            return jnp.asarray(given(jnp.ones(n_N, dtype)) if callable(given) else given, dtype)
+            return _numeric(given(jnp.ones(n_N, dtype)) if callable(given) else given, dtype)
 
         def coefficient(system, field):
-            return jnp.asarray(laws.coefficients(system)[field], dtype)
+            return _numeric(laws.coefficients(system)[field], dtype)
 
         for listed, value in ((laws.restitutions, restitution), (laws.coefficients, coefficient)):
             for field in _names(listed, self.system):
@@ -177,7 +179,7 @@ class _Signatures:
 
         def bound(system):
             value = system.dry_friction
-            return jnp.asarray(value() if callable(value) else value, self.q.dtype)
+            return _numeric(value() if callable(value) else value, self.q.dtype)
 
         got = self.shape("dry_friction", function=bound)
         if got not in ((), velocity):
@@ -191,40 +193,37 @@ class _Signatures:
                 def of_set(system, k=k, method=method):
                     return getattr(laws.of(system).sets[k], method)(n_N, self.q.dtype)
 
-                try:
+                with calling(f"{kind}.{method}", f" for n = {n_N} contacts"):
                     got = jax.eval_shape(of_set, self.system)
-                except Exception as error:
-                    raise ValueError(f"{kind}.{method} failed for n = {n_N} contacts{_line(error)}: {error}") from error
                 if got is not None and got.shape != wanted:
                     raise ValueError(f"{kind}.{method} must return shape {wanted} for n = {n_N} contacts, got {got.shape}")
+
+
+def _numeric(value, dtype):
+    """What a field or a method without arguments says, as an array; TypeError for what is no number."""
+    if numbers(value) is None:
+        raise TypeError(f"it must be a number or an array of numbers, got {shown(value)}")
+    return jnp.asarray(value, dtype)
 
 
 def _names(function, system):
     """What a function of a system lists, of which only the shapes are known: a user's method may compute with its fields."""
     names = []
-    with asking(f"{type(system).__name__}: a method without arguments, as mu or law,"):
+    for field in (*laws.CONTACT_DATA, "law", "dry_friction"):
+        if inspect.isfunction(written := getattr(type(system), field, None)):
+            with_speed = field in ("e_N", "e_F") and len(inspect.signature(written).parameters) == 2
+            takes(f"{type(system).__name__}.{field}", written, "self, speed" if with_speed else "self")
+    with calling(f"{type(system).__name__}: a method without arguments, as mu or law,"):
         jax.eval_shape(lambda system: names.extend(function(system)), system)
     return names
 
 
 def traced(call, function, t, q, u):
     """``(closed jaxpr, shape of what it returns)`` of a function of (t, q, u) beside the system, which messages name by ``call``."""
-    with _tracing(call, q, u):
+    with calling(call, _at(q, u)):
         closed, out = jax.make_jaxpr(function, return_shape=True)(t, q, u)
     _stays_inside(call, closed, q, u, stacklevel=6)
     return closed, out
-
-
-@contextlib.contextmanager
-def _tracing(call, q, u):
-    """Where a function is traced, by ``call``: what goes wrong in it says where."""
-    try:
-        yield
-    except VALUES as error:
-        raise _asks(call, error) from error
-    except Exception as error:
-        error_type = TypeError if isinstance(error, TypeError) else ValueError
-        raise error_type(f"{call} failed for q of shape {q.shape} and u of shape {u.shape}{_line(error)}: {error}") from error
 
 
 def _stays_inside(call, closed, q, u, stacklevel):
@@ -238,27 +237,3 @@ def _stays_inside(call, closed, q, u, stacklevel):
     if in_any_case:
         raise ValueError(f"{call} must stay inside of its arrays, {text}; {nearest}")
     warnings.warn(f"{call} may leave its arrays in a loop or a branch: {text}; {nearest}", stacklevel=stacklevel)
-
-
-@contextlib.contextmanager
-def asking(call):
-    """Where a method is called, by ``call``: if it asks for the value of an array, the error says so with the cure."""
-    try:
-        yield
-    except VALUES as error:
-        raise _asks(call, error) from error
-
-
-def _asks(call, error):
-    """The error of a method that asks for a value, with its cure."""
-    return TypeError(
-        f"{call} must not ask for the value of an array, which it has not yet while it is traced{_line(error)}; use jax.numpy: write "
-        "jnp.where(condition, a, b) for if, jnp.sin for np.sin or math.sin, and leave float() out"
-    )
-
-
-def _line(error):
-    """Where in the user's code an error arose, in words."""
-    libraries = tuple(str(Path(module.__file__).parent) for module in (jax, np))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*libraries, str(HERE)))]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line})" if frames and frames[-1].line else ""

@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 
 from ..numerics import linalg
 from ..programs import pytrees
+from ..programs.given import shown
 from . import laws
 
 #: A physical parameter of a system, as its fields are annotated: a number, or an array of them.
@@ -43,6 +44,8 @@ def system(cls: S) -> S:
     that a field of a base class hides. Warns of a method whose name looks like a misspelt one of `System`; a helper may start its name
     with an underscore to be left alone. Warns of a closed form of a base class that knows nothing of what the class writes anew.
     """
+    if not (isinstance(cls, type) and issubclass(cls, System)):
+        raise TypeError(f"@jaxnsd.system stands above a class that derives from jaxnsd.System, got {shown(cls)}")
     new = [part for part in cls.__mro__ if "__dataclass_fields__" not in vars(part) and part not in (System, object)]
     inherited_fields = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
     cls = dataclasses.dataclass(frozen=True)(cls)
@@ -275,6 +278,9 @@ class System:
     #: Whether all velocities of contacts and constraints are known to vanish where u does: nothing is driven.
     scleronomic: ClassVar[bool] = False
 
+    # What is to become of a traced value that a method reads and that is no argument.
+    _closes_over: ClassVar[str] = "a field"
+
     # ------------------------------------------------------------------------------------------- what the user writes
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T(t, q, u), scalar in J."""
@@ -375,6 +381,10 @@ class System:
     def _inertias(self, t, q, u):
         """Diagonal of the mass matrix, (n_u,)."""
         return jnp.diagonal(self.M(t, q, u))
+
+    def _refuses(self, q, u):
+        """What is wrong with a state, in words behind the system's name, or None; without velocities, u is None."""
+        return None
 
     def _misshapen(self):
         """A sentence on a field of the wrong shape, or None: it is asked for before a run."""

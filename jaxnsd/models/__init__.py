@@ -1,5 +1,6 @@
 """The benchmark systems, one file each. Each has ``initial_state()``, the ``(q0, u0)`` of its source."""
 
+import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -53,6 +54,10 @@ class _Models(Mapping[str, Callable[..., Any]]):
     """The models by name, each imported when it is asked for."""
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
+        if name not in _FILES:
+            close = difflib.get_close_matches(str(name), _FILES, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(_FILES)}"
+            raise KeyError(f"there is no model {name!r}; {hint}")
         return _imported(name, _FILES[name])
 
     def __iter__(self) -> Iterator[str]:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from ..mechanics.linear_system import LinearSystem
 from ..mechanics.system import Parameter, system
 from ..numerics.tridiagonal import Tridiagonal
+from ..programs.given import whole
 
 
 @system
@@ -46,7 +47,7 @@ def elastic_bar(
 
     Units: length m, section m^2, modulus Pa, density kg/m^3. Returns an `ElasticBar`. Raises ValueError for fewer than two nodes.
     """
-    if n < 2:
+    if whole("elastic_bar: n", n) < 2:
         raise ValueError(f"elastic_bar: at least 2 nodes are needed, got n = {n}")
     element = length / n
     ends = jnp.ones(n).at[jnp.array([0, n - 1])].set(0.5)

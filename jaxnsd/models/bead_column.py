@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..mechanics.system import Parameter, System, static, system
+from ..programs.given import whole
 from . import pictures
 
 
@@ -21,6 +22,9 @@ class BeadColumn(System):
     gravity: Parameter = 9.81  # m/s^2
     e_N: Parameter = 0.9
     n: int = static(default=10)
+
+    def __post_init__(self):
+        whole("BeadColumn: n", self.n, 1)
 
     draw = pictures.bead_column
 

@@ -1,13 +1,16 @@
 """A followed branch of orbits: its columns, what happens on it, its file."""
 
+import contextlib
 import json
 import os
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..programs.files import readable, saying
 from .orbit import Orbit
 from .special import Special
 
@@ -79,8 +82,11 @@ class Branch:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Branch":
         """Read what `save` has written. Raises ValueError for another file."""
-        with np.load(path) as file:
-            arrays: dict[str, Any] = {name: file[name] for name in file.files}
+        with saying("Branch.load"):
+            readable(path)
+        arrays: dict[str, Any] = {}
+        with contextlib.suppress(ValueError, EOFError, zipfile.BadZipFile), open(path, "rb") as binary, np.load(binary) as file:
+            arrays = {name: file[name] for name in file.files}
         if "text" not in arrays or "multipliers" not in arrays:
             raise ValueError(f"Branch.load: {os.fspath(path)} was not written by Branch.save")
         text = json.loads(str(arrays.pop("text")))

@@ -14,12 +14,13 @@ from jax.typing import ArrayLike
 from ..contact import AbstractContactSolver, SemismoothNewton
 from ..mechanics.system import System
 from ..programs.derivatives import is_float
+from ..programs.given import calling, number, numbers, shown, takes
 from ..schemes import Scheme
 from ..simulation import checks
 from ..simulation.simulate import check, simulate
 from .newton import Given, Start, find, orbit
 from .orbit import Orbit
-from .shooting import Shooting, of_system
+from .shooting import Shooting, of_system, takes_system
 
 #: Evaluations of the period map in one search.
 LIMIT = 40
@@ -76,6 +77,8 @@ def periodic(
 
 def refined(orbit: Orbit, factor: int = 2) -> Orbit:
     """The same orbit with ``factor`` times as many steps a period: its distance to this one is an estimate of the error of this one."""
+    if not hasattr(orbit, "shooting"):
+        raise TypeError(f"refined: needs an Orbit, as periodic returns it, got {shown(orbit)}")
     shooting = orbit.shooting
     period = orbit.period if shooting.period is None else shooting.period
     options = {"section": shooting.section, "reset": shooting.reset, "t0": orbit.t0, "solver": shooting.solver}
@@ -105,7 +108,7 @@ def whole(caller, name, value, least):
     try:
         value = operator.index(value)
     except TypeError:
-        raise TypeError(f"{caller}: {name} must be a whole number, got {value!r}") from None
+        raise TypeError(f"{caller}: {name} must be a whole number, got {shown(value)}") from None
     if value < least:
         raise ValueError(f"{caller}: {name} must be at least {least}, got {value}")
     return value
@@ -116,12 +119,12 @@ def prepared(caller, system, scheme, q, u, period, n_steps, section, reset, t0, 
     n_steps = whole(caller, "n_steps", n_steps, 1)
     solver = SemismoothNewton() if solver is None else solver
     if not isinstance(system, System):
-        raise TypeError(f"{caller}: system must be a jaxnsd.System, got {system!r}")
+        raise TypeError(f"{caller}: system must be a jaxnsd.System, got {shown(system)}")
     if not isinstance(scheme, Scheme):
-        raise TypeError(f"{caller}: scheme must be a scheme such as jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3)), got {scheme!r}")
+        raise TypeError(f"{caller}: scheme must be a scheme such as jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3)), got {shown(scheme)}")
     for name, value in (("section", section), ("reset", reset)):
-        if value is not None and not callable(value):
-            raise TypeError(f"{caller}: {name} must be a function of (t, q, u), got {value!r}")
+        if value is not None and (not callable(value) or not takes_system(value, "t, q, u")):
+            takes(f"{caller}: {name}", value, "t, q, u")
     if scheme.lead:
         raise ValueError(
             f"{caller}: velocities of {scheme!r} are at mid-interval, so the end of a period is not the state at its start; use "
@@ -132,6 +135,12 @@ def prepared(caller, system, scheme, q, u, period, n_steps, section, reset, t0, 
         raise ValueError(f"{caller}: give period=, {what}")
     if callable(period) and section is not None:
         raise ValueError(f"{caller}: with a section the period is an unknown, and period= a number, its first guess; got a function")
+    for name, value in (("q", q), ("u", u)):
+        if numbers(value) is None:
+            raise TypeError(f"{caller}: {name} must be an array of numbers, got {shown(value)}")
+    number(f"{caller}: t0", t0)
+    if not callable(period) and (np.shape(length := numbers(period)) or length is None):
+        raise TypeError(f"{caller}: period must be a positive time in s, or a function of the system, got {shown(period)}")
     q, u = jnp.asarray(q), jnp.asarray(u)
     if q.ndim != 1 or u.ndim != 1 or q.shape != u.shape:
         raise ValueError(
@@ -149,7 +158,8 @@ def prepared(caller, system, scheme, q, u, period, n_steps, section, reset, t0, 
     if checks.known(T, t0, q, u, *jax.tree.leaves(system)):
         check(system, scheme, q, u, t1=float(t0 + T), t0=float(t0), n_steps=n_steps, solver=solver)
         if section is not None:
-            value = np.asarray(of_system(section, 3)(system, t0, q, u))
+            with calling(f"{caller}: section(t, q, u)"):
+                value = np.asarray(of_system(section, 3)(system, t0, q, u))
             if value.size != 1 or not np.all(np.isfinite(value)):
                 raise ValueError(f"{caller}: section(t, q, u) must be a finite number at the guess, got {value}")
         if reset is not None:
@@ -159,9 +169,10 @@ def prepared(caller, system, scheme, q, u, period, n_steps, section, reset, t0, 
 
 
 def _check_reset(caller, system, reset, t0, q, u):
-    shapes = jax.eval_shape(functools.partial(of_system(reset, 3), system), t0, q, u)
+    with calling(f"{caller}: reset(t, q, u)"):
+        shapes = jax.eval_shape(functools.partial(of_system(reset, 3), system), t0, q, u)
     if not isinstance(shapes, tuple) or len(shapes) != 2 or shapes[0].shape != q.shape or shapes[1].shape != u.shape:
-        raise ValueError(f"{caller}: reset(t, q, u) must return (q, u) of shapes {q.shape} and {u.shape}, got {shapes}")
+        raise ValueError(f"{caller}: reset(t, q, u) must return (q, u) of shapes {q.shape} and {u.shape}, got {shown(shapes)}")
 
 
 @functools.partial(jax.jit, static_argnames="shooting")

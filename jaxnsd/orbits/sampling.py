@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from ..contact import AbstractContactSolver
 from ..mechanics.system import System
 from ..programs.derivatives import is_float
+from ..programs.given import numbers, shown
 from ..schemes import Scheme
 from ..simulation.simulate import simulate
 from .leaves import parameter as named_parameter
@@ -241,7 +242,10 @@ def diagram(
     makes no sense.
     """
     keep, transient = whole("diagram", "keep", keep, 1), whole("diagram", "transient", transient, 0)
-    values = np.asarray(values, float)
+    array = numbers(values)
+    if array is None or isinstance(array, jax.ShapeDtypeStruct):
+        raise TypeError(f"diagram: values must be a vector of finite numbers, got {shown(values)}")
+    values = np.asarray(array, float)
     if values.ndim != 1 or not values.size or not np.all(np.isfinite(values)):
         raise ValueError(f"diagram: values must be a vector of finite numbers, got {values}")
     shooting, system, q, u, t0, T = prepared("diagram", system, scheme, q, u, period, n_steps, None, reset, t0, solver)

@@ -33,6 +33,15 @@ def of_system(function, n):
     return function if len(places) > n else lambda system, *args: function(*args)
 
 
+def takes_system(function, arguments):
+    """Whether a function takes these arguments, or the system before them."""
+    try:
+        inspect.signature(function).bind("system", *arguments.split(", "))
+    except TypeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Shooting:
     """What a period map is made of, beside numbers: constants of a compiled program.

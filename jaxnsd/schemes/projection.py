@@ -6,10 +6,10 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from ..mechanics.signatures import asking
 from ..mechanics.system import System
 from ..numerics import linalg
 from ..numerics.newton import iterate
+from ..programs.given import array, asking, shown
 from .condensed import Condensed, kinematics
 from .positions import displaced
 
@@ -30,6 +30,16 @@ REGULARIZATION = 0.75
 FOUND = 0.6
 
 
+def _given(caller, system, q, t):
+    """``(q, t)`` as arrays; raises TypeError or ValueError for what is no system, no coordinates or no time."""
+    if not isinstance(system, System):
+        raise TypeError(f"{caller}: system must be an instance of a subclass of jaxnsd.System, got {shown(system)}")
+    q = array(caller, "q", q, 1)
+    if sentence := system._refuses(q, None):
+        raise ValueError(f"{caller}: {type(system).__name__} {sentence}")
+    return q, jnp.asarray(t, q.dtype)
+
+
 @asking("project_position: a method of the system")
 def project_position(system: System, q: ArrayLike, t: ArrayLike = 0.0, *, u: ArrayLike | None = None) -> jax.Array:
     """The configuration nearest to ``q`` that obeys ``g = 0`` and penetrates no contact, ``g_N >= 0``, at time t, (n_q,).
@@ -45,8 +55,7 @@ def project_position(system: System, q: ArrayLike, t: ArrayLike = 0.0, *, u: Arr
 
     u:  any velocity, (n_u,), for a system that defines `q_dot`: the number of velocities cannot be seen from q
     """
-    q = jnp.asarray(q)
-    t = jnp.asarray(t, q.dtype)
+    q, t = _given("project_position", system, q, t)
     return _project(system, q, t, jnp.zeros_like(system._velocity(q, None if u is None else jnp.asarray(u))))
 
 
@@ -131,8 +140,9 @@ def project_velocity(system: System, q: ArrayLike, u: ArrayLike, t: ArrayLike = 
     Nearest in the norm of the mass matrix: what an impulse of the constraints makes of ``u``, M (u_new - u) = W_g P_g + W_gamma P_gamma.
     Works under `jit`, `vmap` and `grad`. The constraints must be independent.
     """
-    q, u = jnp.asarray(q), jnp.asarray(u)
-    t = jnp.asarray(t, q.dtype)
+    (q, t), u = _given("project_velocity", system, q, t), array("project_velocity", "u", u, 1)
+    if u.shape != (shape := jax.eval_shape(system._velocity, q, u).shape) or (q.shape != shape and not system.defines("q_dot")):
+        raise ValueError(f"project_velocity: q and u must have one shape, got {q.shape} and {u.shape}, unless the system defines q_dot")
     kin = kinematics(system, t, q, u)
     if not kin.W_b.shape[1]:
         return u

@@ -21,6 +21,7 @@ from ..mechanics.linear_system import LinearSystem, diagonal
 from ..mechanics.system import CONTACT_DATA, System
 from ..native.jax_internals import is_traced
 from ..programs import runs
+from ..programs.given import array, flag, numbers, shown
 from ..schemes.base import Scheme, on_position_level
 
 #: An initial state is refused if it violates a gap, a constraint or a velocity by more than a step of the run can by itself, plus this
@@ -57,13 +58,12 @@ def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False,
     """Check the options of a run; ``(save_every, checkpoint)`` as Python's integers."""
     if not isinstance(scheme, Scheme):
         hint = "; write its parentheses" if isinstance(scheme, type) else ""
-        raise TypeError(f"simulate: scheme must be a scheme such as jaxnsd.Moreau(), got {scheme!r}{hint}")
+        raise TypeError(f"simulate: scheme must be a scheme such as jaxnsd.Moreau(), got {shown(scheme)}{hint}")
     _solver("simulate", solver)
-    if sensitivity not in ("saltation", "discrete"):
-        raise ValueError(f'simulate: sensitivity must be "saltation" or "discrete", got {sensitivity!r}')
-    for name, value in (("progress", progress), ("derivatives_of_failed", derivatives_of_failed)):
-        if not isinstance(value, (bool, int, np.bool_)):
-            raise TypeError(f"simulate: {name} must be True or False, got {value!r}")
+    if not isinstance(sensitivity, str) or sensitivity not in ("saltation", "discrete"):
+        raise ValueError(f'simulate: sensitivity must be "saltation" or "discrete", got {shown(sensitivity)}')
+    flag("simulate: progress", progress)
+    flag("simulate: derivatives_of_failed", derivatives_of_failed)
     return _whole("save_every", save_every), None if checkpoint is None else _whole("checkpoint", checkpoint)
 
 
@@ -74,23 +74,24 @@ def _whole(name, value):
             f"simulate: {name} must be known when the run is traced, got a traced value: the number of steps is a part of the program; "
             "pass a Python integer (of jnp a constant is traced, too, inside of jit), or declare the argument in static_argnames of jit"
         )
-    number = np.asarray(value)
-    if number.ndim or number.dtype.kind not in "iu" or number < 1:
-        raise ValueError(f"simulate: {name} must be a positive whole number of steps, got {value!r}")
+    number = numbers(value)
+    if number is None or number.ndim or number.dtype.kind not in "iu" or number < 1:
+        raise ValueError(f"simulate: {name} must be a positive whole number of steps, got {shown(value)}")
     return int(number)
 
 
 def _solver(caller, solver):
     if not isinstance(solver, AbstractContactSolver):
-        raise TypeError(f"{caller}: solver must be a jaxnsd.SemismoothNewton(...) or another AbstractContactSolver, got {solver!r}")
+        raise TypeError(f"{caller}: solver must be a jaxnsd.SemismoothNewton(...) or another AbstractContactSolver, got {shown(solver)}")
     try:
         hash(solver)
     except TypeError:
-        raise TypeError(f"{caller}: solver must be hashable, got {solver!r}: make it a dataclass with frozen=True") from None
+        raise TypeError(f"{caller}: solver must be hashable, got {shown(solver)}: make it a dataclass with frozen=True") from None
     try:
-        inspect.signature(solver.solve).bind("problem", "guess", refine=False)
-    except TypeError as error:
-        raise TypeError(f"{caller}: {type(solver).__name__}.solve must take (problem, guess, *, refine=False): {error}") from None
+        signature = inspect.signature(solver.solve)
+        signature.bind("problem", "guess", refine=False)
+    except TypeError:
+        raise TypeError(f"{caller}: {type(solver).__name__}.solve must take (problem, guess, *, refine=False), got {signature}") from None
 
 
 def steps(t0, t1, dt, n_steps, save_every):
@@ -113,9 +114,9 @@ def steps(t0, t1, dt, n_steps, save_every):
                 f"simulate: {name} decides the number of steps, got a traced value; pass a number, not an argument of jit or vmap, or say "
                 "n_steps and either t1 or dt, which may then be traced"
             )
-        kind = (np.asarray(value) if known(value) else value).dtype.kind
-        if np.ndim(value) != 0 or kind not in "iuf" or (known(value) and not np.isfinite(value)):
-            raise ValueError(f"simulate: {name} must be a finite number in seconds, got {value!r}")
+        number = numbers(value)
+        if number is None or number.ndim or number.dtype.kind == "b" or (known(value) and not np.isfinite(number)):
+            raise ValueError(f"simulate: {name} must be a finite number in seconds, got {shown(value)}")
     t0, t1, dt = (float(value) if value is not None and known(value) else value for value in (t0, t1, dt))
     if isinstance(dt, float) and dt <= 0:
         raise ValueError(f"simulate: dt must be positive, got {dt}")
@@ -191,7 +192,7 @@ def available_memory():
 def state(system, q0, u0):
     """Initial state as arrays of one floating dtype."""
     del system
-    q0, u0 = (_array("simulate", name, value, 1) for name, value in (("q0", q0), ("u0", u0)))
+    q0, u0 = (array("simulate", name, value, 1) for name, value in (("q0", q0), ("u0", u0)))
     if q0.dtype != u0.dtype:
         raise TypeError(f"simulate: q0 and u0 must have one dtype, got {q0.dtype} and {u0.dtype}; convert one of them")
     if q0.dtype == jnp.float32:
@@ -203,7 +204,7 @@ def start(q0, u0, start):
     """State at the end of a solution, from which a run goes on."""
     final = getattr(start, "final", None)
     if final is None:
-        raise TypeError(f"simulate: start must be a Solution that simulate returned, got {type(start).__name__}; give q0 and u0 otherwise")
+        raise TypeError(f"simulate: start must be a Solution that simulate returned, got {shown(start)}; give q0 and u0 otherwise")
     if q0 is not None or u0 is not None:
         raise ValueError("simulate: with start, q0 and u0 are those of its last node; pass None for both, or leave start out")
     if final.q.ndim != 1:
@@ -211,8 +212,23 @@ def start(q0, u0, start):
     return final
 
 
+def motion(caller, solution, system=None):
+    """Raise TypeError for what is no solution, and no system."""
+    if system is not None and not isinstance(system, System):
+        raise TypeError(f"{caller}: system must be an instance of a subclass of jaxnsd.System, got {shown(system)}")
+    if not all(hasattr(solution, name) for name in ("t", "q", "u")):
+        raise TypeError(f"{caller}: the solution must be one that jaxnsd.simulate returns, got {shown(solution)}")
+    names, n = getattr(system, "coordinate_names", None), np.shape(solution.q)[-1]
+    if names is not None and len(names) != n:
+        raise ValueError(
+            f"{caller}: the solution must be one of this system, got {n} coordinates where {type(system).__name__} has {len(names)}"
+        )
+
+
 def made_by(caller, scheme, solution):
     """Check that a solution is one of this scheme; of one that was put together by hand nothing is known."""
+    if scheme is not None and not isinstance(scheme, Scheme):
+        raise TypeError(f"{caller}: scheme must be a scheme such as jaxnsd.Moreau(), got {shown(scheme)}")
     if solution.scheme not in (None, scheme):
         raise ValueError(
             f"{caller}: the solution must be one of {scheme!r}, got one of another scheme, {solution.scheme!r}: pass that which made it"
@@ -251,32 +267,6 @@ def continues(system, scheme, solver, dt, start):
             )
 
 
-def _array(caller, name, value, ndim):
-    """An array of a floating dtype with ``ndim`` axes and finite entries."""
-    if value is None:
-        raise TypeError(f"{caller}: {name} must be an array of numbers, got None; models have initial_state(), which gives (q0, u0)")
-    if not isinstance(value, jax.Array):
-        try:
-            value = np.asarray(value)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{caller}: {name} must be an array of numbers, got {value!r}; join its parts with jnp.stack") from error
-    if value.dtype.kind in "OSU":
-        raise TypeError(f"{caller}: {name} must be an array of numbers, got one of {value.dtype}: {value!r}")
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        raise TypeError(f"{caller}: {name} must be of a floating dtype, got {value.dtype}; write 1.0 for 1")
-    if jnp.finfo(value.dtype).bits < 32:
-        raise TypeError(f"{caller}: {name} must be float32 or float64, got {value.dtype}, too coarse for contact laws; convert it")
-    if value.ndim != ndim:
-        axes = f"{ndim} ax{'e' if ndim > 1 else 'i'}s"
-        raise ValueError(f"{caller}: {name} must have {axes}, got shape {value.shape}; make batches with jax.vmap")
-    if known(value) and not np.all(np.isfinite(value)):
-        raise ValueError(f"{caller}: {name} must be finite, got {np.asarray(value)}")
-    if not known(value):
-        return value
-    with jax.ensure_compile_time_eval():
-        return jnp.asarray(value)  # stays known inside a transformation
-
-
 def _warn_float32():
     global _warned_float32
     if not _warned_float32:
@@ -293,13 +283,15 @@ def system(system, scheme, t0, t1, dt, q0, u0, own=False):
     if isinstance(system, type) and issubclass(system, System):
         raise TypeError(f"simulate: system must be an instance, got the class {system.__name__}; write {system.__name__}(...)")
     if not isinstance(system, System):
-        raise TypeError(f"simulate: system must be an instance of a subclass of jaxnsd.System, got {system!r}")
+        raise TypeError(f"simulate: system must be an instance of a subclass of jaxnsd.System, got {shown(system)}")
     name = type(system).__name__
     if jax.tree_util.all_leaves([system]):
         raise TypeError(f"simulate: class {name} is not registered as a pytree; decorate it with @jaxnsd.system")
     _statics(system, name)
     _leaves(system, name, q0.dtype)
     _law(system, name)
+    if sentence := system._refuses(q0, u0):
+        raise ValueError(f"simulate: {name} {sentence}")
     if sentence := system._misshapen():
         raise ValueError(f"{name}.{sentence}")
     shapes, q, u = jax.eval_shape(lambda *args: args, system, q0, u0)
@@ -324,20 +316,26 @@ def _statics(system, name):
     for field in dataclasses.fields(system):
         value = getattr(system, field.name)
         if field.metadata.get("static") and not isinstance(value, collections.abc.Hashable):
-            raise TypeError(f"{name}.{field.name}, declared with jaxnsd.static(), must be hashable, got {value!r}; use a number or a tuple")
+            raise TypeError(
+                f"{name}.{field.name}, declared with jaxnsd.static(), must be hashable, got {shown(value)}; use a number or a tuple"
+            )
 
 
 def _leaves(system, name, dtype):
     for field in CONTACT_DATA:
         if getattr(system, field) is None:
             raise TypeError(f"{name}.{field} must be a number or an array, got None; leave it out for 0")
+    for field in dataclasses.fields(system):
+        # None is no leaf: what has a number by default was meant to have one.
+        if getattr(system, field.name) is None and isinstance(field.default, float):
+            raise TypeError(f"{name}.{field.name} must be a number or an array, got None; leave it out for {field.default}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(system):
         field = f"{name}{jax.tree_util.keystr(path)}"
         if isinstance(leaf, bool) or not isinstance(leaf, (int, float, jax.Array, np.ndarray, np.generic)):
-            raise TypeError(f"{field} must be a number or an array, got {leaf!r}; declare what is no parameter with jaxnsd.static()")
+            raise TypeError(f"{field} must be a number or an array, got {shown(leaf)}; declare what is no parameter with jaxnsd.static()")
         kind = jnp.result_type(leaf)
         if not jnp.issubdtype(kind, jnp.floating):
-            raise TypeError(f"{field} must be of a floating dtype, got {leaf!r}; write 1.0 for 1, or declare it with jaxnsd.static()")
+            raise TypeError(f"{field} must be of a floating dtype, got {shown(leaf)}; write 1.0 for 1, or declare it with jaxnsd.static()")
         weak = isinstance(leaf, float) or getattr(leaf, "weak_type", False)
         if not weak and jax.dtypes.canonicalize_dtype(kind) != dtype:
             raise TypeError(f"{field} must have the dtype of the state, {dtype}, got {kind}; convert one of them")
@@ -349,7 +347,7 @@ def _law(system, name):
     """Check that a system's law is one, and that nothing is said twice."""
     law = laws.said(system)
     if not isinstance(law, laws.ImpactLaw):
-        raise TypeError(f"{name}.law must be a law such as jaxnsd.NewtonImpact(), got {law!r}")
+        raise TypeError(f"{name}.law must be a law such as jaxnsd.NewtonImpact(), got {shown(law)}")
     for field, (by_law, value) in laws.twice(system).items():
         if callable(value) or (known(value) and np.any(np.asarray(value) != 0)):
             what, own = "friction" if field == "mu" else field, getattr(system, field)
@@ -440,7 +438,9 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
     for field in _looked_at(system):
         value = look[field]
         if not np.all(np.isfinite(value)):
-            raise ValueError(f"{name}.{field} must be finite {at_start}, got {value}; look for a division by zero or a root of zero in it")
+            raise ValueError(
+                f"{name}.{field} must be finite {at_start}, got {_brief(value)}; look for a division by zero or a root of zero in it"
+            )
     for field, (value, size) in look["affine"].items():
         if not np.all(np.abs(value) <= AFFINE * float(np.finfo(value.dtype).eps) * size):
             what = "quadratic" if field == "kinetic_energy" else "affine"
@@ -507,22 +507,35 @@ def _admissible(look, name, scheme, duration, dt, q0, at_start, contacts):
             _independent(look, name, at_start)
 
 
+def _brief(value):
+    """An array in one line; of a large one what is wrong with it, or its shape."""
+    value = np.asarray(value)
+    if value.size <= SHOWN:
+        return np.array2string(value, separator=", ", precision=4).replace("\n", "")
+    bad = np.argwhere(~np.isfinite(value))
+    what = f", {len(bad)} of them not finite, the first {bad[0].tolist()}" if len(bad) else ""
+    return f"{value.size} entries of shape {value.shape}{what}"
+
+
 def _mass_matrix(look, name, at_start):
     M = look["M"]
     eps, size = float(np.finfo(M.dtype).eps), np.abs(M).max()
     if np.abs(M - M.T).max() > 100 * eps * size:
-        raise ValueError(f"{name}: the mass matrix must be symmetric {at_start}, got\n{M}\ncorrect it or write kinetic_energy(t, q, u)")
+        raise ValueError(
+            f"{name}: the mass matrix must be symmetric {at_start}, got {_brief(M)}; correct it or write kinetic_energy(t, q, u)"
+        )
     # Scaled to a unit diagonal, so that coordinates of different units do not look singular beside each other.
     diagonal = np.diag(M)
     smallest = np.linalg.eigvalsh(M / np.sqrt(np.outer(diagonal, diagonal)))[0] if np.all(diagonal > 0) else diagonal.min() / (size or 1.0)
     if smallest <= 10 * eps * len(M):
         raise ValueError(
             f"{name}: the mass matrix must be positive definite {at_start}, got a singular or indefinite one (smallest eigenvalue, scaled "
-            f"to a unit diagonal: {smallest:.3g})\n{M}\nchoose coordinates in which every velocity has inertia"
+            f"to a unit diagonal: {smallest:.3g}), {_brief(M)}; choose coordinates in which every velocity has inertia"
         )
     if "M_energy" in look and np.abs(M - look["M_energy"]).max() > 1e4 * eps * size:
         raise ValueError(
-            f"{name}: mass_matrix and the Hessian of kinetic_energy must agree {at_start}, got\n{M}\nand\n{look['M_energy']}\nwrite one"
+            f"{name}: mass_matrix and the Hessian of kinetic_energy must agree {at_start}, got {_brief(M)} and "
+            f"{_brief(look['M_energy'])}; write one"
         )
 
 
@@ -609,25 +622,26 @@ def contact_problem(G, c, mu, d, active, solver, guess):
     caller = "solve_contact_problem"
     _solver(caller, solver)
     if isinstance(d, bool) or not isinstance(d, (int, np.integer)) or d not in (0, 1, 2):
-        raise ValueError(f"{caller}: d must be 0 (frictionless), 1 (planar) or 2 (spatial), got {d!r}")
-    G, c = _array(caller, "G", G, 2), _array(caller, "c", c, 1)
+        raise ValueError(f"{caller}: d must be 0 (frictionless), 1 (planar) or 2 (spatial), got {shown(d)}")
+    G, c = array(caller, "G", G, 2), array(caller, "c", c, 1)
     n, rest = divmod(c.shape[0], d + 1)
     if rest:
         raise ValueError(f"{caller}: c must have {d + 1} rows per contact for d = {d}, got shape {c.shape}; pass the right d, or all rows")
     if G.shape != 2 * c.shape:
         raise ValueError(f"{caller}: G must have shape {2 * c.shape}, one row and column per entry of c, got {G.shape}")
-    mu = jnp.asarray(mu, c.dtype) if isinstance(mu, (int, float)) else _array(caller, "mu", mu, np.ndim(mu))
+    mu = jnp.asarray(mu, c.dtype) if isinstance(mu, (int, float)) else array(caller, "mu", mu, np.ndim(mu))
     if mu.shape not in ((), (n,)):
         raise ValueError(f"{caller}: mu must be a scalar or of shape ({n},), one entry per contact, got shape {mu.shape}")
-    guess = jnp.zeros_like(c) if guess is None else _array(caller, "guess", guess, 1)
+    guess = jnp.zeros_like(c) if guess is None else array(caller, "guess", guess, 1)
     if guess.shape != c.shape:
         raise ValueError(f"{caller}: guess must have the shape of c, {c.shape}, got {guess.shape}")
     for name, value in (("G", G), ("mu", mu), ("guess", guess)):
         if value.dtype != c.dtype:
             raise TypeError(f"{caller}: {name} must have the dtype of c, {c.dtype}, got {value.dtype}; convert one of them")
-    active = jnp.ones((n,), bool) if active is None else jnp.asarray(active)
-    if active.dtype != bool or active.shape != (n,):
-        raise ValueError(f"{caller}: active must be {n} booleans, one per contact, got {active.dtype} of shape {active.shape}")
+    flags = np.ones(n, bool) if active is None else numbers(active)
+    if flags is None or flags.dtype != bool or flags.shape != (n,):
+        raise ValueError(f"{caller}: active must be {n} booleans, one per contact, got {shown(active)}")
+    active = jnp.asarray(flags)
     if known(mu) and not np.all((np.asarray(mu) >= 0) & np.isfinite(mu)):
         raise ValueError(f"{caller}: mu must be finite and not negative, got {np.asarray(mu)}; it is Coulomb's friction coefficient")
     if known(G) and n:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..programs.files import writable
+from ..programs.files import readable, saying, writable
 
 #: Of the layout: what a file must say that is read.
 FORMAT = "jaxnsd.Solution 1"
@@ -22,10 +22,8 @@ REST = "about"
 
 def save(values, path):
     """Write a solution with values."""
-    try:
+    with saying("Solution.save"):
         writable(path)
-    except OSError as error:
-        raise type(error)(f"Solution.save: {error}") from None
     from .. import __version__
 
     path, arrays = Path(path), {}
@@ -40,6 +38,8 @@ def save(values, path):
 
 def load(cls, path):
     """Read what `save` has written."""
+    with saying("Solution.load"):
+        path = readable(path)
     try:
         # NumPy leaves a file open that it cannot read.
         with open(path, "rb") as binary, np.load(binary, allow_pickle=False) as file:

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from ..contact import SemismoothNewton
 from ..mechanics.anisotropy import isotropic
 from ..mechanics.system import System
+from ..programs.given import numbers, shown
 from ..schemes.base import Percussions, Scheme, State
 from ..schemes.flow import acceleration_of_persistent
 from . import checks
@@ -21,6 +22,7 @@ def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -
     They are ``solution.u`` but for `SymmetricMoreau` and `VariationalMoreau`, whose ``u[k]`` is that of half a step after the node
     ``t[k]``: there they are of second order, with contacts and constraints as they are at the node. For one motion; `vmap` makes batches.
     """
+    checks.motion("node_velocities", solution, system)
     checks.made_by("node_velocities", scheme, solution)
     if scheme is None or not scheme.lead:
         return solution.u
@@ -49,12 +51,15 @@ def at_times(system: System, solution: Solution, times: ArrayLike) -> tuple[jax.
     Works under `jit`, `vmap` and `grad`, by the times too; a time outside of the motion is not a number there. Raises ValueError for times
     outside that are known, for a batch, and TypeError for what are no numbers.
     """
+    checks.motion("at_times", solution, system)
     if solution.batch_shape:
         raise ValueError(f"at_times: takes one motion, got a batch of shape {solution.batch_shape}; use jax.vmap")
     if not checks.known(times):
         times = jnp.asarray(times)
-    elif (times := np.asarray(times)).dtype.kind not in "iuf":
-        raise TypeError(f"at_times: times must be numbers in s, got {times!r}")
+    elif (array := numbers(times)) is None or array.dtype == bool:
+        raise TypeError(f"at_times: times must be numbers in s, got {shown(times)}")
+    else:
+        times = np.asarray(array)
     if times.ndim > 1:
         raise ValueError(f"at_times: times must be one time or have one axis, got shape {times.shape}")
     begin, end, dt = solution.t[0], solution.t[-1], solution.dt

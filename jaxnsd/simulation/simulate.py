@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from ..numerics import linalg, sparsity
 from ..programs import progress as progress_bar
 from ..programs import runs
 from ..programs.derivatives import is_float, moving, undefined, undefined_unless
+from ..programs.given import shown
 from ..programs.pytrees import chosen, replaced
 from ..schemes import sensitivity as sensitivities
 from ..schemes.base import Scheme, nothing_to_solve, on_position_level
@@ -154,7 +156,11 @@ class Solution:
             return jax.tree.map(lambda x: x[index], self)
         # Of the axes of the batch alone, and by NumPy, which says what is out of range, where JAX would take the last.
         size = math.prod(self.batch_shape)
-        members = np.arange(size).reshape(self.batch_shape)[index]
+        try:
+            members = np.arange(size).reshape(self.batch_shape)[index]
+        except (IndexError, TypeError):
+            text = f"a batch of shape {self.batch_shape} has no members {shown(index)}; give numbers, slices, or arrays of them"
+            raise IndexError(f"Solution: {text}") from None
         return jax.tree.map(lambda x: jnp.reshape(x, (size, *np.shape(x)[len(self.batch_shape) :]))[members], self)
 
     def __iter__(self):
@@ -207,7 +213,11 @@ class Solution:
 
     def count(self, event: Event) -> jax.Array:
         """Number of stored intervals with an `Event`: an integer, with the batch's shape. ``sol.count(jaxnsd.Event.GRAZING)``."""
-        return jnp.sum((self.events & int(Event(event))) != 0, axis=-1)
+        try:
+            bits = int(Event(event))
+        except ValueError:
+            raise ValueError(f"Solution.count: event must be an Event such as jaxnsd.Event.IMPACT, got {shown(event)}") from None
+        return jnp.sum((self.events & bits) != 0, axis=-1)
 
     def _on_the_host(self, method):
         """The solution with values, which `grad` alone does not hide; TypeError where there are none yet."""
@@ -379,6 +389,8 @@ def check(
     For what is going to run under `jit`, `vmap` or `grad`: there the values are not known, and only shapes and dtypes are checked.
     ``jaxnsd.check(system, scheme, q0, u0, t1, dt)`` outside of them looks at the values as well.
     """
+    if unknown := [name for name in options if name not in inspect.signature(checked).parameters]:
+        raise TypeError(f"check: there is no option {unknown[0]!r}; options are those of simulate")
     checked(system, scheme, q0, u0, t1, dt, t0, **options)
 
 

@@ -5,7 +5,6 @@ call, which takes some milliseconds: what it computes is a part of the program, 
 that `vmap` or `jit` is tracing say, are arguments.
 """
 
-import inspect
 from collections.abc import Hashable
 from typing import Any
 
@@ -16,6 +15,7 @@ from jax import lax
 from ..mechanics import signatures
 from ..native.jax_internals import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, new_variable
 from ..programs.backward import identity
+from ..programs.given import shown, takes
 from ..programs.pytrees import chosen, pytree, replaced, static
 
 
@@ -52,18 +52,13 @@ class Until:
 def traced(function, q, u):
     """`Until` of a function ``until(t, q, u)``; raises TypeError or ValueError for what is none."""
     if not callable(function):
-        raise TypeError(f"simulate: until must be a function until(t, q, u) that returns one boolean, got {function!r}")
-    try:
-        inspect.signature(function).bind("t", "q", "u")
-    except TypeError as error:
-        raise TypeError(f"simulate: until must take (t, q, u): {error}") from None
-    except ValueError:  # it does not say what it takes
-        pass
+        raise TypeError(f"simulate: until must be a function until(t, q, u) that returns one boolean, got {shown(function)}")
+    takes("simulate: until", function, "t, q, u")
     t, q, u = (jax.ShapeDtypeStruct(shape, q.dtype) for shape in ((), q.shape, u.shape))
     closed, out = signatures.traced("until(t, q, u)", function, t, q, u)
     leaves = jax.tree.leaves(out)
     if len(leaves) != 1 or out is not leaves[0]:
-        raise TypeError(f"simulate: until must return one boolean, got {out!r}; make one with & or jnp.any")
+        raise TypeError(f"simulate: until must return one boolean, got {shown(out)}; make one with & or jnp.any")
     if out.dtype != bool:
         raise TypeError(f"simulate: until must return one boolean, got {out.dtype}; write a comparison, q[0] <= 0.0 for q[0]")
     if out.shape:

@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 from ...contact import AbstractContactSolver
 from ...mechanics.system import System
 from ...programs.derivatives import ZERO, is_float, pushed, with_rule
+from ...programs.given import shown
 from .. import base
 from ..alpha import KrenkHogsberg
 from ..base import Info, Scheme
@@ -92,7 +93,7 @@ class LocatedImpacts(Scheme):
 
     def __post_init__(self):
         if not isinstance(self.scheme, Scheme) or isinstance(self.scheme, LocatedImpacts):
-            raise TypeError(f"LocatedImpacts: scheme must be a scheme such as jaxnsd.Lobatto(3), got {self.scheme!r}")
+            raise TypeError(f"LocatedImpacts: scheme must be a scheme such as jaxnsd.Lobatto(3), got {shown(self.scheme)}")
         super().__post_init__()
         if self.max_impacts < 1:
             raise ValueError(f"LocatedImpacts: max_impacts must be a positive whole number, got {self.max_impacts!r}")
