@@ -48,7 +48,7 @@ THREADS, BLOCKS = 64, 8
 OPTIONS, NEWEST = ("-combiner-tokenfactor-inline-limit=64", "-pre-RA-sched=fast"), 22
 
 #: Characters of a text from which on LLVM does less to it before it chooses instructions: a quadruped's step, 89,000 lines, is compiled in
-#: 18 CPU s for 23, a slider-crank's and a cube's in a third less, all three to code as fast. What is short gains by all that LLVM can do.
+#: 18 CPU s for 23, to code as fast. What is short gains by all that LLVM can do: a woodpecker runs 10 % faster.
 LONG = 500_000
 
 #: Where the number of threads stands for compiled code.
