@@ -245,9 +245,8 @@ def cut(q, deep):
 def test_what_runs_once_is_not_made_fast(monkeypatch):
     """The look at the initial state of a run, of a robot as long a program as half of a step, was a third of the compilation."""
     levels = []
-    machine_code = native.build.machine_code
-    monkeypatch.setattr(native.build, "machine_code", lambda text: levels.append(native.build._level()) or machine_code(text))
-    monkeypatch.setattr(native.build, "_ready", {})
+    target_of = native.build.target_of
+    monkeypatch.setattr(native.build, "target_of", lambda closed: levels.append(native.build._level()) or target_of(closed))
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     system = models.BouncingBall()
     jaxnsd.simulate(system, jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), n_steps=13, dt=1e-3)

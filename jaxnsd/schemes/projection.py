@@ -143,6 +143,11 @@ def project_velocity(system: System, q: ArrayLike, u: ArrayLike, t: ArrayLike = 
     (q, t), u = _given("project_velocity", system, q, t), array("project_velocity", "u", u, 1)
     if u.shape != (shape := jax.eval_shape(system._velocity, q, u).shape) or (q.shape != shape and not system.defines("q_dot")):
         raise ValueError(f"project_velocity: q and u must have one shape, got {q.shape} and {u.shape}, unless the system defines q_dot")
+    return on_constraints(system, t, q, u)
+
+
+def on_constraints(system, t, q, u):
+    """`project_velocity` inside of a step, where a system may be seen with some of its contacts."""
     kin = kinematics(system, t, q, u)
     if not kin.W_b.shape[1]:
         return u

@@ -326,8 +326,8 @@ def _leaves(system, name, dtype):
         if getattr(system, field) is None:
             raise TypeError(f"{name}.{field} must be a number or an array, got None; leave it out for 0")
     for field in dataclasses.fields(system):
-        # None is no leaf: what has a number by default was meant to have one.
-        if getattr(system, field.name) is None and isinstance(field.default, float):
+        # None is no leaf: what is said to be a number was meant to be one.
+        if getattr(system, field.name) is None and field.type in (float, "float") and isinstance(field.default, float):
             raise TypeError(f"{name}.{field.name} must be a number or an array, got None; leave it out for {field.default}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(system):
         field = f"{name}{jax.tree_util.keystr(path)}"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ...numerics import linalg
 from .. import velocity
 from ..flow import Flow, acceleration_of_persistent
-from ..projection import project_velocity
+from ..projection import on_constraints
 from .friction import Rows, Veil, Veiled
 
 #: Segments shorter than this part of a step are not stepped but extrapolated from one of the second length.
@@ -118,7 +118,7 @@ class Segments:
         if part > 0:
             return state
         # At its node it obeys the bilateral rows: an impact would make percussions of what it violates them by.
-        return state._replace(u=project_velocity(self.scheme.system(prepared), state.q, state.u, t))
+        return state._replace(u=on_constraints(self.scheme.system(prepared), t, state.q, state.u))
 
     def restarted(self, system, t, length, state, mask):
         """``(place, P, info)`` after an impact of the contacts in ``mask``."""
