@@ -244,7 +244,9 @@ def test_float32(n, d):
     assert solution.P.dtype == solution.xi.dtype == solution.residual.dtype == jnp.float32
     residual = np.array([natural_map(*x, d) for x in zip(solution.P, solution.xi, mu, G, strict=True)])
     solved = np.asarray(solution.outcome == Outcome.SUCCESS)
-    assert solved.mean() >= 0.98 and residual[solved].max() < 2e-5
+    # The tolerance is relative to what a row is made of, in units of the solver: the natural map here has r of its own.
+    size = np.array([np.abs(b).max() + np.abs(A).max() * np.abs(P).max() for A, b, P in zip(G, c, solution.P, strict=True)])
+    assert solved.mean() >= 0.98 and (residual / size)[solved].max() < 4 * SemismoothNewton().tolerance_for(np.float32)
     for jacobian in jax.tree.leaves(derivatives(G, c, mu, d)):
         assert jacobian.dtype == jnp.float32 and np.all(np.isfinite(jacobian))
 
