@@ -32,7 +32,7 @@ from ..numerics.newton import iterate
 from . import cones
 from .abstract import AbstractContactSolver, Result, settings
 from .operators import Dense, internal, per_contact
-from .problem import Problem, Rows
+from .problem import Problem, Rows, columns
 from .prox import prox_ball
 
 #: Friction coefficients, in units of the contact's own scales, below which the path is followed without friction: Newton's method adds it.
@@ -40,8 +40,8 @@ SMOOTH = 1e-6
 #: Part of the way to the boundary of the cones that a step takes.
 STEP = 0.99
 #: What a path is smoothed by, as a part of the product nu, the nu from which on its steps see how the slip changes, and the part of this
-#: change that they see: one path after the other. Most problems are solved by the first. Steps that see
-#: but a part need more of them, and do not stop where a path bends back: of 300 spheres in a box one pile in three is solved by the second.
+#: change that they see: one path after the other. Most problems are solved by the first. Steps that see but a part need more of them, and
+#: do not stop where a path bends back: of 300 spheres in a box one pile in three is solved by the second.
 PATHS = ((0.01, 0.1, 1.0), (0.1, 10.0, 0.8), (0.1, 10.0, 1.0), (0.01, 10.0, 0.5), (1.0, 0.1, 1.0), (0.01, 0.01, 1.0))
 #: Natural map, relative, at which Newton's method takes over; each time that it fails it waits for so much less of it.
 NEAR, NEARER = 1e-3, 0.03
@@ -77,9 +77,7 @@ class Law:
     def __init__(self, operator, c, mu, active, r=None, rounding=None, sizes=None):
         self.operator = operator
         n, m = c.shape
-        ends = np.cumsum((m - 1,) * (m > 1) if sizes is None else sizes)
-        #: Columns of every disc
-        self.parts = [slice(int(end - size) + 1, int(end) + 1) for size, end in zip(np.diff(ends, prepend=0), ends, strict=True)]
+        self.parts = columns(m - 1, sizes, first=1)
         r_N, r_F = operator.scale(self.parts) if r is None else r
         self.s = jnp.sqrt(jnp.concatenate([r_N[:, None], r_F], axis=1))
         self.one = jnp.broadcast_to(jnp.eye(m, dtype=c.dtype)[0], c.shape)

@@ -77,10 +77,7 @@ class Problem(NamedTuple):
     @property
     def discs(self):
         """``(columns, mu (n,))`` of every disc, the columns a slice of the d directions."""
-        sizes = (self.d,) * (self.d > 0) if self.sizes is None else self.sizes
-        ends = np.cumsum(sizes)
-        columns = [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
-        return [(part, self.mu if self.sizes is None else self.mu[:, k]) for k, part in enumerate(columns)]
+        return [(part, self.mu if self.sizes is None else self.mu[:, k]) for k, part in enumerate(columns(self.d, self.sizes))]
 
     @property
     def coupled(self):
@@ -94,6 +91,13 @@ class Problem(NamedTuple):
     def scale(self):
         """Parameters (r_N, r_F) of the natural map."""
         return scale(self) if self.r is None else self.r
+
+
+def columns(d, sizes, first=0):
+    """The columns of every disc, slices of d directions that begin with column ``first``; sizes: as in `Problem`."""
+    sizes = (d,) * (d > 0) if sizes is None else sizes
+    ends = first + np.cumsum(sizes)
+    return [slice(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
 
 
 def split(z, n, d):

@@ -175,21 +175,19 @@ class Equations:
         return self.at(z + jnp.where(whole, 1, jnp.max(best)) * change)
 
     def improved(self, start, error, steps, shift=None):
-        """``(point, error, iterations)`` after Newton steps, with a least ``shift``; of several discs `searched` ones."""
+        """``(point, error, iterations)`` after Newton steps, with a least ``shift``; of several discs the first are `searched`."""
         if linalg.is_unpacked(self.problem.G) or self.problem.d < 2:
             return iterate(lambda point: self.newton(point, shift, shift is None), start, error, steps)
+        several = self.problem.sizes is not None
+        first = SEARCHED if several else UNDAMPED
 
         def step(carry):
             point, k = carry
-            point = linalg.from_leaves(point)
-            if self.problem.sizes is None:
-                damping = jnp.where(k < UNDAMPED, 0, DAMPING * DECAY ** (k - UNDAMPED).astype(error.dtype))
-                point, largest = self.newton(point, damping if shift is None else jnp.maximum(shift, damping), shift is None)
-                return (point, k + 1), largest
-            whole = k >= SEARCHED
-            searched = jnp.minimum(SHIFTED * self.length(point.z, point.xi), 1)
-            damping = jnp.where(whole, DAMPING * DECAY ** (k - SEARCHED).astype(error.dtype), searched)
-            point, largest = self.searched(point, damping if shift is None else jnp.maximum(shift, damping), shift is None, whole)
+            point, damped = linalg.from_leaves(point), k >= first
+            early = jnp.minimum(SHIFTED * self.length(point.z, point.xi), 1) if several else 0
+            own = jnp.where(damped, DAMPING * DECAY ** (k - first).astype(error.dtype), early)
+            own = own if shift is None else jnp.maximum(shift, own)
+            point, largest = self.searched(point, own, shift is None, damped) if several else self.newton(point, own, shift is None)
             return (point, k + 1), largest
 
         (point, _), error, iterations = iterate(step, (start, jnp.zeros((), jnp.int32)), error, steps)

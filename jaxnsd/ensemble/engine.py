@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from ..mechanics.results import Outcome
 from ..mechanics.system import System
 from ..programs import interrupts, progress
-from ..programs.given import calling, flag, numbers, shown, takes
+from ..programs.given import calling, flag, numbers, shown, takes, whole
 from ..schemes import Scheme
 from ..simulation.simulate import check
 from . import executors, store
@@ -159,12 +159,6 @@ def gradient(
 
 
 # ------------------------------------------------------------------------------------------------------------------------ checks
-def _whole(name, value, largest=None):
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1 or (largest and value > largest):
-        raise ValueError(f"ensemble: {name} must be a whole number{f' up to {largest}' if largest else ''}, 1 or more, got {value!r}")
-    return int(value)
-
-
 def _check_system(system):
     if not isinstance(system, System):
         raise TypeError(f"ensemble: system must be a system such as BouncingBall(), got {shown(system)}")
@@ -186,8 +180,8 @@ def _sample(system, sample, points):
 def _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, options, theta=None):
     if lockstep not in (None, True, False):
         raise TypeError(f"ensemble: lockstep must be True, False or None, got {lockstep!r}")
-    n = _whole("n", n, 2**32)
-    devices = _whole("devices", devices, len(jax.devices()))
+    n = whole("ensemble: n", n, 1, 2**32)
+    devices = whole("ensemble: devices", devices, 1, len(jax.devices()))
     if not callable(observe):
         raise TypeError(f"ensemble: observe must be a function observe(system, solution) -> arrays, got {shown(observe)}")
     if points is not None and not hasattr(points, "points"):
@@ -266,7 +260,7 @@ def _default_chunk(job):
 # ------------------------------------------------------------------------------------------------------------------------ driver
 def _drive(system, job, chunk, path, resume, workers, executor, show):
     flag("ensemble: progress", show)
-    chunk = _default_chunk(job) if chunk is None else _whole("chunk", chunk)
+    chunk = _default_chunk(job) if chunk is None else whole("ensemble: chunk", chunk, 1)
     block = job.block or job.devices
     chunk = -(-chunk // block) * block
     opened = None

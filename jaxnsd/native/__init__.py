@@ -1,10 +1,8 @@
 """A run as one native function: LLVM compiles the jaxpr, and XLA calls it."""
 
-import contextlib
 import functools
 import os
 import sys
-import threading
 import warnings
 
 import jax
@@ -27,17 +25,8 @@ def _wanted():
     return os.environ.get("JAXNSD_NATIVE", "1") != "0"
 
 
-_left = threading.local()
-
-
-@contextlib.contextmanager
-def left_to_xla():
-    """Programs that are made here may be taken to other processes, which know nothing of what was compiled in this one."""
-    before, _left.wanted = getattr(_left, "wanted", False), True
-    try:
-        yield
-    finally:
-        _left.wanted = before
+#: Programs that are made in here may be taken to other processes, which know nothing of what was compiled in this one.
+left_to_xla = build.Switch()
 
 
 @functools.cache
@@ -69,7 +58,7 @@ def compiled(function, avals):
     """``function(*args)``, a list, as a call of native code on a CPU; None where there is no rule for a part of it."""
     if build.binding is None and _wanted():
         _missing()
-    if not available() or getattr(_left, "wanted", False):
+    if not available() or left_to_xla.on:
         return None
     closed = low(jax.make_jaxpr(function)(*avals))
     try:

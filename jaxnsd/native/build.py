@@ -80,22 +80,27 @@ def _ready_for_code():
     return " ".join(map(str, said))
 
 
-_running_once = threading.local()
+class Switch(threading.local):
+    """On inside of ``with switch():``, in the thread that is there."""
+
+    on = False
+
+    @contextlib.contextmanager
+    def __call__(self):
+        before, self.on = self.on, True
+        try:
+            yield
+        finally:
+            self.on = before
 
 
-@contextlib.contextmanager
-def run_once():
-    """What is compiled in here runs once: to make it fast would take longer than it runs."""
-    before, _running_once.wanted = getattr(_running_once, "wanted", False), True
-    try:
-        yield
-    finally:
-        _running_once.wanted = before
+#: What is compiled in here runs once: to make it fast would take longer than it runs.
+run_once = Switch()
 
 
 def _level():
     """How much is done to make code fast, 0 to 2: as much as XLA does."""
-    if getattr(_running_once, "wanted", False):
+    if run_once.on:
         return 0
     told = re.search(r"--xla_backend_optimization_level=(\d)", os.environ.get("XLA_FLAGS", ""))
     return min(int(told[1]), 2) if told else 2

@@ -70,10 +70,10 @@ def number(what, value, wanted="a number"):
         raise ValueError(f"{what} must be {wanted}, got {shown(value)}")
 
 
-def whole(what, value, least=0):
-    """A whole number, ``least`` at least, as Python's own; ValueError for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{what} must be a whole number, {least} or more, got {shown(value)}")
+def whole(what, value, least=0, most=None):
+    """A whole number from ``least`` to ``most``, as Python's own; ValueError for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least or (most and value > most):
+        raise ValueError(f"{what} must be a whole number{f' up to {most}' if most else ''}, {least} or more, got {shown(value)}")
     return int(value)
 
 
