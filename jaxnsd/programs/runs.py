@@ -20,9 +20,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from .. import native
-from ..native.jax_internals import Primitive, ShapedArray, ad, batching, is_exported, jaxpr_as_fun, low, mlir, vary, varying
+from ..native.jax_internals import (
+    Primitive,
+    ShapedArray,
+    ad,
+    batching,
+    explicit_axis,
+    is_exported,
+    jaxpr_as_fun,
+    low,
+    mlir,
+    on_one_device,
+    vary,
+    varying,
+)
 from . import backward, ties
 from .derivatives import ZERO, pushed
 from .progress import shares
@@ -57,7 +71,8 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
     leaves = _alike([jnp.asarray(x) for x in leaves])
     # Traced once, for all that is made of it; what varies over the devices of a `shard_map` is of no concern inside.
     given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
-    jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*given)
+    with on_one_device():
+        jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*given)
     outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
     share = len(leaves) - 1 if begin else None
     of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, fits=fits)
@@ -181,7 +196,8 @@ def _jvp(primals, tangents, *, run):
         kept, tree = jax.tree.flatten(back)
         return [*value, *kept]
 
-    jaxpr = jax.make_jaxpr(all_kept)(*given)
+    with on_one_device():
+        jaxpr = jax.make_jaxpr(all_kept)(*given)
 
     def forward(*args):
         nonlocal residuals
@@ -194,7 +210,8 @@ def _jvp(primals, tangents, *, run):
         return jax.tree.unflatten(tree, backward.done(residuals, stored))(list(cotangents))
 
     forward = jax.jit(forward)
-    outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *given))
+    with on_one_device():
+        outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *given))
     k = len(outs) - len(run.outs)
     out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k))
     value, stored = out[: len(run.outs)], out[len(run.outs) :]
@@ -234,6 +251,9 @@ def _transpose(cotangents, *args, run):
 
 
 def _batch(args, axes, *, run):
+    spread = (explicit_axis(x, axis) for x, axis in zip(args, axes, strict=True) if axis is not None)
+    if spread := next((of for of in spread if of), None):
+        return _on_devices(*spread, args, axes, run)
     args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
     size = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None)
     args, stored = run.split(args)
@@ -245,6 +265,25 @@ def _batch(args, axes, *, run):
     out = _run.bind(*args, run=replace(run.alone(), levels=(Level(size, tuple(mapped)), *run.levels)))
     nothing = [jnp.zeros(s.shape, s.dtype) for s in run.outs[len(out) :]]
     return [*out, *nothing], [0] * len(out) + [None] * len(nothing)
+
+
+def _on_devices(mesh, name, args, axes, run):
+    """A batch that lies along the explicit axis ``name`` of a mesh: each device does its members."""
+    args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
+    axes = [None if axis is None else 0 for axis in axes]
+    put = None
+
+    def part(*args):
+        nonlocal put
+        out, put = _batch(_alike(args), axes, run=run)
+        return [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(out, put, strict=True)]
+
+    # In a batch member by member zeros stand for what a single run stores.
+    spread = len(run.outs) if run.lockstep else len(run.outs) - run.stores
+    along = tuple(PartitionSpec() if axis is None else PartitionSpec(name) for axis in axes)
+    outs = [PartitionSpec(name)] * spread + [PartitionSpec()] * (len(run.outs) - spread)
+    out = jax.shard_map(part, mesh=mesh, in_specs=along, out_specs=outs)(*args)
+    return out, [None if axis is None else 0 for axis in put]
 
 
 def _wider(args, stored, mapped, moved, size, run):
@@ -278,6 +317,11 @@ def _alike(leaves):
 
 @uncollected()
 def _lower(ctx, *args, run):
+    with on_one_device():
+        return _lowered(ctx, args, run)
+
+
+def _lowered(ctx, args, run):
     # Here the size of a batch is known, and what nobody reads is gone.
     if run.fits:
         run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))
