@@ -110,7 +110,7 @@ def test_the_simplest_walker():
 
 @pytest.mark.long
 def test_a_chaotic_impact_oscillator():
-    """Its largest exponent lies among those of another code; their sum is -2 z T + 2 ln(r) for every impact, as flow and impacts contract."""
+    """Its largest exponent lies among those of another code; their sum is -2 z T + 2 ln(r) for every impact."""
     scheme = jaxnsd.LocatedImpacts(jaxnsd.Lobatto(4), slowest=0.05)
     system = Stop(frequency=2.78)
     found = orbits.lyapunov(system, scheme, [-1.0], [0.5], turns, n_steps=64, n_periods=4000, transient=100)
