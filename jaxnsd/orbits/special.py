@@ -171,7 +171,7 @@ def illinois(function, a, fa, b, fb, tolerance, limit=40):
 
 def extrapolated(values, indicator):
     """``(value, error)`` of what ``values`` tend to where the ``indicator`` vanishes: polynomials through points before it (Neville), whose
-    indicators grow by a quarter from point to point; the error is the difference to the value from points twice as wide apart, or to that of one
+    indicators grow by a quarter from point to point; the error is the difference to that from points twice as wide apart, or to that of one
     point less, the larger of both.
     """
     (value, change), (coarse, _) = (_at_zero(values, indicator, ratio) for ratio in (1.25, 1.6))
