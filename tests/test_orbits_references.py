@@ -1,6 +1,8 @@
 """Motions of other codes: a walker on a slope, the chaos of an impact oscillator, and how its period doublings move."""
 
 import functools
+import importlib.util
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -132,3 +134,21 @@ def test_how_the_period_doublings_of_an_oscillator_move():
         (point,) = orbits.follow(oscillator(0, 64, scheme), "frequency", to=to).special
         found = point.derivatives()
         assert abs(found["e_N"] - dr) < 1e-7 and abs(found["damping"] - dz) < 1e-7
+
+
+@pytest.mark.long
+def test_the_benchmark_beside_a_shooting_code(monkeypatch, capsys):
+    """Both codes find the orbit."""
+    pytest.importorskip("scipy.integrate")
+    folder = Path(__file__).parent.parent / "examples" / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    spec = importlib.util.spec_from_file_location("orbits_benchmark", folder / "orbits.py")
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    benchmark.main(["--points", "2", "--repeat", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.startswith(("orbits.periodic", "inside", "SciPy  "))]
+    assert len(rows) == 3 and all(float(row[-1]) < 1e-10 and float(row[-2]) < 1e-9 for row in rows)
+    assert float(lines[-1].split()[-1]) < 1e-9
+    with pytest.raises(SystemExit):
+        benchmark.main(["--points", "1"])
