@@ -171,9 +171,9 @@ def _parser():
     orbit.add_argument("--follow", metavar="NAME", help="parameter to follow the orbit in, such as mu")
     orbit.add_argument("--to", type=number, metavar="X", help="value of it at which the branch ends")
     orbit.add_argument("--points", type=count, default=100, metavar="N", help="orbits of the branch at most (default: %(default)s)")
-    orbit.add_argument("--steps", type=count, default=1000, metavar="N", help="steps a period (default: %(default)s)")
+    orbit.add_argument("--steps", type=count, default=2000, metavar="N", help="steps a period (default: %(default)s)")
     orbit.add_argument(
-        "--scheme", default="LocatedImpacts(Lobatto(3))", metavar="S", help="a scheme that locates impacts (default: %(default)s)"
+        "--scheme", default="LocatedImpacts(MoreauJean)", metavar="S", help="a scheme that locates impacts (default: %(default)s)"
     )
     orbit.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="parameter of the model; repeatable")
     orbit.add_argument("--out", type=Path, metavar="FILE.npz", help="write the branch here, for orbits.Branch.load")
