@@ -36,7 +36,8 @@ class Special:
 
     kind:    "fold", "branch point", "period doubling", "Neimark-Sacker", "grazing"
     value:   the parameter there
-    error:   an estimate of its error: the last change of the iteration, or of the extrapolation to the grazing
+    error:   an estimate of its error: the last change of the iteration, or of the extrapolation to the grazing. What the steps of the
+             scheme are off by is not in it: more ``n_steps`` tell
     index:   the point lies behind this one of the branch, before the next
     orbit:   the orbit there; None for a grazing, whose value is extrapolated, and for what was loaded
     """
