@@ -1,12 +1,11 @@
 """Motions of other codes: a walker on a slope, the chaos of an impact oscillator, and how its period doublings move."""
 
 import functools
-import importlib.util
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_examples import EXAMPLES, load
 from test_orbits import FIRST, Stop, oscillator, turns
 
 import jaxnsd
@@ -140,11 +139,8 @@ def test_how_the_period_doublings_of_an_oscillator_move():
 def test_the_benchmark_beside_a_shooting_code(monkeypatch, capsys):
     """Both codes find the orbit."""
     pytest.importorskip("scipy.integrate")
-    folder = Path(__file__).parent.parent / "examples" / "benchmarks"
-    monkeypatch.syspath_prepend(str(folder))
-    spec = importlib.util.spec_from_file_location("orbits_benchmark", folder / "orbits.py")
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    benchmark = load("benchmarks/orbits")
     benchmark.main(["--points", "2", "--repeat", "1"])
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if line.startswith(("orbits.periodic", "inside", "SciPy  "))]

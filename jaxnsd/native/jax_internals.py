@@ -189,11 +189,12 @@ def vary(x, axes):
     return lax.pcast(x, axes, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, axes)
 
 
+@contextlib.contextmanager
 def on_one_device():
-    """Context in which arrays have no mesh, whatever mesh is set: what a member of a batch computes, a device computes alone."""
-    if not hasattr(jax.sharding, "use_abstract_mesh"):
-        return contextlib.nullcontext()
-    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+    """Arrays have no mesh, whatever mesh is set: what a member of a batch computes, a device computes alone."""
+    use = getattr(jax.sharding, "use_abstract_mesh", contextlib.nullcontext)
+    with use(jax.sharding.AbstractMesh((), ())):
+        yield
 
 
 def explicit_axis(x, axis):

@@ -251,13 +251,12 @@ def _transpose(cotangents, *args, run):
 
 
 def _batch(args, axes, *, run):
-    spread = (explicit_axis(x, axis) for x, axis in zip(args, axes, strict=True) if axis is not None)
-    if spread := next((of for of in spread if of), None):
-        return _on_devices(*spread, args, axes, run)
-    args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
-    size = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None)
-    args, stored = run.split(args)
-    mapped, moved = run.split([axis is not None for axis in axes])
+    args, moves = _first(args, axes), [axis is not None for axis in axes]
+    batched = chosen(args, moves)
+    if spread := next(filter(None, (explicit_axis(x, 0) for x in batched)), None):
+        return _on_devices(*spread, args, moves, run)
+    size = batched[0].shape[0]
+    (args, stored), (mapped, moved) = run.split(args), run.split(moves)
     at_one_point = any(run.linear) and not any(chosen(mapped, [not x for x in run.linear]))
     if run.lockstep or at_one_point:
         # Many directions at one point: lockstep does the work of the point once.
@@ -267,23 +266,22 @@ def _batch(args, axes, *, run):
     return [*out, *nothing], [0] * len(out) + [None] * len(nothing)
 
 
-def _on_devices(mesh, name, args, axes, run):
+def _first(arrays, axes):
+    """Arrays with the axis of the batch in front."""
+    return [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
+
+
+def _on_devices(mesh, name, args, moves, run):
     """A batch that lies along the explicit axis ``name`` of a mesh: each device does its members."""
-    args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
-    axes = [None if axis is None else 0 for axis in axes]
-    put = None
 
     def part(*args):
-        nonlocal put
-        out, put = _batch(_alike(args), axes, run=run)
-        return [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(out, put, strict=True)]
+        return _first(*_batch(_alike(args), [0 if m else None for m in moves], run=run))
 
-    # In a batch member by member zeros stand for what a single run stores.
-    spread = len(run.outs) if run.lockstep else len(run.outs) - run.stores
-    along = tuple(PartitionSpec() if axis is None else PartitionSpec(name) for axis in axes)
-    outs = [PartitionSpec(name)] * spread + [PartitionSpec()] * (len(run.outs) - spread)
-    out = jax.shard_map(part, mesh=mesh, in_specs=along, out_specs=outs)(*args)
-    return out, [None if axis is None else 0 for axis in put]
+    # In a batch member by member zeros, which no axis has, stand for what a single run stores.
+    spread = [run.lockstep or k < len(run.outs) - run.stores for k in range(len(run.outs))]
+    specs = lambda flags: tuple(PartitionSpec(name) if m else PartitionSpec() for m in flags)  # noqa: E731
+    out = jax.shard_map(part, mesh=mesh, in_specs=specs(moves), out_specs=list(specs(spread)))(*args)
+    return out, [0 if m else None for m in spread]
 
 
 def _wider(args, stored, mapped, moved, size, run):
@@ -316,12 +314,8 @@ def _alike(leaves):
 
 
 @uncollected()
+@on_one_device()
 def _lower(ctx, *args, run):
-    with on_one_device():
-        return _lowered(ctx, args, run)
-
-
-def _lowered(ctx, args, run):
     # Here the size of a batch is known, and what nobody reads is gone.
     if run.fits:
         run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))

@@ -40,28 +40,28 @@ def finish(stages, args, x, F, slack, settings):
     of_stages = stages.percussions(total[None, :], ())
     last = jax.tree.map(lambda P_i, total_i: (P_i - total_i.reshape(P_i.shape)) / b[-1], P, of_stages)
     R = jax.tree.map(lambda R_i, last_i: jnp.concatenate([R_i, last_i[None]]), R, last)
-    possible = ~beyond(stages, seen, *jax.tree.map(lax.stop_gradient, (args, x, t_end, q_end)))
+    possible = ~beyond(stages, *jax.tree.map(lax.stop_gradient, (args, x, t_end, q_end)))
     return q_end, u, P, jax.tree.leaves(R), info._replace(converged=info.converged & possible)
 
 
-def beyond(stages, seen, args, x, t_end, q_end):
+def beyond(stages, args, x, t_end, q_end):
     """Whether a stage has more than `BEYOND` times the kinetic energy that the state at the start, forces, and contacts that move give it.
 
     Where bodies jam, equations (47) and (52) have solutions of large percussions as well, whose directions turn in the step by so much
     that they throw the bodies out at a thousand times their speed.
     """
     system, t, dt, q, u = args
-    V, rest = x.V, jnp.zeros_like(u)
-    M = seen.M(t_end, q_end, V[-1])
+    start, end, V, rest = system.seen_at(t, q), system.seen_at(t_end, q_end), x.V, jnp.zeros_like(u)
+    M = end.M(t_end, q_end, V[-1])
     # Nothing is slower than what the round-off of the coordinates makes of it.
     slow = jnp.abs(u) + thresholds.round_off(u.dtype) * velocity.resolution(q, dt, u.shape[0])
     energy = 0.5 * slow @ jnp.abs(M) @ slow
-    forces = jnp.abs(system.h(t, q, u)) + jnp.abs(seen.h(t_end, q_end, V[-1]))
+    forces = jnp.abs(start.h(t, q, u)) + jnp.abs(end.h(t_end, q_end, V[-1]))
     energy = energy + dt * jnp.sum(forces * jnp.max(jnp.abs(V), axis=0))
     if x.R.shape[1]:
-        rates = jnp.abs(stages.speeds(system, t, q, rest)) + jnp.abs(stages.speeds(seen, t_end, q_end, rest))
+        rates = jnp.abs(stages.speeds(start, t, q, rest)) + jnp.abs(stages.speeds(end, t_end, q_end, rest))
         # A contact that has sunk in is pushed out within the step, and a constraint closed.
-        depth = jnp.concatenate([jnp.maximum(-system.gap(t, q), 0), jnp.abs(system.constraint(t, q))]) / dt
+        depth = jnp.concatenate([jnp.maximum(-start.gap(t, q), 0), jnp.abs(start.constraint(t, q))]) / dt
         (n, d), n_g = stages.shape, stages.n_g
         rates = rates.at[n * d : stages.m + n_g].add(depth)
         energy = energy + rates @ combine(jnp.abs(stages.tableau(q.dtype).b[None, :-1]), jnp.abs(x.R))[0]
