@@ -134,6 +134,31 @@ def test_what_a_subclass_writes_anew_counts():
         assert_allclose(sol.u[-1, 0], 1.0 + 2.0 / 0.6 * 0.1, rtol=1e-12)
 
 
+TURNING = """<mujoco><worldbody>
+  <body pos="0.1 0.2 0.3"><joint axis="0.3 1 0.2" pos="0.1 0 0"/><geom type="box" size="0.1 0.2 0.3" pos="0.02 0 0.1" mass="1"/>
+    <body pos="0 0.2 0.5"><joint type="ball" pos="0 0.1 -0.2" armature="0.3"/><geom type="box" size="0.1 0.2 0.3" mass="2" pos="0.1 0.1 0"/>
+      <body pos="0.3 0.1 0.1"><joint type="slide" axis="1 2 3"/><joint type="ball"/>
+        <geom type="box" size="0.3 0.1 0.1" mass="0.7" pos="0.2 0 0.1"/></body>
+      <body pos="0.3 -0.1 0.1"><joint axis="1 2 3"/><geom type="box" size="0.3 0.1 0.1" mass="0.7"/></body></body></body>
+  <body pos="2 0 0"><freejoint/><geom type="box" size="0.3 0.2 0.1" mass="0.7" pos="0.3 0 0"/>
+    <body pos="0 0.3 0"><joint type="ball"/><geom type="box" size="0.3 0.1 0.1" mass="0.7" pos="0.2 0 0.1"/></body></body>
+  <body pos="4 0 0"><freejoint/><geom type="box" size="0.3 0.2 0.1" mass="0.7" pos="0.3 0 0"/></body>
+</worldbody></mujoco>"""
+
+
+def test_the_derivative_of_gyroscopic_moments():
+    """Of three trees, on hinge and free joints, with balls in their middle, one with an armature: by `jax.jacfwd` of the forces."""
+    pytest.importorskip("mujoco")
+    system = bodies.from_mjcf(TURNING, contacts="world")
+    rng = np.random.default_rng(0)
+    q, u = (jnp.asarray(x + 0.3 * rng.normal(size=x.shape)) for x in system.initial_state())
+    q = system.normalized(q)
+    turns = np.array(["omega" in name for name in system.velocity_names])
+    assert turns.sum() == 15
+    expected = np.where(turns, jax.jacfwd(lambda u: system.h(0.0, q, u))(u), 0)
+    assert_allclose(system.gyroscopic(0.0, q, u), expected, atol=1e-14 * np.abs(expected).max())
+
+
 ALSO = (["M", "momentum"], ["M", "kinetic_energy"], ["M", "kinetic_energy", "momentum"])
 
 

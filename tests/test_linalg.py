@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxnsd import native
 from jaxnsd.numerics import linalg
 
 
@@ -50,6 +51,30 @@ def test_guarded_lu_solves_consistent_singular_systems(kind, n):
         x = solve(kind, A, b, guard=True)
         np.testing.assert_allclose(A @ x, b, rtol=0, atol=1e-6 * max(1, np.abs(x).max()))
         assert np.abs(x).max() < 1e6
+
+
+@pytest.mark.skipif(not native.available(), reason="there is no native code")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("n, pivoted", [(5, False), (11, False), (14, False), (27, False), (32, False), (7, True), (23, True), (96, True)])
+def test_native_code_solves_as_xla_does(n, pivoted, dtype):
+    """A regular matrix against NumPy, and one whose last row is its first, of which one is left out, against XLA."""
+    A, b = (x.astype(dtype) for x in matrix(n))
+    twice = A.copy()
+    twice[-1], twice[:, -1] = twice[0], twice[:, 0]
+    twice[-1, -1] = twice[0, -1] = twice[-1, 0] = twice[0, 0]
+
+    def both(a, b):
+        solvers = [linalg.pivoted(a)] if pivoted else [linalg.lu(a), linalg.lu(a, guard=True)]
+        return [solve(b) for solve in solvers]
+
+    compiled = jax.jit(native.compiled(both, [jax.ShapeDtypeStruct(x.shape, dtype) for x in (A, b)]))
+    eps = np.finfo(dtype).eps
+    for x in compiled(A, b):
+        np.testing.assert_allclose(x, np.linalg.solve(A.astype(float), b), rtol=0, atol=1e3 * eps)
+    for a in (A, twice):
+        x, expected = compiled(a, b)[-1], both(jnp.asarray(a), jnp.asarray(b))[-1]
+        np.testing.assert_allclose(x, expected, rtol=0, atol=1e3 * eps * np.abs(expected).max())
+    assert np.isnan(np.asarray(compiled(np.full_like(A, np.nan), b)[0])).all()
 
 
 def test_rows_that_are_told_apart_are_kept():

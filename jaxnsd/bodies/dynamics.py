@@ -96,6 +96,43 @@ def bias(system, layout, places, u, acceleration):
     return generalized(layout, places, dp + cross(w, p), dL + cross(w, L) + cross(v, p))
 
 
+def gyroscopic(system, layout, places, u):
+    """Derivative of `bias` by the velocities that turn freely, one of each tree at a time: (m, n_u) for the m of `turned_together`.
+
+    A velocity k whose column is the twist S adds S to the twist t of the bodies beyond it, and ``S x t + s`` to what their columns change
+    by, with ``s = c x S - S x r`` of the twist c of what carries the column, and r of what it does not carry. To their forces it adds
+
+        I s + S x* h + (t x* I - I t x) S,      h = I t,
+
+    where the last bracket is the rate of the inertia I. All three are those of the composite body beyond both velocities.
+    """
+    of, (w, v) = inertias(system, places), twists(layout, places, u)
+    p, L = momenta(of, w, v)
+    spun = cross(w[:, None], jnp.swapaxes(of.tensor, 1, 2))  # columns of the tensor, each turned along
+    outer = v[:, :, None] * of.moment[:, None]
+    diagonal = (2 * dot(v, of.moment))[:, None, None] * jnp.eye(3, dtype=u.dtype)[None]
+    rate = spun + jnp.swapaxes(spun, 1, 2) - outer - jnp.swapaxes(outer, 1, 2) + diagonal
+    n = len(p)
+    numbers = [of.mass[:, None], of.moment, of.tensor.reshape(n, 9), p, L, rate.reshape(n, 9)]
+    total = sums(layout.moves.T, jnp.concatenate(numbers, axis=1))
+    w_c, v_c = carriers(layout, places, u)
+    w_r, v_r = (sums(layout.not_carried, x * u[:, None]) for x in (places.w, places.v))
+    S_w, S_v = places.w, places.v
+    s_w = cross(w_c, S_w) - cross(S_w, w_r)
+    s_v = cross(w_c, S_v) + cross(v_c, S_w) - cross(S_w, v_r) - cross(S_v, w_r)
+    out = []
+    for k, beyond, there in zip(*layout.pairs_of_turning, strict=True):
+        body = pick(total, beyond)
+        moment, p, L = body[:, 1:4], body[:, 13:16], body[:, 16:19]
+        tensor, rate = body[:, 4:13].reshape(-1, 3, 3), body[:, 19:].reshape(-1, 3, 3)
+        S, a, b = pick(S_w, k), pick(s_w, k), pick(s_v, k)
+        force = body[:, :1] * b + cross(a, moment) + 2 * cross(S, p)
+        torque = turn(tensor, a) + cross(moment, b) + turn(rate, S) + cross(S, L)
+        row = dot(S_v[: layout.n_u], force) + dot(S_w[: layout.n_u], torque)
+        out.append(jnp.where(there, row, jnp.zeros((), row.dtype)))
+    return jnp.stack(out)
+
+
 def momentum_rate(system, layout, places, u):
     """What changes generalized momenta (n_s,) beside forces and contacts: ``p_j = S_j . H_j`` of a column and the momentum beyond it.
 

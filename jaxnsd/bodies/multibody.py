@@ -403,14 +403,12 @@ class Multibody(System):
         layout = self._layout
         if not len(layout.spins) or self._overridden("b", "h", *INERTIA):
             return None
-        places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
+        places, (all_u, _) = self.places(t, q), kinematics.velocities(self, t, u)
         directions, direction_of, felt = layout.turned_together
-
-        def inertial(u):
-            bias = dynamics.bias(self, layout, places, u, acceleration)[: layout.n_u]
-            return dynamics.of_armatures(self, layout, u[: layout.n_u]) - bias if "turned armature" in self.structure.has else -bias
-
-        rates = jax.vmap(jax.linearize(inertial, all_u)[1])(jnp.asarray(directions, u.dtype))
+        rates = -dynamics.gyroscopic(self, layout, places, all_u)
+        if "turned armature" in self.structure.has:
+            own = jax.linearize(lambda u: dynamics.of_armatures(self, layout, u), u)[1]
+            rates = rates + jnp.stack([own(jnp.asarray(d, u.dtype)) for d in directions[:, : layout.n_u]])
         derivative = jnp.zeros((), u.dtype)
         for k, rate in enumerate(rates):
             derivative = jnp.where(felt & (direction_of == k)[None], rate[:, None], derivative)

@@ -247,6 +247,23 @@ class Layout:
         directions[direction_of[turns], np.flatnonzero(turns)] = 1
         return directions, direction_of, (root[:, None] == root[None]) & turns[None]
 
+    @functools.cached_property
+    def pairs_of_turning(self):
+        """Of the directions of `turned_together` and each velocity, (m, n_u): the velocity of its tree that turns, the one of both that is
+        farther from the root, and whether one of them moves the body of the other.
+        """
+        directions, direction_of, felt = self.turned_together
+        k = np.stack([np.argmax(felt & (direction_of == m)[None], axis=1) for m in range(len(directions))])
+        own = np.arange(self.n_u)
+        there = np.stack([felt[own, x] & (direction_of[x] == m) for m, x in enumerate(k)])
+        beyond, before = self.path[k, own[None]], self.path[own[None], k]
+        return k, np.where(beyond, own[None], k), there & (beyond | before)
+
+    @property
+    def not_carried(self):
+        """[k, i]: velocity i moves the body of velocity k, whose axis does not carry that of i."""
+        return self.path.T & ~self.carried.T
+
     def _columns(self, joints):
         """Columns of the velocities, by kind of joint: (kind, rows) -> order of velocities."""
         dofs = self._dofs(joints)

@@ -1,17 +1,20 @@
-"""Factors of a matrix, and systems of equations that are solved by them: loops over memory.
+"""Inverses and factors of a matrix, and systems of equations that are solved by them: loops over memory.
 
-Matrices that are too large to be written out, as LAPACK's `getrf` and `trsm`: elimination with row exchanges, and substitution. The
-innermost loop goes along a row.
+Matrices that are too large to be written out. Up to a few dozen rows their inverse is computed, row after row in vector registers; beyond,
+as LAPACK's `getrf` and `trsm`, elimination with row exchanges, and substitution, whose innermost loop goes along a row.
 """
 
 import numpy as np
 
-from .arrays import in_memory, stored, written
-from .code import UnknownError
+from .arrays import filled, in_memory, small, stored, written
+from .code import UnknownError, type_of
 from .numbers import converted
 from .rules import chosen, of, rule
 
 ONE = np.int64(1)
+
+#: Bytes of a vector register, and rows up to which an inverse is written out: zeros are seen, and nothing is stored.
+REGISTER, WRITTEN = 32, 11
 
 
 def _plus(code, a, b):
@@ -149,3 +152,130 @@ def _triangular_solve(code, params, arrays, kinds, results):
 
     _each(code, lead, (rows * columns, n * n), solve)
     return [in_memory(code, room, results[0].shape, dtype)]
+
+
+@rule("jaxnsd_inverse")
+def _inverse(code, params, arrays, kinds, results):
+    """The inverse of a matrix, see `linalg.inverse`."""
+    guard, sought, n, dtype = params["guard"], params["sought"], kinds[0].shape[0], kinds[0].dtype
+    if n <= WRITTEN and n * n <= code.sizes.small and not sought:
+        return [_inverse_written(code, small(code, arrays[0]).copy(), guard, dtype)]
+    room, zero, end = code.room(n * n, dtype), np.int64(0), np.int64(n)
+    written(code, arrays[0], dtype, room)
+    rows = _Rows(code, room, n, dtype)
+    if sought:
+        left = _Matrix(code, code.room(n, bool), zero, n, np.dtype(bool))
+        _span(code, zero, end, lambda i: left.set(zero, i, np.True_))
+
+    def step(k):
+        if sought:
+            k = _largest_left(code, rows, left, n)
+            left.set(zero, k, np.False_)
+        pivot = _inverse_of(code, rows.get(k, k), guard, dtype)
+        row = rows.times(rows.read(k), pivot)
+
+        def eliminate(i):
+            entry = rows.get(i, k)
+            rows.write(i, rows.less(rows.read(i), entry, row))
+            rows.set(i, k, of(code, "neg", [of(code, "mul", [entry, pivot], dtype)], dtype))
+
+        _span(code, zero, end, eliminate)
+        # What the loop made of its own row gives way.
+        rows.write(k, row)
+        rows.set(k, k, pivot)
+
+    _span(code, zero, end, step)
+    out = in_memory(code, room, (n, n), dtype)
+    return [small(code, out) if n * n <= code.sizes.small else out]
+
+
+def _inverse_of(code, pivot, guard, dtype):
+    """``1 / pivot``; with a guard zero of one that vanishes."""
+    one = dtype.type(1)
+    if not guard:
+        return of(code, "div", [one, pivot], dtype)
+    regular = of(code, "gt", [of(code, "abs", [pivot], dtype), dtype.type(guard)], dtype, bool)
+    inverse = of(code, "div", [one, chosen(code, regular, pivot, one, dtype)], dtype)
+    return chosen(code, regular, inverse, dtype.type(0), dtype)
+
+
+def _inverse_written(code, a, guard, dtype):
+    """The inverse number by number."""
+    n = len(a)
+    for k in range(n):
+        pivot = _inverse_of(code, a[k, k], guard, dtype)
+        row = [of(code, "mul", [x, pivot], dtype) for x in a[k]]
+        for i in set(range(n)) - {k}:
+            entry = a[i, k]
+            for j in set(range(n)) - {k}:
+                a[i, j] = of(code, "sub", [a[i, j], of(code, "mul", [entry, row[j]], dtype)], dtype)
+            a[i, k] = of(code, "neg", [of(code, "mul", [entry, pivot], dtype)], dtype)
+        a[k], a[k, k] = filled(row, (n,)), pivot
+    return a
+
+
+def _largest_left(code, rows, left, n):
+    """The number of the row that is left with the largest entry on the diagonal."""
+    dtype, zero = rows.dtype, np.int64(0)
+
+    def larger(k, carried):
+        at, most = carried
+        size = chosen(code, left.get(zero, k), of(code, "abs", [rows.get(k, k)], dtype), dtype.type(-1), dtype)
+        # What is not a number is the largest.
+        better = of(code, "or", [of(code, "gt", [size, most], dtype, bool), of(code, "ne", [size, size], dtype, bool)], bool)
+        return [chosen(code, better, k, at, np.int64), chosen(code, better, size, most, dtype)]
+
+    return code.count(np.int64(n), [zero, dtype.type(-2)], [np.int64, dtype], larger)[0]
+
+
+class _Rows(_Matrix):
+    """A matrix whose rows are read into vector registers and written from there: lists of vectors, the last ones shorter."""
+
+    def __init__(self, code, pointer, n, dtype):
+        super().__init__(code, pointer, np.int64(0), n, dtype)
+        self.widths, width = [], REGISTER // dtype.itemsize
+        while n:
+            while width > n:
+                width //= 2
+            self.widths.append(width)
+            n -= width
+
+    def _type(self, width):
+        return f"<{width} x {type_of(self.dtype)}>"
+
+    def _places(self, i):
+        first = 0
+        for width in self.widths:
+            yield width, self.code.place(self.pointer, self._place(i, np.int64(first)), self.dtype)
+            first += width
+
+    def _vector(self, text):
+        name = self.code.name()
+        self.code.line(f"{name} = {text}")
+        self.code.size += 1
+        return name
+
+    def _everywhere(self, entry, width):
+        """A vector of one number."""
+        kind = self._type(width)
+        first = self._vector(f"insertelement {kind} poison, {type_of(self.dtype)} {self.code.text(entry, self.dtype)}, i64 0")
+        return self._vector(f"shufflevector {kind} {first}, {kind} poison, <{width} x i32> zeroinitializer")
+
+    def read(self, i):
+        """Row i."""
+        return [self._vector(f"load {self._type(width)}, ptr {at}, align {self.dtype.itemsize}") for width, at in self._places(i)]
+
+    def write(self, i, row):
+        """Write row i."""
+        for (width, at), x in zip(self._places(i), row, strict=True):
+            self.code.line(f"store {self._type(width)} {x}, ptr {at}, align {self.dtype.itemsize}")
+
+    def times(self, row, factor):
+        """``factor row``."""
+        parts = zip(self.widths, row, strict=True)
+        return [self._vector(f"fmul contract {self._type(width)} {x}, {self._everywhere(factor, width)}") for width, x in parts]
+
+    def less(self, row, factor, other):
+        """``row - factor other``."""
+        parts = zip(self.widths, row, self.times(other, factor), strict=True)
+        return [self._vector(f"fsub contract {self._type(width)} {x}, {y}") for width, x, y in parts]

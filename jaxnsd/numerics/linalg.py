@@ -312,13 +312,7 @@ def pivoted(a):
     if n > PIVOTED:
         return lu(a, guard=True)
 
-    def eliminate(_, carry):
-        a, left = carry
-        diagonal = jnp.sum(jnp.where(jnp.eye(n, dtype=bool), a, 0), axis=1)
-        k = jnp.argmax(jnp.where(left, jnp.abs(diagonal), -1))
-        return _eliminated(a, k, True), left & (jnp.arange(n) != k)
-
-    inverse, _ = lax.fori_loop(0, n, eliminate, (a, jnp.ones(n, bool)))
+    inverse = _inverse(a, True, sought=True)
     return lambda b: matmul(inverse, b)
 
 
@@ -329,21 +323,43 @@ def _invert_pivot(pivot, guard):
     return jnp.where(regular, 1 / jnp.where(regular, pivot, 1), 0)
 
 
-def _inverse(a, guard):
-    """Inverse by Gauss-Jordan elimination in place: n rank-one updates of the whole matrix, each one fused; if small, in scalars.
+def _inverse(a, guard, *, sought=False):
+    """Inverse by Gauss-Jordan elimination in place, if small in scalars; ``sought``: of all diagonal entries the largest first as a pivot.
 
     Its derivative is that of an inverse: no step of the elimination is differentiated.
     """
     n = a.shape[0]
-    if n <= UNROLL:
+    if n <= UNROLL and not sought:
         return pack(_lu_unpacked(unpack(a), guard)(unpack(jnp.eye(n, dtype=a.dtype))))
 
     def rule(primals, tangents):
         inverse = invert(*primals)
         return inverse, -matmul(inverse, matmul(tangents[0], inverse))
 
-    invert = with_rule(lambda a: lax.fori_loop(0, n, lambda k, a: _eliminated(a, k, guard), a), rule)
+    invert = with_rule(lambda a: _inverted.bind(a, guard=thresholds.pivot(a.dtype) if guard else 0.0, sought=sought), rule)
     return invert(a)
+
+
+def _eliminate(a, guard, sought):
+    """The inverse as n rank-one updates of the whole matrix, each one fused."""
+    n = a.shape[0]
+
+    def step(k, carry):
+        a, left = carry
+        if sought:
+            diagonal = jnp.sum(jnp.where(jnp.eye(n, dtype=bool), a, 0), axis=1)
+            k = jnp.argmax(jnp.where(left, jnp.abs(diagonal), -1))
+        return _eliminated(a, k, bool(guard)), left & (jnp.arange(n) != k) if sought else left
+
+    return lax.fori_loop(0, n, step, (a, jnp.ones(n if sought else 0, bool)))[0]
+
+
+#: Native code takes a row at a time, in vector registers.
+_inverted = Primitive("jaxnsd_inverse")
+_inverted.def_impl(jax.jit(_eliminate, static_argnames=("guard", "sought")))
+_inverted.def_abstract_eval(lambda a, guard, sought: a)
+lowered_as(_inverted, _eliminate)
+batching.primitive_batchers[_inverted] = lambda args, axes, **how: (jax.vmap(lambda a: _eliminate(a, **how), axes)(*args), 0)
 
 
 def _eliminated(a, k, guard):
