@@ -49,7 +49,7 @@ def touches(structure, frames, points, first, second):
         # the same program whichever of them are known.
         return lax.map(lambda x: _rows(pair_of(tables, *unpacked(x)), steps), numbers)
 
-    def settle(chosen):
+    def settle(tables, chosen):
         row, a, b = chosen
         pair = pair_of(tables, a, b)
         touch = settled(row, a, b, pair.corners_a, pair.corners_b, pair.scale)
@@ -59,7 +59,7 @@ def touches(structure, frames, points, first, second):
     # Vectors of one pair meet arrays of many.
     with jax.numpy_rank_promotion("allow"):
         rows = when_needed(choose)(*lax.stop_gradient((tables, packed(sides))))
-        found = lax.map(settle, (rows, *sides))
+        found = when_needed(lambda tables, *chosen: lax.map(lambda x: settle(tables, x), chosen))(tables, rows, *sides)
     return Touch(*(x.reshape(-1, *x.shape[2:]) for x in found))
 
 
