@@ -1,0 +1,268 @@
+"""Rows of a pair of convex solids: where they are closest, and up to three more points where faces lie on each other.
+
+Each solid shows the other one an *outline*: what of it is farthest along normals that are tilted a little, a polygon of corners; of an
+edge or of a cylinder on its side two points, of a ball one. Corners of an outline over the face of the other solid, and edges of both that
+cross, are places where they may touch, each with the normal of its two features. Four are taken, the deepest and those that span most.
+What is taken is a choice that is not differentiated.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .closest import points_of, tolerance
+from .features import PARALLEL, Row, Side, across, flat, round_of, settled
+from .frames import Touch
+from .rotations import cross, dot, turn_back
+from .solids import Point, farthest
+
+#: Rows of a pair; corners of an outline.
+ROWS, OUTLINE = 4, 6
+#: How steeply corners may rise from the lowest one to belong to an outline, and to count as far as they are when rows are taken.
+RISE = 0.1
+#: Directions across the normal; turned a little, so that the corners of what is aligned are not equally far.
+TURNS = 0.3 + 2 * np.pi * np.arange(OUTLINE) / OUTLINE
+#: Beyond these parts of the size of a pair points are not over a face; gaps are not smaller than the least one, where solids overlap.
+OVER, SLACK = 1e-6, 1e-4
+#: Weight below which a point does not count where solids are round.
+LIGHT = 1e-5
+#: Three units of a cap.
+CAP = np.array([(np.cos(x), np.sin(x)) for x in (0, 2 * np.pi / 3, -2 * np.pi / 3)])
+
+
+class Outline(NamedTuple):
+    """A polygon (OUTLINE) of flat points, counterclockwise about the normal."""
+
+    unit: object  # (k, 3)
+    corner: object  # (k,)
+    follows: object  # whether a disc is touched where the normal says
+    place: object  # (k, 3) in the world, with what is round
+    three: object  # (3,) which corners span most
+    normal: object  # (3,) of its face, outwards
+    face: object  # whether it is one
+    segment: object  # whether it has two corners
+
+
+def steps_of(kinds):
+    """Steps of Newton's method that a pair with shapes of these kinds needs, after it was found: of polytopes none."""
+    return 6 if {"cylinder", "ellipsoid"} & set(kinds) else 0
+
+
+# ------------------------------------------------------------------------------------------------------------- closest row
+def _cap(solid, unit, weights, n):
+    """Whether a cylinder is touched inside of one of its ends."""
+    inside = jnp.sum(unit * weights[:, None], axis=0)
+    steep = jnp.abs(dot(solid.R[:, 2], n)) > 0.9
+    return (solid.disc > 0) & steep & (dot(inside[:2], inside[:2]) < (1 - 1e-3) ** 2)
+
+
+def _side(solid, point, cap, n):
+    """`Side` of a pair's closest row: of an end that is touched inside any three points of it."""
+    upright = solid.disc > 0
+    m = turn_back(solid.R, n)
+    tiny = jnp.sqrt(dot(m[:2], m[:2])) < (1e-6 if m.dtype == jnp.float64 else 1e-3)
+    follows = upright & ~tiny & ~cap
+    edge = jnp.where(upright, jnp.where(follows, 0.0, point.unit[0]), point.unit)
+    ends = jnp.asarray([0.0, 0.0, 1.0], m.dtype) * point.unit
+    of_cap = jnp.asarray(np.pad(CAP, ((0, 0), (0, 1))), m.dtype) + ends[:1]
+    planar = jnp.asarray([1.0, 1.0, 0.0], m.dtype)
+    unit = jnp.where(cap, of_cap, jnp.where(upright, ends + edge * planar, point.unit))
+    return Side(unit[None], point.corner[None], follows[None])
+
+
+def _ellipsoid(solid, n):
+    """What the ellipsoid adds to points (1, 3) along n."""
+    return round_of(solid._replace(ball=jnp.zeros_like(solid.ball)), jnp.zeros((1,), bool), n[None])
+
+
+def closest_row(pair, found, steps):
+    """`Row` (1) of the features that are closest, and its `Touch`."""
+    a, b = pair.a, pair.b
+    curved = (a.disc > 0) | (b.disc > 0) | jnp.any(a.axes > 0) | jnp.any(b.axes > 0)
+    order = (jnp.argmax(found.weights) + jnp.arange(3)) % 3
+    weights, corners = found.weights[order], found.corners[order]
+    least = jnp.where(curved, LIGHT, jnp.where(found.apart, 0.0, -jnp.inf))
+    corners = jnp.where((weights > least)[:, None], corners, corners[:1])
+    whole = p, q = points_of(corners)
+    n = found.normal
+    # Where flat points leave the normal no freedom, an end of a cylinder has nothing to say.
+    caps = [_cap(solid, point.unit, weights, n) for solid, point in ((a, p), (b, q))]
+    cap_b = caps[1] & ~caps[0]
+    p, q = (
+        Point(jnp.where(other, x.unit[:1], x.unit), jnp.where(other, x.corner[:1], x.corner)) for x, other in ((p, cap_b), (q, caps[0]))
+    )
+    row = Row(_side(a, p, caps[0], n), _side(b, q, cap_b, -n), n[None], jnp.ones((1,), bool), jnp.zeros((1,), bool))
+
+    x, y = (
+        jnp.sum(weights[:, None] * (flat(solid, corners, point) + _ellipsoid(solid, m)), axis=0)
+        for solid, corners, point, m in ((a, pair.corners_a, whole[0], n), (b, pair.corners_b, whole[1], -n))
+    )
+    known = Touch((found.gap - a.ball - b.ball)[None], (x + a.ball * n)[None], (y - b.ball * n)[None], n[None])
+    if not steps:
+        return row, known
+
+    def touch(normal):
+        return settled(row._replace(normal=normal), a, b, pair.corners_a, pair.corners_b, pair.scale)
+
+    normal = lax.fori_loop(0, steps, lambda _, normal: touch(normal).normal, row.normal)
+    better, same = touch(normal), 1e3 * tolerance(n.dtype) * pair.scale
+    # The solids themselves say whether these are their features, and whether this is closer to the end.
+    along = better.normal[0]
+    gap = dot(along, pair.difference(along)[:3]) - a.ball - b.ball
+    fine = (jnp.abs(gap - better.gap[0]) <= same) & (better.gap[0] >= known.gap[0] - same)
+    still = jnp.zeros((1,), bool)
+    other = Row(
+        Side(whole[0].unit[None], whole[0].corner[None], still), Side(whole[1].unit[None], whole[1].corner[None], still), *row[2:4], ~still
+    )
+    row, found_touch = (
+        jax.tree.map(lambda x, y: jnp.where(fine, x, y), *both) for both in ((row._replace(normal=normal), other), (better, known))
+    )
+    return row, found_touch
+
+
+# ----------------------------------------------------------------------------------------------------------------- outlines
+def outline(solid, corners, n, t, scale):
+    """`Outline` of a solid along ``n``, counterclockwise about the first direction ``t`` to the second."""
+    cosines, sines = (jnp.asarray(f(TURNS), n.dtype)[:, None] for f in (np.cos, np.sin))
+    around_ = cosines * t[0] + sines * t[1]
+    point, _ = farthest(solid, corners, n + RISE * around_)
+    # A cylinder shows an end, or the line on which it lies.
+    end = (solid.disc > 0) & (jnp.abs(dot(solid.R[:, 2], n)) > np.sqrt(0.5))
+    local = turn_back(solid.R, around_) * np.array([1.0, 1.0, 0.0], n.dtype)
+    local = local / jnp.sqrt(jnp.maximum(dot(local, local), jnp.finfo(n.dtype).tiny))[:, None]
+    axial = point.unit * np.array([0.0, 0.0, 1.0], n.dtype)
+    unit = jnp.where(end, local + axial, jnp.where(solid.disc > 0, axial, point.unit))
+    follows = (solid.disc > 0) & ~end
+    place = flat(solid, corners, Point(unit, point.corner)) + round_of(solid, follows[None], n[None])
+    away = place - place[:1]
+    far = jnp.argmax(dot(away, away))
+    areas = cross(away[far][None], away)
+    most = jnp.argmax(dot(areas, areas))
+    area, length = areas[most], jnp.sqrt(dot(away[far], away[far]))
+    size = jnp.sqrt(dot(area, area))
+    wide = size > 1e-3 * length**2
+    normal = area / jnp.where(size > 0, size, 1.0)
+    normal = jnp.where(dot(normal, n) < 0, -normal, normal)
+    # It is a face if nothing of the solid is beyond.
+    _, beyond = farthest(solid, corners, normal)
+    above = dot(beyond + solid.ball * normal - place[0], normal)
+    face = wide & (above <= OVER * scale) & (dot(normal, n) > 0.95)
+    three = jnp.stack([jnp.zeros_like(far), far, most])
+    long = length > OVER * scale
+    return Outline(unit, point.corner, follows, place, three, normal, face & long, long & ~wide)
+
+
+def _inside(points, polygon, near):
+    """Which of points (k, 2) are in a polygon (k, 2), or not farther from it than ``near``."""
+    edges = jnp.roll(polygon, -1, axis=0) - polygon
+    away = points[:, None] - polygon[None]
+    left = edges[None, :, 0] * away[:, :, 1] - edges[None, :, 1] * away[:, :, 0]
+    within = jnp.all(left >= -near * jnp.sqrt(dot(edges, edges))[None], axis=1)
+    around_ = jnp.asarray(np.stack([np.cos(TURNS), np.sin(TURNS)]), points.dtype)
+    bound = jnp.max(polygon @ around_, axis=0)
+    return within & jnp.all(points @ around_ <= bound[None] + near, axis=1)
+
+
+def _sides(outline_, which):
+    """`Side` of rows, of the corners with numbers (m, 3) of an outline."""
+    return Side(outline_.unit[which], outline_.corner[which], jnp.broadcast_to(outline_.follows, which.shape[:1]))
+
+
+def _over(one, other, n, plans, near, thin):
+    """Corners of one outline over the face of the other, or of lines along each other: ``(there (k,), normal of the other's face)``."""
+    of_face = other.face & _inside(*plans, near)
+    of_line = thin & one.segment & other.segment & _inside(*plans, 1e3 * near)
+    return of_face | of_line, jnp.where(other.face, other.normal, n)
+
+
+def _crossing(one, other, n, plans):
+    """Edges of both outlines that cross: ``(there, gaps along n, places)``, of all pairs of edges (k^2)."""
+    (a, b), heights = (jnp.roll(x, -1, 0) - x for x in plans), [dot(x.place, n) for x in (one, other)]
+    (h, top), (rise, climb) = heights, (jnp.roll(x, -1) - x for x in heights)
+    x, y, u, v = (z[:, None] if k < 2 else z[None] for k, z in enumerate((a[:, 0], a[:, 1], b[:, 0], b[:, 1])))
+    r, s = (plans[1][None, :, k] - plans[0][:, None, k] for k in (0, 1))
+    det = x * v - y * u
+    aa, bb = dot(a, a), dot(b, b)
+    crosses = det * det > PARALLEL**2 * aa[:, None] * bb[None]
+    inverse = 1 / jnp.where(crosses, det, 1.0)
+    along, beside = (r * v - s * u) * inverse, (r * y - s * x) * inverse
+    inside = jnp.minimum(jnp.minimum(along, 1 - along), jnp.minimum(beside, 1 - beside)) > OVER
+    fine = (one.face | one.segment) & (other.face | other.segment) & (one.face | other.face)
+    gap = top[None] + beside * climb[None] - h[:, None] - along * rise[:, None]
+    place = [(plans[0][:, None, k] + along * z).reshape(-1) for k, z in ((0, x), (1, y))]
+    return (fine & crosses & inside).reshape(-1), gap.reshape(-1), jnp.stack(place, axis=1)
+
+
+def _chosen(one, other, n, facing, numbers):
+    """`Row` of the candidates with these numbers (m,): corners of the one outline, corners of the other, edges of both."""
+    k, which = OUTLINE, numbers // OUTLINE
+    over, under = (which == 0)[:, None], (which == 1)[:, None]
+    i, j = which - 2, numbers % k
+    each = jnp.stack([j] * 3, axis=1)
+    at_a = jnp.where(over, each, jnp.where(under, one.three, jnp.stack([i, (i + 1) % k, i], axis=1)))
+    at_b = jnp.where(over, other.three, jnp.where(under, each, jnp.stack([j, j, (j + 1) % k], axis=1)))
+    at_a = jnp.clip(at_a, 0, k - 1)
+    e, f = one.place[at_a[:, 1]] - one.place[at_a[:, 0]], other.place[at_b[:, 2]] - other.place[at_b[:, 0]]
+    normal = cross(e, f)
+    size = jnp.sqrt(dot(normal, normal))
+    normal = normal / jnp.where(size > 0, size, 1.0)[:, None]
+    normal = jnp.where(dot(normal, n) < 0, -1.0, 1.0).astype(n.dtype)[:, None] * normal
+    normal = jnp.where(over, facing[0], jnp.where(under, facing[1], normal))
+    sides = (Side(x.unit[at], x.corner[at], jnp.broadcast_to(x.follows, at.shape[:1])) for x, at in ((one, at_a), (other, at_b)))
+    return Row(*sides, normal, dot(normal, n) > 0.9, jnp.zeros(numbers.shape, bool))
+
+
+def _taken(gaps, places, there, none):
+    """Numbers (ROWS,) of the deepest point, the one farthest from it, and those farthest to the sides of the line through both."""
+    gaps = jnp.where(there, gaps, jnp.inf)
+    deepest = jnp.argmin(gaps)
+    higher = (gaps - gaps[deepest]) / RISE
+    away = places - places[deepest]
+    distance = jnp.sqrt(dot(away, away))
+    score = jnp.where(there, distance - higher, -jnp.inf)
+    farthest_ = jnp.argmax(score)
+    line = away[farthest_] / jnp.where(distance[farthest_] > 0, distance[farthest_], 1.0)
+    aside = away[:, 0] * line[1] - away[:, 1] * line[0]
+    sides = [jnp.where(there, sign * aside - higher, -jnp.inf) for sign in (1.0, -1.0)]
+    numbers = [deepest, farthest_, *map(jnp.argmax, sides)]
+    beyond = [score[farthest_], *(side[k] for side, k in zip(sides, numbers[2:], strict=True))]
+    return jnp.stack(numbers), jnp.concatenate([jnp.ones((1,), bool), jnp.stack(beyond) > none])
+
+
+def rows(pair, found, steps):
+    """`Row` (ROWS) of a pair."""
+    first, touch = closest_row(pair, found, steps)
+    n, gap = touch.normal[0], touch.gap[0]
+    t, near = across(n), OVER * pair.scale
+    one = outline(pair.a, pair.corners_a, n, t, pair.scale)
+    other = outline(pair.b, pair.corners_b, -n, t, pair.scale)
+    plans = [jnp.stack([dot(x.place, s) for s in t], axis=1) for x in (one, other)]
+    # Lines along each other touch at two points, where one of them is round.
+    e, f = (x.place[x.three[1]] - x.place[0] for x in (one, other))
+    product = cross(e, f)
+    thin = (pair.a.ball + pair.a.disc + pair.b.ball + pair.b.disc > 0) & (dot(product, product) <= 1e-6 * dot(e, e) * dot(f, f))
+    of_one, facing_b = _over(one, other, -n, (plans[0], plans[1]), near, thin)
+    of_other, facing_a = _over(other, one, n, (plans[1], plans[0]), near, thin)
+    facing = -facing_b, facing_a
+    crossing, gaps, places = _crossing(one, other, n, plans)
+    corners = dot(facing[0], other.place[:1] - one.place), dot(facing[1], other.place - one.place[:1])
+    there, gaps = jnp.concatenate([of_one, of_other, crossing]), jnp.concatenate([*corners, gaps])
+    same = 10 * tolerance(n.dtype) * pair.scale
+    there = there & (gaps >= gap - jnp.where(gap > 0, same, SLACK * pair.scale))
+    # The closest point gives way to one that is as close: its place on faces that lie on each other is anywhere.
+    alone = ~jnp.any(there & (gaps <= gap + same))
+    own = jnp.stack([dot(touch.first, s) for s in t], axis=1)
+    numbers, of_these = _taken(
+        jnp.concatenate([gaps, touch.gap]), jnp.concatenate([*plans, places, own]), jnp.concatenate([there, alone[None]]), near
+    )
+    more = _chosen(one, other, n, facing, numbers)
+    is_first = numbers == gaps.shape[0]
+
+    def either(x, y):
+        return jnp.where(is_first.reshape(-1, *(1,) * (x.ndim - 1)), x, y)
+
+    row = jax.tree.map(either, first, more)
+    return row._replace(there=of_these & row.there)
