@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..numerics.newton import when_needed
-from . import closest, faces
+from . import closest, directions, faces, kinks
 from .boxes import FAR
 from .features import settled
 from .frames import Touch
-from .solids import Solid, reach, solids
+from .solids import Pair, Solid, reach, solids
 
 ROWS = faces.ROWS
 
@@ -39,15 +39,12 @@ def touches(structure, frames, points, first, second):
 
     def pair_of(tables, a, b):
         corners = [None if corners is None else corners[solid.hull] for corners, solid in zip(tables, (a, b), strict=True)]
-        size = reach(a, corners[0]) + reach(b, corners[1])
-        return closest.Pair(a, b, *corners, size)
-
-    steps = faces.steps_of({*kinds[0], *kinds[1]})
+        return Pair(a, b, *corners, reach(a, corners[0]) + reach(b, corners[1]))
 
     def choose(tables, numbers):
         # A program of its own: what several parts of a step ask for is compiled once, and kept. All numbers are one array, so that it is
         # the same program whichever of them are known.
-        return lax.map(lambda x: _rows(pair_of(tables, *unpacked(x)), steps), numbers)
+        return lax.map(lambda x: _rows(pair_of(tables, *unpacked(x))), numbers)
 
     def settle(tables, chosen):
         row, a, b = chosen
@@ -56,15 +53,15 @@ def touches(structure, frames, points, first, second):
         gap = jnp.where(row.there, touch.gap, FAR * pair.scale)
         return Touch(gap, *(jnp.where(row.there[:, None], x, 0.0) for x in touch[1:]))
 
-    # Vectors of one pair meet arrays of many.
-    with jax.numpy_rank_promotion("allow"):
-        rows = when_needed(choose)(*lax.stop_gradient((tables, packed(sides))))
-        found = when_needed(lambda tables, *chosen: lax.map(lambda x: settle(tables, x), chosen))(tables, rows, *sides)
+    rows = when_needed(choose)(*lax.stop_gradient((tables, packed(sides))))
+    found = when_needed(lambda tables, *chosen: lax.map(lambda x: settle(tables, x), chosen))(tables, rows, *sides)
     return Touch(*(x.reshape(-1, *x.shape[2:]) for x in found))
 
 
-def _rows(pair, steps):
-    return faces.rows(pair, closest.search(pair), steps)
+def _rows(pair):
+    of = directions.sum_of(*pair)
+    found, s = closest.search(of, directions.axes_of(pair.a, pair.b))
+    return faces.rows(pair, kinks.closest_row(pair, of, found, s))
 
 
 def packed(sides):

@@ -11,12 +11,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from .closest import points_of, tolerance
-from .features import PARALLEL, Row, Side, across, flat, round_of, settled
-from .frames import Touch
-from .rotations import cross, dot, turn_back
+from .closest import tolerance
+from .features import PARALLEL, Row, Side, flat, round_of
+from .rotations import across, cross, dot, turn_back
 from .solids import Point, farthest
 
 #: Rows of a pair; corners of an outline.
@@ -27,10 +25,6 @@ RISE = 0.1
 TURNS = 0.3 + 2 * np.pi * np.arange(OUTLINE) / OUTLINE
 #: Beyond these parts of the size of a pair points are not over a face; gaps are not smaller than the least one, where solids overlap.
 OVER, SLACK = 1e-6, 1e-4
-#: Weight below which a point does not count where solids are round.
-LIGHT = 1e-5
-#: Three units of a cap.
-CAP = np.array([(np.cos(x), np.sin(x)) for x in (0, 2 * np.pi / 3, -2 * np.pi / 3)])
 
 
 class Outline(NamedTuple):
@@ -51,84 +45,12 @@ def steps_of(kinds):
     return 6 if {"cylinder", "ellipsoid"} & set(kinds) else 0
 
 
-# ------------------------------------------------------------------------------------------------------------- closest row
-def _cap(solid, unit, weights, n):
-    """Whether a cylinder is touched inside of one of its ends."""
-    inside = jnp.sum(unit * weights[:, None], axis=0)
-    steep = jnp.abs(dot(solid.R[:, 2], n)) > 0.9
-    return (solid.disc > 0) & steep & (dot(inside[:2], inside[:2]) < (1 - 1e-3) ** 2)
-
-
-def _side(solid, point, cap, n):
-    """`Side` of a pair's closest row: of an end that is touched inside any three points of it."""
-    upright = solid.disc > 0
-    m = turn_back(solid.R, n)
-    tiny = jnp.sqrt(dot(m[:2], m[:2])) < (1e-6 if m.dtype == jnp.float64 else 1e-3)
-    follows = upright & ~tiny & ~cap
-    edge = jnp.where(upright, jnp.where(follows, 0.0, point.unit[0]), point.unit)
-    ends = jnp.asarray([0.0, 0.0, 1.0], m.dtype) * point.unit
-    of_cap = jnp.asarray(np.pad(CAP, ((0, 0), (0, 1))), m.dtype) + ends[:1]
-    planar = jnp.asarray([1.0, 1.0, 0.0], m.dtype)
-    unit = jnp.where(cap, of_cap, jnp.where(upright, ends + edge * planar, point.unit))
-    return Side(unit[None], point.corner[None], follows[None])
-
-
-def _ellipsoid(solid, n):
-    """What the ellipsoid adds to points (1, 3) along n."""
-    return round_of(solid._replace(ball=jnp.zeros_like(solid.ball)), jnp.zeros((1,), bool), n[None])
-
-
-def closest_row(pair, found, steps):
-    """`Row` (1) of the features that are closest, and its `Touch`."""
-    a, b = pair.a, pair.b
-    curved = (a.disc > 0) | (b.disc > 0) | jnp.any(a.axes > 0) | jnp.any(b.axes > 0)
-    order = (jnp.argmax(found.weights) + jnp.arange(3)) % 3
-    weights, corners = found.weights[order], found.corners[order]
-    least = jnp.where(curved, LIGHT, jnp.where(found.apart, 0.0, -jnp.inf))
-    corners = jnp.where((weights > least)[:, None], corners, corners[:1])
-    whole = p, q = points_of(corners)
-    n = found.normal
-    # Where flat points leave the normal no freedom, an end of a cylinder has nothing to say.
-    caps = [_cap(solid, point.unit, weights, n) for solid, point in ((a, p), (b, q))]
-    cap_b = caps[1] & ~caps[0]
-    p, q = (
-        Point(jnp.where(other, x.unit[:1], x.unit), jnp.where(other, x.corner[:1], x.corner)) for x, other in ((p, cap_b), (q, caps[0]))
-    )
-    row = Row(_side(a, p, caps[0], n), _side(b, q, cap_b, -n), n[None], jnp.ones((1,), bool), jnp.zeros((1,), bool))
-
-    x, y = (
-        jnp.sum(weights[:, None] * (flat(solid, corners, point) + _ellipsoid(solid, m)), axis=0)
-        for solid, corners, point, m in ((a, pair.corners_a, whole[0], n), (b, pair.corners_b, whole[1], -n))
-    )
-    known = Touch((found.gap - a.ball - b.ball)[None], (x + a.ball * n)[None], (y - b.ball * n)[None], n[None])
-    if not steps:
-        return row, known
-
-    def touch(normal):
-        return settled(row._replace(normal=normal), a, b, pair.corners_a, pair.corners_b, pair.scale)
-
-    normal = lax.fori_loop(0, steps, lambda _, normal: touch(normal).normal, row.normal)
-    better, same = touch(normal), 1e3 * tolerance(n.dtype) * pair.scale
-    # The solids themselves say whether these are their features, and whether this is closer to the end.
-    along = better.normal[0]
-    gap = dot(along, pair.difference(along)[:3]) - a.ball - b.ball
-    fine = (jnp.abs(gap - better.gap[0]) <= same) & (better.gap[0] >= known.gap[0] - same)
-    still = jnp.zeros((1,), bool)
-    other = Row(
-        Side(whole[0].unit[None], whole[0].corner[None], still), Side(whole[1].unit[None], whole[1].corner[None], still), *row[2:4], ~still
-    )
-    row, found_touch = (
-        jax.tree.map(lambda x, y: jnp.where(fine, x, y), *both) for both in ((row._replace(normal=normal), other), (better, known))
-    )
-    return row, found_touch
-
-
 # ----------------------------------------------------------------------------------------------------------------- outlines
 def outline(solid, corners, n, t, scale):
     """`Outline` of a solid along ``n``, counterclockwise about the first direction ``t`` to the second."""
     cosines, sines = (jnp.asarray(f(TURNS), n.dtype)[:, None] for f in (np.cos, np.sin))
-    around_ = cosines * t[0] + sines * t[1]
-    point, _ = farthest(solid, corners, n + RISE * around_)
+    around_ = cosines * t[0][None] + sines * t[1][None]
+    point, _ = farthest(solid, corners, n[None] + RISE * around_)
     # A cylinder shows an end, or the line on which it lies.
     end = (solid.disc > 0) & (jnp.abs(dot(solid.R[:, 2], n)) > np.sqrt(0.5))
     local = turn_back(solid.R, around_) * np.array([1.0, 1.0, 0.0], n.dtype)
@@ -212,7 +134,7 @@ def _chosen(one, other, n, facing, numbers):
     normal = jnp.where(dot(normal, n) < 0, -1.0, 1.0).astype(n.dtype)[:, None] * normal
     normal = jnp.where(over, facing[0], jnp.where(under, facing[1], normal))
     sides = (Side(x.unit[at], x.corner[at], jnp.broadcast_to(x.follows, at.shape[:1])) for x, at in ((one, at_a), (other, at_b)))
-    return Row(*sides, normal, dot(normal, n) > 0.9, jnp.zeros(numbers.shape, bool))
+    return Row(*sides, normal, dot(normal, n) > 0.9, jnp.full(numbers.shape, jnp.nan, n.dtype))
 
 
 def _taken(gaps, places, there, none):
@@ -232,10 +154,10 @@ def _taken(gaps, places, there, none):
     return jnp.stack(numbers), jnp.concatenate([jnp.ones((1,), bool), jnp.stack(beyond) > none])
 
 
-def rows(pair, found, steps):
-    """`Row` (ROWS) of a pair."""
-    first, touch = closest_row(pair, found, steps)
-    n, gap = touch.normal[0], touch.gap[0]
+def rows(pair, closest):
+    """`Row` (ROWS) of a pair; closest: ``(Row, gap, point of the first solid)`` where it is closest."""
+    first, gap, point = closest
+    n = first.normal[0]
     t, near = across(n), OVER * pair.scale
     one = outline(pair.a, pair.corners_a, n, t, pair.scale)
     other = outline(pair.b, pair.corners_b, -n, t, pair.scale)
@@ -254,9 +176,9 @@ def rows(pair, found, steps):
     there = there & (gaps >= gap - jnp.where(gap > 0, same, SLACK * pair.scale))
     # The closest point gives way to one that is as close: its place on faces that lie on each other is anywhere.
     alone = ~jnp.any(there & (gaps <= gap + same))
-    own = jnp.stack([dot(touch.first, s) for s in t], axis=1)
+    own = jnp.stack([dot(point, s) for s in t])[None]
     numbers, of_these = _taken(
-        jnp.concatenate([gaps, touch.gap]), jnp.concatenate([*plans, places, own]), jnp.concatenate([there, alone[None]]), near
+        jnp.concatenate([gaps, gap[None]]), jnp.concatenate([*plans, places, own]), jnp.concatenate([there, alone[None]]), near
     )
     more = _chosen(one, other, n, facing, numbers)
     is_first = numbers == gaps.shape[0]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .frames import Touch
-from .rotations import cross, dot, turn, turn_back
+from .rotations import across, cross, dot, turn, turn_back
 from .solids import Point, around
 
 #: Sines of angles below which directions are parallel, and parts of the size of a pair below which they are none.
@@ -35,7 +35,7 @@ class Row(NamedTuple):
     b: Side
     normal: object  # (m, 3) about, from the first to the second
     there: object  # (m,)
-    held: object  # (m,) whether the normal stays as it was found
+    gap: object  # (m,) along that normal, NaN where it is not known
 
 
 def flat(solid, corners, point):
@@ -51,14 +51,6 @@ def round_of(solid, follows, n):
     m = turn_back(solid.R, n)
     disc, ellipsoid = around(solid, m)
     return turn(solid.R, jnp.where(follows[:, None], disc, 0.0) + ellipsoid + solid.ball * m)
-
-
-def across(n):
-    """Two unit vectors (..., 3) across unit vectors, and across each other."""
-    axis = (jnp.arange(3) == jnp.argmin(jnp.abs(n), axis=-1)[..., None]).astype(n.dtype)
-    first = cross(n, axis)
-    first = first / jnp.sqrt(dot(first, first))[..., None]
-    return first, cross(n, first)
 
 
 def _spanned(p, q, scale):
@@ -99,7 +91,7 @@ def _normal(row, e, f, one, two, apart):
     regular = jnp.abs(det) > 64 * jnp.finfo(n.dtype).eps * (jnp.abs(j * o) + jnp.abs(k * m))
     det = jnp.where(regular, det, 1.0)
     x, y = (jnp.where(regular, z / det, 0.0) for z in (k * b - o * a, m * a - j * b))
-    x, y = (jnp.where(row.held, 0.0, z)[:, None] for z in (x, y))
+    x, y = x[:, None], y[:, None]
     n = n + x * t[0] + y * t[1]
     return n / jnp.sqrt(dot(n, n))[:, None]
 
@@ -117,6 +109,10 @@ def settled(row, a, b, corners_a, corners_b, scale):
         return second - first
 
     n = _normal(row, e, f, one, two, apart)
+    # A step to where the gap is another one was no step of these features.
+    same = (1e-8 if n.dtype == jnp.float64 else 3e-5) * scale
+    astray = jnp.abs(dot(n, apart(n)) - row.gap) > same
+    n = jnp.where(astray[:, None], row.normal, n)
     first, second = ends(n)
     d = second - first
     gap = dot(n, d)

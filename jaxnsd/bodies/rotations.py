@@ -137,3 +137,10 @@ def turn_back(R, a):
 def unit(a):
     """Vectors (..., 3) of length one."""
     return a / jnp.sqrt(dot(a, a))[..., None]
+
+
+def across(n):
+    """Two unit vectors (..., 3) across unit vectors, and across each other."""
+    axis = (jnp.arange(3) == jnp.argmin(jnp.abs(n), axis=-1)[..., None]).astype(n.dtype)
+    first = unit(cross(n, axis))
+    return first, cross(n, first)

@@ -39,6 +39,16 @@ class Solid(NamedTuple):
     hull: object  # number of its corners in the table, or None
 
 
+class Pair(NamedTuple):
+    """Two solids, the corners of their hulls (or None), and how large the pair is, in m."""
+
+    a: object
+    b: object
+    corners_a: object
+    corners_b: object
+    scale: object
+
+
 class Point(NamedTuple):
     """Where on a solid: its unit (3,), and the number of the corner."""
 
@@ -61,6 +71,16 @@ def solids(frames, kinds, hulls):
     """`Solid` of shapes of these kinds at `Frames`; hulls: (k,) numbers of hulls, or None."""
     parts = jnp.sum(jnp.asarray(masks(kinds), frames.size.dtype) * frames.size[:, None, :], axis=2)
     return Solid(frames.R, frames.x, parts[:, :3], parts[:, 3], parts[:, 4:7], parts[:, 7], hulls)
+
+
+def segments_of(solid):
+    """(3,) half lengths of the segments along the axes: a disc has none in its plane."""
+    return jnp.where((solid.disc > 0) & np.array([True, True, False]), 0.0, solid.scale)
+
+
+def ellipsoid_of(solid):
+    """(3,) half axes of the ellipsoid, of which a disc is a flat one."""
+    return solid.axes + solid.disc * np.array([1.0, 1.0, 0.0], solid.axes.dtype)
 
 
 def around(solid, m):
