@@ -24,7 +24,7 @@ FACES = 2 * CORNERS - 4
 #: Sides of a tetrahedron, counterclockwise from outside.
 SIDES = ((0, 2, 1), (0, 1, 3), (0, 3, 2), (1, 2, 3))
 #: The first m of Newton's method from a side of the polytope, in parts of the size of the pair.
-NARROW = 1e-3
+NARROW = 1e-5
 
 
 def tolerance(dtype):

@@ -14,8 +14,8 @@ import numpy as np
 
 from .closest import tolerance
 from .features import PARALLEL, Row, Side, flat, round_of
-from .rotations import across, cross, dot, turn_back
-from .solids import Point, farthest
+from .rotations import across, cross, dot
+from .solids import Point, farthest, to_local
 
 #: Rows of a pair; corners of an outline.
 ROWS, OUTLINE = 4, 6
@@ -40,11 +40,6 @@ class Outline(NamedTuple):
     segment: object  # whether it has two corners
 
 
-def steps_of(kinds):
-    """Steps of Newton's method that a pair with shapes of these kinds needs, after it was found: of polytopes none."""
-    return 6 if {"cylinder", "ellipsoid"} & set(kinds) else 0
-
-
 # ----------------------------------------------------------------------------------------------------------------- outlines
 def outline(solid, corners, n, t, scale):
     """`Outline` of a solid along ``n``, counterclockwise about the first direction ``t`` to the second."""
@@ -53,9 +48,9 @@ def outline(solid, corners, n, t, scale):
     point, _ = farthest(solid, corners, n[None] + RISE * around_)
     # A cylinder shows an end, or the line on which it lies.
     end = (solid.disc > 0) & (jnp.abs(dot(solid.R[:, 2], n)) > np.sqrt(0.5))
-    local = turn_back(solid.R, around_) * np.array([1.0, 1.0, 0.0], n.dtype)
+    local = to_local(solid, around_) * np.array([[1.0, 1.0, 0.0]], n.dtype)
     local = local / jnp.sqrt(jnp.maximum(dot(local, local), jnp.finfo(n.dtype).tiny))[:, None]
-    axial = point.unit * np.array([0.0, 0.0, 1.0], n.dtype)
+    axial = point.unit * np.array([[0.0, 0.0, 1.0]], n.dtype)
     unit = jnp.where(end, local + axial, jnp.where(solid.disc > 0, axial, point.unit))
     follows = (solid.disc > 0) & ~end
     place = flat(solid, corners, Point(unit, point.corner)) + round_of(solid, follows[None], n[None])
@@ -102,7 +97,7 @@ def _over(one, other, n, plans, near, thin):
 
 def _crossing(one, other, n, plans):
     """Edges of both outlines that cross: ``(there, gaps along n, places)``, of all pairs of edges (k^2)."""
-    (a, b), heights = (jnp.roll(x, -1, 0) - x for x in plans), [dot(x.place, n) for x in (one, other)]
+    (a, b), heights = (jnp.roll(x, -1, 0) - x for x in plans), [dot(x.place, n[None]) for x in (one, other)]
     (h, top), (rise, climb) = heights, (jnp.roll(x, -1) - x for x in heights)
     x, y, u, v = (z[:, None] if k < 2 else z[None] for k, z in enumerate((a[:, 0], a[:, 1], b[:, 0], b[:, 1])))
     r, s = (plans[1][None, :, k] - plans[0][:, None, k] for k in (0, 1))
@@ -131,10 +126,10 @@ def _chosen(one, other, n, facing, numbers):
     normal = cross(e, f)
     size = jnp.sqrt(dot(normal, normal))
     normal = normal / jnp.where(size > 0, size, 1.0)[:, None]
-    normal = jnp.where(dot(normal, n) < 0, -1.0, 1.0).astype(n.dtype)[:, None] * normal
-    normal = jnp.where(over, facing[0], jnp.where(under, facing[1], normal))
+    normal = jnp.where(dot(normal, n[None]) < 0, -1.0, 1.0).astype(n.dtype)[:, None] * normal
+    normal = jnp.where(over, facing[0][None], jnp.where(under, facing[1][None], normal))
     sides = (Side(x.unit[at], x.corner[at], jnp.broadcast_to(x.follows, at.shape[:1])) for x, at in ((one, at_a), (other, at_b)))
-    return Row(*sides, normal, dot(normal, n) > 0.9, jnp.full(numbers.shape, jnp.nan, n.dtype))
+    return Row(*sides, normal, dot(normal, n[None]) > 0.9, jnp.full(numbers.shape, jnp.nan, n.dtype))
 
 
 def _taken(gaps, places, there, none):
@@ -142,7 +137,7 @@ def _taken(gaps, places, there, none):
     gaps = jnp.where(there, gaps, jnp.inf)
     deepest = jnp.argmin(gaps)
     higher = (gaps - gaps[deepest]) / RISE
-    away = places - places[deepest]
+    away = places - places[deepest][None]
     distance = jnp.sqrt(dot(away, away))
     score = jnp.where(there, distance - higher, -jnp.inf)
     farthest_ = jnp.argmax(score)
@@ -161,7 +156,7 @@ def rows(pair, closest):
     t, near = across(n), OVER * pair.scale
     one = outline(pair.a, pair.corners_a, n, t, pair.scale)
     other = outline(pair.b, pair.corners_b, -n, t, pair.scale)
-    plans = [jnp.stack([dot(x.place, s) for s in t], axis=1) for x in (one, other)]
+    plans = [jnp.stack([dot(x.place, s[None]) for s in t], axis=1) for x in (one, other)]
     # Lines along each other touch at two points, where one of them is round.
     e, f = (x.place[x.three[1]] - x.place[0] for x in (one, other))
     product = cross(e, f)
@@ -170,7 +165,7 @@ def rows(pair, closest):
     of_other, facing_a = _over(other, one, n, (plans[1], plans[0]), near, thin)
     facing = -facing_b, facing_a
     crossing, gaps, places = _crossing(one, other, n, plans)
-    corners = dot(facing[0], other.place[:1] - one.place), dot(facing[1], other.place - one.place[:1])
+    corners = dot(facing[0][None], other.place[:1] - one.place), dot(facing[1][None], other.place - one.place[:1])
     there, gaps = jnp.concatenate([of_one, of_other, crossing]), jnp.concatenate([*corners, gaps])
     same = 10 * tolerance(n.dtype) * pair.scale
     there = there & (gaps >= gap - jnp.where(gap > 0, same, SLACK * pair.scale))

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from .frames import Touch
-from .rotations import across, cross, dot, turn, turn_back
-from .solids import Point, around
+from .rotations import across, cross, dot
+from .solids import Point, around, of_each, to_local, to_world
 
 #: Sines of angles below which directions are parallel, and parts of the size of a pair below which they are none.
 PARALLEL, NONE = 1e-5, 1e-8
@@ -40,17 +40,17 @@ class Row(NamedTuple):
 
 def flat(solid, corners, point):
     """Places (..., 3) in the world of flat points."""
-    local = solid.scale * point.unit
+    local = of_each(solid.scale, point.unit) * point.unit
     if corners is not None:
         local = local + corners[point.corner]
-    return solid.x + turn(solid.R, local)
+    return of_each(solid.x, local) + to_world(solid, local)
 
 
 def round_of(solid, follows, n):
     """What the round parts of a solid add to its flat points along ``n`` (m, 3)."""
-    m = turn_back(solid.R, n)
+    m = to_local(solid, n)
     disc, ellipsoid = around(solid, m)
-    return turn(solid.R, jnp.where(follows[:, None], disc, 0.0) + ellipsoid + solid.ball * m)
+    return to_world(solid, jnp.where(follows[:, None], disc, 0.0) + ellipsoid + solid.ball * m)
 
 
 def _spanned(p, q, scale):

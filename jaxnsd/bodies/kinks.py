@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .directions import apart, least
+from .directions import apart
 from .features import PARALLEL, Row, Side
 from .rotations import cross, dot, turn_back
 
@@ -104,12 +104,13 @@ def closest_row(pair, of, found, s):
 
     d = apart(of, found)
     height = dot(d, found.n)
-    off, tol = d - height * found.n, 1e5 * least(dtype) * pair.scale
-    certain = (dot(off, off) <= tol**2) & (jnp.abs(height - s) <= tol)
+    off = d - height * found.n
+    # What is left across n is of second order in the gap.
+    one, two = (1e-5, 1e-9) if dtype == jnp.float64 else (2e-2, 2e-5)
+    certain = (dot(off, off) <= (one * pair.scale) ** 2) & (jnp.abs(height - s) <= two * pair.scale)
     normal = jnp.where(certain, found.n, jnp.nan)
     gap = s - a.ball - b.ball
     own = jnp.sum(found.y[:3, None] * of.segments[:3], axis=0) + jnp.sum(found.z[0][:, None] * of.ellipsoids[0], axis=0)
     if pair.corners_a is not None:
         own = own + jnp.sum(found.weights[0][:, None] * of.hulls[0], axis=0)
-    one = jnp.ones((1,), bool)
-    return Row(*sides, normal[None], one, gap[None]), gap, a.x + own + a.ball * normal
+    return Row(*sides, normal[None], jnp.ones((1,), bool), gap[None]), gap, a.x + own + a.ball * normal

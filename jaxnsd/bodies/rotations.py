@@ -141,6 +141,7 @@ def unit(a):
 
 def across(n):
     """Two unit vectors (..., 3) across unit vectors, and across each other."""
-    axis = (jnp.arange(3) == jnp.argmin(jnp.abs(n), axis=-1)[..., None]).astype(n.dtype)
+    numbers = np.arange(3).reshape((1,) * (n.ndim - 1) + (3,))
+    axis = (numbers == jnp.argmin(jnp.abs(n), axis=-1)[..., None]).astype(n.dtype)
     first = unit(cross(n, axis))
     return first, cross(n, first)

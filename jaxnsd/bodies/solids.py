@@ -83,30 +83,46 @@ def ellipsoid_of(solid):
     return solid.axes + solid.disc * np.array([1.0, 1.0, 0.0], solid.axes.dtype)
 
 
+def of_each(x, points):
+    """An array of a solid with as many axes in front as there are of ``points`` (..., 3)."""
+    return x.reshape((1,) * (points.ndim - 1) + x.shape)
+
+
+def to_local(solid, a):
+    """Vectors (..., 3) of the world in the frame of a solid."""
+    return turn_back(of_each(solid.R, a), a)
+
+
+def to_world(solid, a):
+    """And the other way around."""
+    return turn(of_each(solid.R, a), a)
+
+
 def around(solid, m):
     """Where the disc and the ellipsoid reach along ``m`` (..., 3) in the frame of the solid: points (..., 3) of both."""
-    flat = m * np.array([1.0, 1.0, 0.0], m.dtype)
-    square, stretched = dot(flat, flat), solid.axes * m
+    flat = m * of_each(np.array([1.0, 1.0, 0.0], m.dtype), m)
+    axes = of_each(solid.axes, m)
+    square, stretched = dot(flat, flat), axes * m
     across = dot(stretched, stretched)
     there, round_ = square > 0, across > 0
     disc = solid.disc * flat / jnp.sqrt(jnp.where(there, square, 1.0))[..., None]
-    return disc, solid.axes * stretched / jnp.sqrt(jnp.where(round_, across, 1.0))[..., None]
+    return disc, axes * stretched / jnp.sqrt(jnp.where(round_, across, 1.0))[..., None]
 
 
 def farthest(solid, corners, n):
     """``(Point, place (..., 3) in the world)``: what of a core is farthest along ``n`` (..., 3)."""
-    m = turn_back(solid.R, n)
+    m = to_local(solid, n)
     _, ellipsoid = around(solid, m)
-    first = jnp.asarray([1.0, 0.0, 0.0], m.dtype)
+    first = of_each(np.array([1.0, 0.0, 0.0], m.dtype), m)
     size = jnp.sqrt(dot(m[..., :2], m[..., :2]))[..., None]
     rim = jnp.where(size > 0, m / jnp.where(size > 0, size, 1.0), first)
-    is_disc = (solid.disc > 0) & np.array([True, True, False])
+    is_disc = of_each((solid.disc > 0) & np.array([True, True, False]), m)
     unit = jnp.where(is_disc, rim, jnp.where(m < 0, -1.0, 1.0).astype(m.dtype))
-    local, corner = solid.scale * unit + ellipsoid, jnp.zeros(m.shape[:-1], jnp.int32)
+    local, corner = of_each(solid.scale, m) * unit + ellipsoid, jnp.zeros(m.shape[:-1], jnp.int32)
     if corners is not None:
-        corner = jnp.argmax(jnp.sum(corners * m[..., None, :], axis=-1), axis=-1).astype(jnp.int32)
+        corner = jnp.argmax(dot(of_each(corners, m), m[..., None, :]), axis=-1).astype(jnp.int32)
         local = local + corners[corner]
-    return Point(unit, corner), solid.x + turn(solid.R, local)
+    return Point(unit, corner), of_each(solid.x, m) + to_world(solid, local)
 
 
 def reach(solid, corners):
