@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..numerics.newton import in_memory
 from . import directions
 from .rotations import across, cross, dot
 
@@ -39,13 +40,13 @@ def search(of, axes):
     def start(k, tried):
         if not of.hulls:
             return directions.best_of_table(of, axes, tried), directions.WIDE * of.scale
-        n = lax.cond(k == 0, lambda: directions.best_of_table(of, axes, tried), lambda: deepest(of))
+        n = lax.cond(k == 0, lambda: directions.best_of_table(of, axes, tried), lambda: in_memory(deepest)(of))
         return n, jnp.where(k == 0, directions.WIDE, NARROW) * of.scale
 
     def step(state):
         k, tried, best, found = state
         n, m = start(k, tried)
-        new = directions.climbed(of, n, m)
+        new = directions.climbed(of, n, m, directions.bound(of, n) > best)
         s = directions.separation(of, new.n)
         # Round-off does not choose: of solids that are as far apart in several directions the first one is taken.
         better = s > best + tolerance(dtype) * of.scale

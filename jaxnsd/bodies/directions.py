@@ -186,8 +186,15 @@ def newton_step(of, found):
     return Found(new, y, z, tuple(levels), tuple(weights), smaller), size
 
 
-def climbed(of, n, m):
-    """`Found` where the separation is the largest of all near n."""
+def bound(of, n):
+    """What the separation does not exceed up to `AROUND` from n: both solids have the points that are farthest there."""
+    d = difference(of, n)
+    along = dot(d, n)
+    return jnp.where(along > 0, along, along * np.cos(AROUND)) + np.sin(AROUND) * jnp.sqrt(jnp.maximum(dot(d, d) - along**2, 0.0))
+
+
+def climbed(of, n, m, wanted):
+    """`Found` where the separation is the largest of all near n, if it is wanted; else that n."""
     last, tiny = least(n.dtype) * of.scale, 1e-10 if n.dtype == jnp.float64 else 1e-5
 
     def step(state):
@@ -198,7 +205,7 @@ def climbed(of, n, m):
     def goes_on(state):
         return (state[0] < STEPS) & ~state[2]
 
-    return lax.while_loop(goes_on, step, (jnp.int32(0), begin(of, n, m), jnp.zeros((), bool)))[1]
+    return lax.while_loop(goes_on, step, (jnp.int32(0), begin(of, n, m), ~wanted))[1]
 
 
 def _spread(count):
@@ -210,8 +217,8 @@ def _spread(count):
 
 #: Directions in which solids are looked at.
 TABLE = _spread(128)
-#: Directions with a larger cosine count as the same start.
-NEAR = 0.9
+#: Directions with a larger cosine count as the same start; none is farther from one of the table than this angle.
+NEAR, AROUND = 0.9, 0.25
 
 
 def best_of_table(of, axes, tried):
