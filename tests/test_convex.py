@@ -1,5 +1,6 @@
 """Convex solids of all kinds with each other: distances are MuJoCo's, gaps change as bodies move, and what stands on something stays."""
 
+import itertools
 import warnings
 
 import jax
@@ -11,7 +12,8 @@ from numpy.testing import assert_allclose
 from scipy.spatial.transform import Rotation
 
 from jaxnsd import Moreau, bodies, simulate
-from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Pair, Points
+from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Pair, Points, closest, directions, solids
+from jaxnsd.bodies.frames import Frames
 
 CUBE = np.array(np.meshgrid(*[[-0.1, 0.1]] * 3)).reshape(3, -1).T
 STONE = np.random.default_rng(0).standard_normal((30, 3))
@@ -25,6 +27,36 @@ GEOMS = {
     "ellipsoid": 'type="ellipsoid" size="0.2 0.3 0.15"',
     "stone": 'type="mesh" mesh="stone"',
 }
+#: Pairs of kinds that have no formula.
+PAIRS = [
+    pair
+    for pair in itertools.combinations_with_replacement(GEOMS, 2)
+    if "stone" in pair or ({"cylinder", "ellipsoid"} & {*pair} and pair != ("sphere", "cylinder"))
+]
+#: MuJoCo's depths are too small by up to this where round solids overlap along an axis of both.
+COARSE = 1e-4
+
+
+# --------------------------------------------------------------------------------------------------------------- distances
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_distances_that_are_known(dtype):
+    """Of cylinders side to side, end to end, rim to rim, one inside the other, and deep."""
+    at = [[0.5, 0, 0], [0, 0, 0.7], [0.5, 0, 0.7], [0, 0, 0], [0, 0, 0.05], [0.25, 0, 0.1]]
+    expected = [0.3, 0.5, np.hypot(0.3, 0.5), -0.2, -0.15, -0.1]
+    radius, half = 0.1, 0.1
+
+    @jax.jit
+    @jax.vmap
+    def gap(x):
+        R = jnp.stack([jnp.eye(3, dtype=dtype)] * 2)
+        frames = Frames(R, jnp.stack([jnp.zeros_like(x), x]), jnp.asarray([[radius, half, 0.0]] * 2, dtype))
+        one, other = (jax.tree.map(lambda part, k=k: part[k], solids.solids(frames, ("cylinder",) * 2, None)) for k in (0, 1))
+        of = directions.sum_of(one, other, None, None, solids.reach(one, None) + solids.reach(other, None))
+        return closest.search(of, directions.axes_of(one, other))[1]
+
+    found = gap(jnp.asarray(at, dtype))
+    assert found.dtype == dtype
+    assert_allclose(found, expected, atol=1e-9 if dtype == np.float64 else 1e-6)
 
 
 def scene(one, other):
@@ -38,60 +70,82 @@ def scene(one, other):
     )
 
 
+def poses(n):
+    """Coordinates (m, 14) of two bodies: 3 n far, near and deep inside of each other, at random; then aligned."""
+    rng = np.random.default_rng(1)
+    position = np.concatenate([rng.standard_normal((n, 2, 3)) * size for size in (1.5, 0.35, 0.05)])
+    turned = Rotation.random(6 * n, random_state=1).as_quat(scalar_first=True).reshape(3 * n, 2, 4)
+    q = np.concatenate([position, turned], axis=-1).reshape(3 * n, 14)
+    along = [*np.eye(3), [1, 1, 0], [1, 1, 1], [0, 0, 0]]
+    turns = Rotation.create_group("O").as_quat(scalar_first=True)[::7]
+    aligned = [[0, 0, 0, 1, 0, 0, 0, *size * np.array(x), *p] for x in along for size in (0.05, 0.2, 0.45, 0.8) for p in turns]
+    return np.concatenate([q, aligned])
+
+
 def looked_at(system, q, u):
-    """`Touch`, and gap velocities, as derivatives and as the bodies say."""
+    """`Touch`, its derivative in the direction of u, and gap velocities."""
 
-    @jax.vmap
     def look(q, u):
-        rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]
-        return system.touches(0.0, q), rate, system.gap_velocity(0.0, q, u)
+        touch, rate = jax.jvp(lambda q: system.touches(0.0, q), (q,), (system.q_dot(0.0, q, u),))
+        return touch, rate, system.gap_velocity(0.0, q, u)
 
-    return jax.tree.map(np.asarray, jax.jit(look, compiler_options=UNOPTIMIZED)(q, u))
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(look), compiler_options=UNOPTIMIZED)(q, u))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "pair",
-    [
-        ("box", "stone"),
-        ("stone", "stone"),
-        ("capsule", "stone"),
-        ("sphere", "stone"),
-        ("box", "cylinder"),
-        ("box", "ellipsoid"),
-        ("cylinder", "ellipsoid"),
-    ],
-    ids=" and ".join,
-)
+@pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
 def test_distances_and_depths_are_mujocos(pair):
-    """Far, near and deep inside of each other; gaps change as the velocities of their points say, and points are a gap apart."""
+    """Gaps change as the velocities of their points say, and points are a gap apart; points and normals change as differences say."""
     import mujoco
 
-    model, rng, n = scene(*pair), np.random.default_rng(1), 20
-    system, data = bodies.from_mujoco(model), mujoco.MjData(model)
-    position = rng.standard_normal((3, n, 2, 3)) * np.array([1.5, 0.35, 0.05])[:, None, None, None]
-    turned = Rotation.random(6 * n, random_state=1).as_quat(scalar_first=True).reshape(3, n, 2, 4)
-    q, u = np.concatenate([position, turned], axis=-1).reshape(3 * n, 14), rng.standard_normal((3 * n, 12))
+    model, n = scene(*pair), 20
+    system, data, q = bodies.from_mujoco(model), mujoco.MjData(model), poses(n)
+    u = np.random.default_rng(2).standard_normal((len(q), 12))
     expected = []
     for at in q:
         data.qpos[:] = at
         mujoco.mj_kinematics(model, data)
         expected.append(mujoco.mj_geomDistance(model, data, 0, 1, 100.0, np.zeros(6)))
     touch, rate, velocity = looked_at(system, q, u)
-    assert_allclose(touch.gap.min(axis=1), expected, atol=1e-8)
-    assert_allclose(rate, velocity, atol=1e-7)
-    there = touch.gap < 100
+    gap, random = touch.gap.min(axis=1), np.arange(len(q)) < 3 * n
+    assert_allclose(gap[random], np.array(expected)[random], atol=1e-8)
+    # A depth along a direction is an upper bound of the depth: the smaller one is right.
+    assert np.all(gap > np.array(expected) - (COARSE if pair[1] != "stone" else 1e-8))
+    assert np.all(gap < np.array(expected) + 1e-8)
+    there = touch.gap < 50
     assert_allclose((touch.second - touch.first - touch.gap[..., None] * touch.normal)[there], 0.0, atol=1e-8)
+    assert_allclose(rate.gap[random][there[random]], velocity[random][there[random]], atol=1e-7)
+
+    h, dq = 1e-6, np.asarray(jax.vmap(lambda q, u: system.q_dot(0.0, q, u))(q, u))
+    after, before = (looked_at(system, q + sign * h * dq, u)[0] for sign in (1, -1))
+    same = there & (after.gap < 50) & (before.gap < 50) & random[:, None]
+    for x, y, d in zip(after, before, rate, strict=True):
+        difference = (x - y) / (2 * h)
+        off = np.abs(difference - d)[same] / (1 + np.abs(d[same]))
+        # Where another point, or edge, takes over within the difference, there is no derivative.
+        assert np.mean(off.reshape(len(off), -1).max(axis=1) < 1e-5) > 0.95
 
 
+# -------------------------------------------------------------------------------------------------------------- in motion
 SHAPES = {
     "cube": Points(CUBE),
     "box": Box((0.2, 0.2, 0.2)),
     "can": Cylinder(0.1, 0.2),
     "roll": Cylinder(0.1, 0.2, orientation=LYING),
     "pill": Capsule(0.1, 0.3, orientation=LYING),
+    "egg": Ellipsoid((0.15, 0.12, 0.1)),
 }
-TABLES = {"box": Box((1.0, 1.0, 0.2), position=(0, 0, -0.1)), "plate": Points(CUBE * np.array([5.0, 5.0, 1.0]), position=(0, 0, -0.1))}
+TABLES = {
+    "box": Box((1.0, 1.0, 0.2), position=(0, 0, -0.1)),
+    "plate": Points(CUBE * np.array([5.0, 5.0, 1.0]), position=(0, 0, -0.1)),
+    "drum": Cylinder(0.5, 0.2, position=(0, 0, -0.1)),
+}
+
+
+def resting(name, table, height=0.1):
+    """A body that stands on a table, or above it."""
+    body = Body(name, 1.0, (4e-3, 4e-3, 4e-3), shapes=SHAPES[name], position=(0.03, 0.02, height))
+    return bodies.assemble([body], TABLES[table], mu=0.5)
 
 
 @pytest.mark.slow
@@ -101,11 +155,11 @@ def test_what_stands_on_something_stays(name, table):
     """Ten seconds without drift."""
     if (name, table) in (("box", "box"), ("pill", "box")):
         pytest.skip("they have kernels of their own")
-    body = Body(name, 1.0, (4e-3, 4e-3, 4e-3), shapes=SHAPES[name], position=(0.03, 0.02, 0.1))
-    system = bodies.assemble([body], TABLES[table], mu=0.5)
+    system = resting(name, table, height=0.1005)
     q, u = system.initial_state()
     sol = simulate(system, Moreau(), q, u, t1=10.0, dt=1e-3).raise_if_failed()
-    assert_allclose(sol.q[-1], sol.q[len(sol.q) // 10], atol=1e-9)
+    assert_allclose(sol.q[-1], sol.q[len(sol.q) // 10], atol=1e-8)
+    assert_allclose(jnp.sum(sol.P_N[-1]), 9.81e-3, rtol=1e-8)
 
 
 @pytest.mark.slow
@@ -117,29 +171,25 @@ def test_a_cube_on_a_box_has_four_corners_and_native_code():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sol = simulate(system, Moreau(), q, u, t1=0.2, dt=1e-3).raise_if_failed()
+    assert len(system.contacts) == 4
     assert_allclose(sol.q[-1], q, atol=2e-5)
     assert_allclose(jnp.sum(sol.P_N[-1]), 9.81e-3, rtol=1e-9)
-    assert np.all(np.asarray(sol.P_N[-1]) > 0)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_cubes_that_are_apart(dtype):
-    """Corner to corner, edge to edge and face to face, by Pythagoras."""
-    from jaxnsd.bodies import closest, solids
-    from jaxnsd.bodies.frames import Frames
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["egg", "roll"])
+def test_gradients_of_a_fall_agree_with_differences(name):
+    """Dropped on a box with a push and a turn, 0.2 s: where it is in the end, as a function of the velocity it began with."""
+    system = resting(name, "box", height=0.11)
+    q, u = system.initial_state()
+    u = u.at[:6].set(jnp.asarray([0.3, 0.2, 0.0, 0.5, 0.3, 0.2]))
 
-    at = np.array([[1.0, 0.7, 0.4], [0.5, 0.6, 0.1], [0.0, 0.0, -0.9]], dtype)
-    expected = np.linalg.norm(np.maximum(np.abs(at) - 0.2, 0.0), axis=1)
-    none = np.zeros(3, dtype)
+    @jax.jit
+    def end(u):
+        sol = simulate(system, Moreau(), q, u, t1=0.2, dt=1e-3)
+        return sol.q[-1, 0] + sol.q[-1, 1]
 
-    def gap(x):
-        frames = Frames(jnp.stack([jnp.eye(3, dtype=dtype)] * 2), jnp.stack([none, x]), jnp.full((2, 3), 0.1, dtype))
-        pair = solids.solids(frames, ("box", "box"), None)
-        one, other = (jax.tree.map(lambda part, k=k: part[k], pair) for k in range(2))
-        found, _ = closest._closest(closest.Pair(one, other, None, None, jnp.asarray(0.4, dtype)))
-        return found.gap
-
-    with jax.numpy_rank_promotion("allow"):
-        gaps = jax.jit(jax.vmap(gap), compiler_options=UNOPTIMIZED)(at)
-    assert gaps.dtype == dtype
-    assert_allclose(gaps, expected, rtol=1e-12 if dtype == np.float64 else 1e-5)
+    gradient, h = jax.jit(jax.grad(end))(u), 1e-7
+    for k in (0, 1, 5):
+        difference = (end(u.at[k].add(h)) - end(u.at[k].add(-h))) / (2 * h)
+        assert_allclose(gradient[k], difference, rtol=1e-4, atol=1e-6)

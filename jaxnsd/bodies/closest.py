@@ -1,9 +1,9 @@
 """Two convex solids: where they are closest, or how deep they overlap.
 
 Apart, the separation (see `directions`) has one largest value, to which every start leads. Overlapping it may have several, of which the
-largest is wanted: solids without corners are few segments and ellipsoids, and a table of starts finds it. With corners there may be hundreds.
-Then a polytope in the set of all differences of points of both grows towards its side that is closest to the origin (van den Bergen 2001),
-and says where to start.
+largest is wanted. Solids without corners are few segments and ellipsoids: a table of starts finds it. With corners there may be hundreds:
+there a polytope in the set of all differences of points of both grows towards its side that is closest to the origin (van den Bergen
+2001), and says where to start.
 """
 
 from typing import NamedTuple

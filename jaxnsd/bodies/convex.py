@@ -1,10 +1,9 @@
 """Pairs of convex solids that have no formula of their own: hulls, cylinders, ellipsoids, boxes, capsules, balls with each other.
 
-What touches is searched pair after pair in one loop (`closest`, `faces`), so that a program does not grow with the number of pairs, and is
-not differentiated. Gaps, points and normals follow from it by the formulas of `features`, which are.
+What touches is searched pair after pair in one loop (`closest`, `kinks`, `faces`), so that a program does not grow with the number of
+pairs, and is not differentiated. Gaps, points and normals follow from it by the formulas of `features`, which are.
 """
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 

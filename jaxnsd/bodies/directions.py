@@ -4,9 +4,9 @@ Along a unit vector n from the first to the second their *separation* is
 
     s(n) = c . n - sum_i |g_i . n| - sum_k |E_k n| - sum_h max_v v . n
 
-with the difference c of their places, the segments g, the ellipsoids E (a disc is a flat one) and the corners v they are sums of. Its largest
-value is their distance, or minus how deep they overlap; any value of it is a lower bound of the gap. Apart there is one largest value,
-overlapping there may be several.
+with the difference c of their places, and the segments g, the ellipsoids E (a disc is a flat one) and the corners v that they are sums of.
+Its largest value is their distance, or minus how deep they overlap; any value of it is a lower bound of the gap. Apart there is one largest
+value, overlapping there may be several.
 
 s has kinks where an edge or a side is touched. Newton's method for sums of norms (Andersen, Christiansen, Conn and Overton 2000) and the
 interior point method for the corners run through them without asking which: the places y of the points that touch, on segments,
@@ -222,8 +222,8 @@ NEAR, AROUND = 0.9, 0.25
 
 
 def best_of_table(of, axes, tried):
-    """The direction (3,) of the largest separation: of a table, of the ``axes`` (6, 3) of both solids, to both sides, and of what is between
-    their middles; those near one of ``tried`` (k, 3) are left out."""
+    """The direction (3,) of the largest separation: of a table, of the ``axes`` (6, 3) of both solids, to both sides, and of what is
+    between their middles; those near one of ``tried`` (k, 3) are left out."""
     distance = jnp.sqrt(dot(of.c, of.c))
     there = distance > 0
     middle = jnp.where(there, of.c / jnp.where(there, distance, 1.0), axes[0])
@@ -243,4 +243,3 @@ def best_of_table(of, axes, tried):
 def axes_of(a, b):
     """(6, 3) axes of the frames of two solids."""
     return jnp.concatenate([jnp.swapaxes(solid.R, 0, 1) for solid in (a, b)])
-

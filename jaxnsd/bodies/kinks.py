@@ -61,7 +61,7 @@ def _kinks(of, found, caps, having):
         for m in (0, 1):
             corners[m].append(numbers[1:] if m == k else jnp.broadcast_to(base[m], (2,)))
     along, there = jnp.concatenate(along), jnp.concatenate(there)
-    unit = np.stack([np.pad(AXIS_OF * (SOLID_OF == k)[:, None], ((0, 2 * len(hulls)), (0, 0))) for k in (0, 1)])
+    unit = np.stack([np.pad(AXIS_OF * (k == SOLID_OF)[:, None], ((0, 2 * len(hulls)), (0, 0))) for k in (0, 1)])
     weight = np.where(np.arange(10 + 2 * len(hulls)) < 10, 1.0, FIRST)
     score = jnp.where(there & (dot(along, along) > 0), jnp.asarray(weight, dtype), 0.0)
     return Kinks(along, score, jnp.asarray(unit, dtype), jnp.stack([jnp.concatenate(x) for x in corners])), jnp.stack(base)
