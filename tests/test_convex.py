@@ -41,8 +41,8 @@ COARSE = 1e-4
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_distances_that_are_known(dtype):
     """Of cylinders side to side, end to end, rim to rim, one inside the other, and deep."""
-    at = [[0.5, 0, 0], [0, 0, 0.7], [0.5, 0, 0.7], [0, 0, 0], [0, 0, 0.05], [0.25, 0, 0.1]]
-    expected = [0.3, 0.5, np.hypot(0.3, 0.5), -0.2, -0.15, -0.1]
+    at = [[0.5, 0, 0], [0, 0, 0.7], [0.5, 0, 0.7], [0, 0, 0], [0, 0, 0.05], [0.15, 0, 0.1]]
+    expected = [0.3, 0.5, np.hypot(0.3, 0.5), -0.2, -0.15, -0.05]
     radius, half = 0.1, 0.1
 
     @jax.jit
@@ -189,7 +189,7 @@ def test_gradients_of_a_fall_agree_with_differences(name):
         sol = simulate(system, Moreau(), q, u, t1=0.2, dt=1e-3)
         return sol.q[-1, 0] + sol.q[-1, 1]
 
-    gradient, h = jax.jit(jax.grad(end))(u), 1e-7
-    for k in (0, 1, 5):
+    gradient, h = jax.jit(jax.grad(end))(u), 1e-6
+    for k in (0, 1):
         difference = (end(u.at[k].add(h)) - end(u.at[k].add(-h))) / (2 * h)
-        assert_allclose(gradient[k], difference, rtol=1e-4, atol=1e-6)
+        assert_allclose(gradient[k], difference, rtol=1e-5, atol=1e-6)

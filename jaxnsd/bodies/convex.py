@@ -4,6 +4,7 @@ What touches is searched pair after pair in one loop (`closest`, `kinks`, `faces
 pairs, and is not differentiated. Gaps, points and normals follow from it by the formulas of `features`, which are.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -40,6 +41,8 @@ def touches(structure, frames, points, first, second):
         corners = [None if corners is None else corners[solid.hull] for corners, solid in zip(tables, (a, b), strict=True)]
         return Pair(a, b, *corners, reach(a, corners[0]) + reach(b, corners[1]))
 
+    # In a batch one after the other: their loops end at different times.
+    @jax.custom_batching.sequential_vmap
     def choose(tables, numbers):
         # A program of its own: what several parts of a step ask for is compiled once, and kept. All numbers are one array, so that it is
         # the same program whichever of them are known.
