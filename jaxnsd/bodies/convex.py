@@ -52,8 +52,9 @@ def touches(structure, frames, points, first, second):
         row, a, b = chosen
         pair = pair_of(tables, a, b)
         touch = settled(row, a, b, pair.corners_a, pair.corners_b, pair.scale)
-        gap = jnp.where(row.there, touch.gap, FAR * pair.scale)
-        return Touch(gap, *(jnp.where(row.there[:, None], x, 0.0) for x in touch[1:]))
+        there = row.there & ~(touch.gap < row.least)
+        gap = jnp.where(there, touch.gap, FAR * pair.scale)
+        return Touch(gap, *(jnp.where(there[:, None], x, 0.0) for x in touch[1:]))
 
     rows = when_needed(choose)(*lax.stop_gradient((tables, packed(sides))))
     found = when_needed(lambda tables, *chosen: lax.map(lambda x: settle(tables, x), chosen))(tables, rows, *sides)

@@ -129,7 +129,7 @@ def _chosen(one, other, n, facing, numbers):
     normal = jnp.where(dot(normal, n[None]) < 0, -1.0, 1.0).astype(n.dtype)[:, None] * normal
     normal = jnp.where(over, facing[0][None], jnp.where(under, facing[1][None], normal))
     sides = (Side(x.unit[at], x.corner[at], jnp.broadcast_to(x.follows, at.shape[:1])) for x, at in ((one, at_a), (other, at_b)))
-    return Row(*sides, normal, dot(normal, n[None]) > 0.9, jnp.full(numbers.shape, jnp.nan, n.dtype))
+    return Row(*sides, normal, dot(normal, n[None]) > 0.9, *[jnp.full(numbers.shape, jnp.nan, n.dtype)] * 2)
 
 
 def _taken(gaps, places, there, none):
@@ -177,7 +177,11 @@ def rows(pair, closest):
     same = 10 * tolerance(n.dtype) * pair.scale
     there = there & (gaps >= gap - jnp.where(gap > 0, same, SLACK * pair.scale))
     # The closest point gives way to one that is as close: its place on faces that lie on each other is anywhere.
-    alone = ~jnp.any(there & (gaps <= gap + same))
+    edges = [jnp.roll(x.place, -1, axis=0) - x.place for x in (one, other)]
+    normals = cross(edges[0][:, None], edges[1][None]).reshape(-1, 3)
+    normals = jnp.concatenate([jnp.broadcast_to(x[None], (OUTLINE, 3)) for x in facing] + [normals])
+    straight = dot(normals, n[None]) ** 2 >= (1 - (1e-9 if n.dtype == jnp.float64 else 1e-5)) * dot(normals, normals)
+    alone = ~jnp.any(there & straight & (gaps <= gap + same))
     own = jnp.stack([dot(point, s) for s in t])[None]
     numbers, of_these = _taken(
         jnp.concatenate([gaps, gap[None]]), jnp.concatenate([*plans, places, own]), jnp.concatenate([there, alone[None]]), near
@@ -189,4 +193,6 @@ def rows(pair, closest):
         return jnp.where(is_first.reshape(-1, *(1,) * (x.ndim - 1)), x, y)
 
     row = jax.tree.map(either, first, more)
-    return row._replace(there=of_these & row.there)
+    # Features are longer than what is touched of them: those that come closer than the solids do beyond their ends.
+    slack = jnp.where(gap > 0, 1e-8 if n.dtype == jnp.float64 else 3e-5, SLACK) * pair.scale
+    return row._replace(there=of_these & row.there, least=jnp.where(is_first, -jnp.inf, gap - slack))

@@ -36,6 +36,7 @@ class Row(NamedTuple):
     normal: object  # (m, 3) about, from the first to the second
     there: object  # (m,)
     gap: object  # (m,) along that normal, NaN where it is not known
+    least: object  # (m,) what is closer is not there
 
 
 def flat(solid, corners, point):

@@ -113,4 +113,4 @@ def closest_row(pair, of, found, s):
     own = jnp.sum(found.y[:3, None] * of.segments[:3], axis=0) + jnp.sum(found.z[0][:, None] * of.ellipsoids[0], axis=0)
     if pair.corners_a is not None:
         own = own + jnp.sum(found.weights[0][:, None] * of.hulls[0], axis=0)
-    return Row(*sides, normal[None], jnp.ones((1,), bool), gap[None]), gap, a.x + own + a.ball * normal
+    return Row(*sides, normal[None], jnp.ones((1,), bool), gap[None], gap[None]), gap, a.x + own + a.ball * normal
