@@ -190,7 +190,7 @@ def bound(of, n):
     """What the separation does not exceed up to `AROUND` from n: both solids have the points that are farthest there."""
     d = difference(of, n)
     along = dot(d, n)
-    return jnp.where(along > 0, along, along * np.cos(AROUND)) + np.sin(AROUND) * jnp.sqrt(jnp.maximum(dot(d, d) - along**2, 0.0))
+    return jnp.where(along > 0, along, along * np.cos(REACH)) + np.sin(REACH) * jnp.sqrt(jnp.maximum(dot(d, d) - along**2, 0.0))
 
 
 def climbed(of, n, m, wanted):
@@ -218,7 +218,7 @@ def _spread(count):
 #: Directions in which solids are looked at.
 TABLE = _spread(128)
 #: Directions with a larger cosine count as the same start; none is farther from one of the table than this angle.
-NEAR, AROUND = 0.9, 0.25
+NEAR, AROUND, REACH = 0.9, 0.25, 0.7
 
 
 def best_of_table(of, axes, tried):
