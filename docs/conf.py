@@ -17,7 +17,7 @@ from jaxnsd.drawing import plots
 from jaxnsd.schemes import base, velocity
 
 # Names that annotations have in quotes.
-later = {name: getattr(jaxnsd.orbits, name) for name in ("Branch", "Orbit", "Diagram")} | {"Result": jaxnsd.identify.Result}
+later = {name: getattr(jaxnsd.orbits, name) for name in ("Basin", "Branch", "Orbit", "Diagram")} | {"Result": jaxnsd.identify.Result}
 for module in (jaxnsd.plotting, plots):
     vars(module).update(later, Axes=matplotlib.axes.Axes, Figure=matplotlib.figure.Figure, Multibody=jaxnsd.bodies.Multibody)
 base.Step = velocity.Step

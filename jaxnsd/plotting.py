@@ -30,7 +30,7 @@ from .simulation.simulate import Solution
 
 if TYPE_CHECKING:
     from .identify import Result
-    from .orbits import Branch, Diagram, Orbit
+    from .orbits import Basin, Branch, Diagram, Orbit
 
 #: Okabe & Ito's palette without its yellow, which is faint on white: blue, vermilion, green, purple, orange, sky blue, black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -573,6 +573,44 @@ def diagram(diagram: "Diagram", coordinate: int = 0, *, parameter: str = "parame
         ax.plot(values[~usable], np.zeros((~usable).sum()), "|", color="0.5", transform=ax.get_xaxis_transform(), label="locked or failed")
         ax.legend(frameon=False, fontsize="small")
     ax.set(xlabel=parameter, ylabel=f"$q_{{{coordinate}}}$")
+    return ax
+
+
+@styled
+def basin(basin: "Basin", *, ax: Axes | None = None) -> Axes:
+    """Basins of attraction of a plane grid of starts (I, J): a colour for every attractor, crosses where its states lie once a period.
+
+    The axes are the coordinate or velocity that changes along each axis of the grid, that with the index i, of ``basin.attractor[i, j]``,
+    the vertical one. Light grey: not settled on a periodic motion; dark grey: locked; white: failed. Raises ValueError for other grids.
+    """
+    _is("basin", basin, "Basin of orbits.basin", "attractors")
+    shape = basin.attractor.shape
+    states = np.concatenate([basin.q, basin.u], axis=-1)
+    changes = [[k for k in range(states.shape[-1]) if np.ptp(states[..., k], axis=axis).any()] for axis in range(len(shape))]
+    if len(shape) != 2 or [len(c) for c in changes] != [1, 1] or changes[0] == changes[1]:
+        raise ValueError(
+            f"basin: draws plane grids (I, J) along each of whose axes one coordinate or velocity changes, got starts of shape {shape}"
+        )
+    (vertical,), (horizontal,) = changes
+    x, y = states[0, :, horizontal], states[:, 0, vertical]
+    ax, n = _axes(ax), basin.q.shape[-1]
+    colours = [COLOURS[k % len(COLOURS)] for k in range(len(basin.attractors))]
+    # Codes -3, -2 and -1 come first.
+    shades = np.array([to_rgb(c) for c in ("white", "0.45", "0.8", *colours)])
+    shades[3:] = 0.45 * shades[3:] + 0.55
+    ax.pcolormesh(x, y, shades[basin.attractor + 3], shading="nearest")
+    for k, attractor in enumerate(basin.attractors):
+        at = np.concatenate([attractor.q, attractor.u], axis=1)
+        counted = [f"{count} {word}{'s' * (count != 1)}" for count, word in ((attractor.impacts, "impact"), (attractor.repeats, "period"))]
+        # A legend of many is no legend.
+        name = f"{' in '.join(counted)}, {attractor.share:.0%}" if k < len(COLOURS) else "_other"
+        ax.plot(at[:, horizontal], at[:, vertical], "x", color=colours[k], markeredgewidth=1.5, label=name)
+    for code, name in ((-1, "not settled"), (-2, "locked")):
+        if np.any(basin.attractor == code):
+            ax.plot([], [], "s", color=tuple(shades[code + 3]), label=f"{name}, {np.mean(basin.attractor == code):.0%}")
+    named = [f"$q_{{{k}}}$" if k < n else f"$u_{{{k - n}}}$" for k in range(states.shape[-1])]
+    ax.set(xlabel=named[horizontal], ylabel=named[vertical], xlim=(x.min(), x.max()), ylim=(y.min(), y.max()))
+    ax.legend(fontsize="small", loc="upper right", framealpha=0.8)
     return ax
 
 

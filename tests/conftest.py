@@ -51,3 +51,12 @@ def _free_programs():
     yield
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture
+def lockstep(monkeypatch):
+    """Batches as on a GPU; what was compiled before must not serve."""
+    jax.clear_caches()
+    monkeypatch.setattr(sys.modules["jaxnsd.simulation.simulate"], "LANES", 0)
+    yield
+    jax.clear_caches()

@@ -27,7 +27,7 @@ def call(capsys, *arguments):
 def test_help_names_every_command(capsys):
     status, out, _ = call(capsys, "--help")
     assert status == 0
-    for word in ("list", "run", "compare", "ensemble", "demo", "--cache", "JAX_COMPILATION_CACHE_DIR"):
+    for word in ("list", "run", "compare", "orbit", "ensemble", "demo", "--cache", "JAX_COMPILATION_CACHE_DIR"):
         assert word in out
 
 
@@ -231,3 +231,33 @@ def test_ensemble_prints_statistics_and_goes_on_from_its_store(capsys, tmp_path)
     assert again.splitlines()[4:] == out.splitlines()[4:]
     status, _, err = call(capsys, *ENSEMBLE, *store, "--seed", 1)
     assert status == 2 and "another key" in err and err.count("\n") == 1
+
+
+@pytest.mark.long
+def test_the_limit_cycle_of_a_woodpecker(capsys, tmp_path):
+    """Its period and multiplier beside an integration from event to event, of first order as long as openings are not located."""
+    status, out, err = call(
+        capsys,
+        "orbit",
+        "Woodpecker",
+        "--follow",
+        "mu",
+        "--to",
+        0.31,
+        "--points",
+        6,
+        "--out",
+        tmp_path / "branch.npz",
+        "--plot",
+        tmp_path / "orbit.png",
+    )
+    assert (status, err) == (0, "") and "CONVERGED" in out and "stable      yes" in out
+    period = float(re.search(r"period = ([0-9.]+) s", out)[1])
+    assert abs(period - 0.1459760651437518) < 5e-7
+    sizes = [float(text) for text in re.findall(r"absolute value ([0-9.]+)", out)]
+    # Of six multipliers four are exactly zero: the contact that sticks forgets all but one direction and the shift in time.
+    assert len(sizes) == 6 and abs(sizes[0] - 1) < 5e-3 and abs(sizes[1] - 0.83915565304759) < 5e-3 and sizes[2:] == [0.0] * 4
+    assert (tmp_path / "orbit.png").read_bytes()[:4] == b"\x89PNG"
+    branch = jaxnsd.orbits.Branch.load(tmp_path / "branch.npz")
+    # A contact that opens on the way is no near miss.
+    assert len(branch) == 6 and not branch.special and branch.stable.all() and (np.diff(branch.values) > 0).all()

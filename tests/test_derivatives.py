@@ -1,7 +1,5 @@
 """The derivative rule that loops keep: derivatives of any order go by it wherever a function is called. NaN where there are none."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,15 +124,6 @@ def test_contact_problem():
 def sliding(mu):
     """One step of sliding, then one of moving on."""
     return 100 * simulate(Rider(1.3, 9.0, mu), Moreau(), jnp.array([0.3, -0.005]), jnp.array([3.0, 0.0]), 0.02, 0.01).q[-1, 0]
-
-
-@pytest.fixture
-def lockstep(monkeypatch):
-    """Batches as on a GPU."""
-    jax.clear_caches()
-    monkeypatch.setattr(sys.modules["jaxnsd.simulation.simulate"], "LANES", 0)
-    yield
-    jax.clear_caches()
 
 
 @pytest.mark.slow

@@ -238,7 +238,8 @@ def of_stages(m, scheme, t, q, u, P, law, V, R):
     for i in range(1, scheme.stages):
         gap, slip = m.gap(times[i], Q[i]), m.rates(times[i], Q[i], V[i])[1]
         yield "stages", of_law(m.scales(Q[i]), np.ones_like(met), R[0][i - 1], R[1][i - 1], gap / DT, slip, law[2])
-        met |= (gap <= 1e-13) | (R[0][i - 1] > 0)
+        # A percussion of 1e-33 N s is none: next to it the gap decides.
+        met |= (gap <= 1e-13) | (m.scales(Q[i])[0] * R[0][i - 1] > gap / DT)
     yield "law", at(m, t + DT, q[1], met, m.rates(t, q[0], u[0]), u[1], P, law)
     yield "bilateral", m.bilateral(t + DT, q[1], u[1])
 

@@ -808,3 +808,43 @@ def test_float32(monkeypatch):
     solution = simulate(RotatingBall(e_N=0.0), Lobatto(2), q0, u0, STEPS * 1e-2, 1e-2).raise_if_failed()
     assert solution.u.dtype == jnp.float32
     np.testing.assert_allclose(solution.u[-1, 0], -2 * 50 * 0.1 / 7, rtol=1e-4)
+
+
+@jaxnsd.system
+class Pushed(System):
+    """Two particles on a line without weight: the first is pushed by a piston, or by a spring, and by a force from a time on."""
+
+    stiffness: float = 0.0
+    speed: float = 0.0  # of the piston, from rest at once
+    force_at: float = 1e9
+    e_N: float = 0.0
+
+    def mass_matrix(self, t, q):
+        return jnp.diag(jnp.array([1.0, 50.0], q.dtype))
+
+    def potential_energy(self, t, q):
+        return 0.5 * self.stiffness * (q[0] - 1.0) ** 2
+
+    def force(self, t, q, u):
+        return jnp.stack([jnp.where(t >= self.force_at, 5.0, 0.0).astype(q.dtype), jnp.zeros_like(q[0])])
+
+    def gap(self, t, q):
+        return jnp.stack([q[0] - self.speed * t, q[1] - q[0]])
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4, 5])
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+def test_what_is_set_in_motion_within_a_step_is_no_failure(stages, dtype):
+    """By a piston, a stiff spring, a force that begins, a gap that is sunk in: the state at the start tells of no energy."""
+    cases = {
+        "piston": (Pushed(speed=3.0), [0.0, 0.5]),
+        "spring": (Pushed(stiffness=1e6), [0.2, 5.0]),
+        "force": (Pushed(force_at=5e-4), [0.1, 0.5]),
+        "sunk in": (Pushed(), [-4e-7, 0.5]),
+        "at rest": (Pushed(), [0.0, 0.0]),
+    }
+    for name, (system, q0) in cases.items():
+        sol = simulate(system, Lobatto(stages), jnp.asarray(q0, dtype), jnp.zeros(2, dtype), n_steps=3, dt=1e-3)
+        assert np.all(sol.success), (name, sol.outcome)
+        assert np.all(np.isfinite(sol.q))

@@ -118,7 +118,7 @@ def test_small_parts_are_problems_of_their_own():
 
 
 @pytest.mark.slow
-def test_bodies_that_land_beside_each_other_in_lockstep(monkeypatch, request):
+def test_bodies_that_land_beside_each_other_in_lockstep(request):
     """41 contacts of six bodies, which Newton's method leaves in every twentieth step: as member by member, and to an end."""
     box, ball = bodies.Box((0.1, 0.1, 0.1)), bodies.Sphere(0.1)
     places = [(k, 0.0, 0.101 + 0.05 * k) for k in range(6)]
@@ -134,10 +134,7 @@ def test_bodies_that_land_beside_each_other_in_lockstep(monkeypatch, request):
         return solution
 
     alone = runs()
-    monkeypatch.setattr(sys.modules["jaxnsd.simulation.simulate"], "LANES", 0)
-    # What was compiled with one value of LANES must not serve the other.
-    request.addfinalizer(jax.clear_caches)
-    jax.clear_caches()
+    request.getfixturevalue("lockstep")
     lockstep = runs()
     np.testing.assert_allclose(lockstep.q, alone.q, rtol=0, atol=1e-11)
     # Some of these steps were left to Lemke's method: the check is about them.

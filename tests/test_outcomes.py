@@ -1,5 +1,6 @@
 """Bad luck: what fails is reported with step, time, contact and advice, and the rest of a batch is untouched."""
 
+import functools
 import re
 
 import jax
@@ -217,7 +218,11 @@ def test_derivatives_of_what_failed_where_they_are_asked_for():
 
 
 @pytest.mark.slow
-def test_a_failed_member_has_no_derivative_and_the_others_have_theirs():
+@pytest.mark.parametrize("in_lockstep", [False, True])
+def test_a_failed_member_has_no_derivative_and_the_others_have_theirs(in_lockstep, request):
+    """Member by member, and in lockstep, as on a GPU; second derivatives of a batch, too, which are zero: the height is linear in e."""
+    if in_lockstep:
+        request.getfixturevalue("lockstep")
     T, e_N = np.sqrt(2 / 9.81), jnp.array([0.5, 2.0, 0.7])
     each = jax.vmap(jax.grad(lambda e: ball(e).q[-1, 0]))(e_N)
     assert np.isnan(each[1]) and np.all(np.abs(each[jnp.array([0, 2])] - 9.81 * T * (0.6 - T)) < 0.1)
@@ -227,6 +232,8 @@ def test_a_failed_member_has_no_derivative_and_the_others_have_theirs():
         return jnp.sum(jnp.where(sol.success, sol.q[:, -1, 0], 0.0))
 
     assert np.isclose(jax.grad(loss)(1.0), 0.5 * each[0] + 0.7 * each[2], rtol=1e-12)
+    of_all = lambda e: jnp.sum(jax.vmap(functools.partial(ball, sensitivity="discrete"))(e).q[:, -1, 0])  # noqa: E731
+    np.testing.assert_allclose(jax.hessian(of_all)(e_N[jnp.array([0, 2])]), 0.0, atol=1e-12)
 
 
 @pytest.mark.slow

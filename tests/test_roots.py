@@ -1,5 +1,7 @@
 """When a gap closes: cubics and Newton steps against roots in closed form."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,6 +29,21 @@ def test_a_dip_between_the_ends_is_seen_and_none_is_invented():
     assert dip.closes[0]
     np.testing.assert_allclose(dip.time[0], 0.4, atol=1e-6)
     assert not of(lambda t: (t - 0.5) ** 2 + 1e-3, lambda t: 2 * (t - 0.5), 1.0).closes[0]
+
+
+@pytest.mark.parametrize("quartic", [-1e-3, 1e-3])
+def test_the_bounds_hold_the_root_of_the_gap_beside_points_that_are_looked_at(quartic):
+    """Of a gap that is no cubic."""
+    for shift in (-1e-4, -1e-5, 0.0, 1e-5, 1e-4):
+        start = 9 / 16 + shift
+        # The cubic through both ends is the line.
+        gap = functools.partial(lambda start, t: start - t + quartic * (t - t * t) ** 2, start)
+        rate = lambda t: -1 + 2 * quartic * (t - t * t) * (1 - 2 * t)  # noqa: E731
+        root = start
+        for _ in range(5):
+            root -= gap(root) / rate(root)
+        found = of(gap, rate, 1.0)
+        assert abs(found.time[0] - start) < 1e-12 and found.low[0] < root < found.high[0]
 
 
 def test_a_contact_at_zero_that_separates_or_hits():

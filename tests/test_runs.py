@@ -74,10 +74,11 @@ def test_every_transformation(way, monkeypatch):
 
 @pytest.mark.slow
 def test_on_two_devices():
-    """`shard_map` takes batches and gradients, and each device does its part."""
+    """`shard_map` takes batches and gradients, and each device does its part; as it does of a batch along an explicit axis of a mesh."""
     program = """
+        import contextlib, sys
         import jax, jax.numpy as jnp, numpy as np
-        from jax.sharding import Mesh, PartitionSpec as P
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
         import jaxnsd
         from jaxnsd.models import BouncingBall
         jax.config.update("jax_enable_x64", True)
@@ -88,10 +89,41 @@ def test_on_two_devices():
         for got, wanted in zip(parted, jax.jit(batch)(heights)):
             assert len(got.sharding.device_set) == 2 and not got.sharding.is_fully_replicated
             np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+        def loss(e, heights):
+            motion = lambda h: jaxnsd.simulate(BouncingBall(e_N=e), jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.6, 1e-2)
+            return jnp.sum(jax.vmap(motion)(heights).q[:, -1, 0] ** 2)
+
+        both = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+        wanted = both(0.7, heights)
+        # The axes of a mesh are explicit by default.
+        mesh = jax.make_mesh((2,), ("x",))
+        heights = jax.device_put(heights, NamedSharding(mesh, P("x")))
+        for lanes, context in ((4096, contextlib.nullcontext()), (0, jax.set_mesh(mesh))):  # one by one, in lockstep
+            sys.modules["jaxnsd.simulation.simulate"].LANES = lanes
+            jax.clear_caches()
+            with context:
+                got = both(0.7, heights)
+                assert got[1][1].sharding.spec == P("x")
+                jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), got, wanted)
     """
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=dict(os.environ, XLA_FLAGS=flags), capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.slow
+def test_a_batch_of_any_size_is_exported():
+    """Its size is a symbol."""
+
+    def final(h):
+        return jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.6, 5e-2).q[-1, 0]
+
+    (b,) = jax.export.symbolic_shape("b")
+    for function in (jax.vmap(final), jax.vmap(jax.grad(final))):
+        exported = jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct((b,), jnp.float64))
+        for heights in (jnp.linspace(0.5, 1.5, 3), jnp.linspace(0.5, 1.5, 5)):
+            np.testing.assert_allclose(exported.call(heights), function(heights), rtol=1e-12)
 
 
 def test_the_garbage_collector_waits_while_tracing_and_not_after_whatever_happens():

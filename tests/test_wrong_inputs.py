@@ -1265,6 +1265,14 @@ PICTURES = {
 # ------------------------------------------------------------------------------------------------------------- command line
 SAMPLED = "ensemble BouncingBall --n 10 --t1 0.1 --dt 1e-2 --sample e_N=uniform(0.2,0.8)"
 COMMANDS = {
+    "an orbit of a model without one": ("a model with a limit cycle, Woodpecker, got 'BouncingBall'", "orbit BouncingBall"),
+    "an orbit of an unknown model": ("did you mean Woodpecker?", "orbit Woodpeker"),
+    "an orbit followed to nowhere": ("--follow NAME and --to X belong together", "orbit Woodpecker --follow mu"),
+    "an orbit written without a branch": ("--out writes a branch", "orbit Woodpecker --out a.npz"),
+    "an orbit of no steps": ("expected a positive whole number", "orbit Woodpecker --steps 0"),
+    "an orbit drawn into text": ("--plot must end in .png", "orbit Woodpecker --plot a.txt"),
+    "an orbit of a scheme at mid-interval": ("at mid-interval", "orbit Woodpecker --scheme SymmetricMoreau"),
+    "an orbit with a colour": ("Woodpecker has no parameter 'colour'", "orbit Woodpecker --set colour=1"),
     "no command": ("COMMAND", ""),
     "an unknown command": ("invalid choice: 'rnu'", "rnu"),
     "an unknown model": ("did you mean Woodpecker?", "run Woodpeker"),

@@ -1,4 +1,4 @@
-"""The command line: ``list`` what there is, ``run`` one simulation, ``compare`` schemes, ``ensemble`` of many members,
+"""The command line: ``list`` what there is, ``run`` one simulation, ``compare`` schemes, ``orbit``, ``ensemble`` of many members,
 ``evaluate-tosses`` a score, ``demo`` the main job.
 
 Exit status: 0 done, 1 the simulation failed (what was computed is written all the same), 2 bad arguments, said in one line, 130 or 143
@@ -165,6 +165,22 @@ def _parser():
     monte_carlo.add_argument("--progress", action="store_true", help="show a bar (with tqdm)")
     _add_cache(monte_carlo)
     monte_carlo.set_defaults(command=_ensemble)
+
+    orbit = commands.add_parser("orbit", help="the periodic motion of a model, and how it changes with a parameter", allow_abbrev=False)
+    orbit.add_argument("model", metavar="MODEL", help=f"name of a model with a limit cycle: {', '.join(_cyclic())}")
+    orbit.add_argument("--follow", metavar="NAME", help="parameter to follow the orbit in, such as mu")
+    orbit.add_argument("--to", type=number, metavar="X", help="value of it at which the branch ends")
+    orbit.add_argument("--points", type=count, default=100, metavar="N", help="orbits of the branch at most (default: %(default)s)")
+    orbit.add_argument("--steps", type=count, default=2000, metavar="N", help="steps a period (default: %(default)s)")
+    orbit.add_argument(
+        "--scheme", default="LocatedImpacts(MoreauJean)", metavar="S", help="a scheme that locates impacts (default: %(default)s)"
+    )
+    orbit.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="parameter of the model; repeatable")
+    orbit.add_argument("--out", type=Path, metavar="FILE.npz", help="write the branch here, for orbits.Branch.load")
+    orbit.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the branch, or the orbit, here (.png, .pdf or .svg)")
+    _add_cache(orbit)
+    orbit.set_defaults(command=_orbit)
+
     tosses = commands.add_parser("evaluate-tosses", help="score of the model of a tossed cube on measured tosses", allow_abbrev=False)
     tosses.add_argument("file", type=Path, metavar="FILE", help=".npz file, or a folder with one .csv file for each toss")
     tosses.add_argument(
@@ -594,6 +610,59 @@ def _compare(args):
         raise _ArgumentError(error) from error
     print(f"{args.model}, dt = {args.dt:g} s, to t = {args.t1:g} s\n\n{compare.table(rows)}\n\n{compare.legend()}")
     return 0 if all(row.success for row in rows if row.refused is None) else 1
+
+
+def _cyclic():
+    """Names of the models that know of a limit cycle."""
+    return [name for name, cls in MODELS.items() if hasattr(cls, "limit_cycle")]
+
+
+def _orbit(args):
+    from .. import orbits, plotting
+
+    jax.config.update("jax_enable_x64", True)
+    _check_file("--out", args.out, (".npz",))
+    _check_file("--plot", args.plot, PICTURES)
+    if (args.follow is None) != (args.to is None):
+        raise _ArgumentError("--follow NAME and --to X belong together")
+    if args.out and args.follow is None:
+        raise _ArgumentError("--out writes a branch: give --follow NAME and --to X as well")
+    cls = _choose("model", args.model, MODELS)
+    if args.model not in _cyclic():
+        raise _ArgumentError(
+            f"orbit takes a model with a limit cycle, {', '.join(_cyclic())}, got {args.model!r}; jaxnsd.orbits.periodic takes any system"
+        )
+    try:
+        system = cls(**_settings(args.model, args.set, _parameters(cls)[0]))
+        arguments = {"scheme": _scheme(args.scheme), "n_steps": args.steps} | system.limit_cycle()
+        orbit = interrupts.wait_for(lambda: orbits.periodic(system, **arguments))
+        print(f"{args.model}, {args.scheme}, {args.steps} steps a period\n{orbit}\n{orbit.sentence}")
+        if not bool(orbit.success):
+            return _complain("jaxnsd orbit", "no orbit was found", 1)
+        for k, (value, trivial) in enumerate(zip(np.asarray(orbit.multipliers), np.asarray(orbit.trivial), strict=True)):
+            note = "   of a shift in time: its distance from 1 tells the error of the others" if trivial else ""
+            print(f"multiplier {k}  {value.real:+.8f} {value.imag:+.8f}i   absolute value {abs(value):.8f}{note}")
+        print(f"stable      {'yes' if bool(orbit.stable) else 'no'}")
+        branch = args.follow and interrupts.wait_for(lambda: orbits.follow(orbit, args.follow, args.to, max_points=args.points))
+    except (TypeError, ValueError) as error:
+        raise _ArgumentError(error) from error
+    if branch:
+        print(f"branch      {branch}")
+    try:
+        if args.out:
+            branch.save(args.out)
+            print(f"arrays      {args.out}")
+        if args.plot:
+            fig, ax = plotting.figure(width=6.0, height=4.0)
+            if branch:
+                plotting.branch(branch, "period", label="period in s", ax=ax)
+            else:
+                plotting.orbit(orbit, int(np.argmax(np.ptp(np.asarray(orbit.solution.q), axis=0))), ax=ax)
+            plotting.save(fig, args.plot)
+            print(f"picture     {args.plot}")
+    except OSError as error:
+        return _complain("jaxnsd orbit", f"cannot write: {error}", 1)
+    return 0
 
 
 def _ensemble(args):

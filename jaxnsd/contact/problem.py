@@ -210,7 +210,7 @@ def newton_step(problem, r, z, xi, modes, residual, shift=None, guard=True):
 
     With its ``guard`` (see `linalg.lu`) percussions that the matrix does not determine (redundant contacts) stay as they are. Where their
     rows contradict each other by a slip however small, the solution lies elsewhere: some of these contacts slip. The matrix plus ``shift``
-    times the identity takes the step as far as it takes them to, and needs no guard.
+    times the identity, in the rows of contacts that are closed, takes the step as far as it takes them to, and needs no guard.
     """
     n, d = problem.n, problem.d
     r_N, _ = r
@@ -224,7 +224,9 @@ def newton_step(problem, r, z, xi, modes, residual, shift=None, guard=True):
     F_F = beside(parts, F_F)
     matrix = newton_matrix(problem, r, modes)
     if shift is not None:
-        matrix = matrix + shift * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+        # The percussions of open contacts are to vanish exactly.
+        shifted = jnp.where(modes.closed, jnp.asarray(shift, matrix.dtype), 0)
+        matrix = matrix + jnp.diag(join(shifted, jnp.broadcast_to(shifted[:, None], (n, d))))
     return z - of_coupled(problem, linalg.lu, matrix, join(F_N, F_F), guard=guard)
 
 

@@ -43,7 +43,7 @@ class Event(enum.IntFlag):
 EXPLANATION = {
     Outcome.SUCCESS: ("the contact problem was solved to tolerance", "nothing to do"),
     Outcome.NOT_CONVERGED: (
-        "the equations of the step were not solved to tolerance",
+        "the equations of the step were not solved to tolerance, or, with Lobatto, by stages with more energy than there is",
         "where bodies jam (mu near 1 or above) the step may have no solution: a smaller mu; in float32 try float64, or a larger tolerance "
         "in SemismoothNewton(...); with more contacts than Lemke's method takes (16 spatial, 32 planar), a larger max_rescues there; with "
         "a scheme that is implicit in the velocity, a smaller dt or a larger max_outer",

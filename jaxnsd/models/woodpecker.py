@@ -1,5 +1,7 @@
 """Woodpecker toy (Capobianco & Eugster 2018, Fig. 6-7; Glocker 1995; Leine, van Campen & Glocker 2003)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -75,3 +77,16 @@ class Woodpecker(System):
     def initial_state(self) -> tuple[jax.Array, jax.Array]:
         """``(q0, u0)``: near the limit cycle."""
         return jnp.array([0.0, -0.1036, -0.2788]), jnp.array([-0.3411, 0.0, -7.4583])
+
+    def section(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Vanishes where the limit cycle is looked at: phi_S = 0.0066 rad, in free fall after the strike of the beak."""
+        return q[2] - 0.0066
+
+    def fallen(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The state at height zero: the motion is periodic up to the height by which it falls."""
+        return q.at[0].set(0), u
+
+    def limit_cycle(self) -> dict[str, Any]:
+        """Arguments ``q, u, period, section, reset`` of `jaxnsd.orbits.periodic`: a guess beside the limit cycle of the default values."""
+        q, u = jnp.array([0.0, 0.02002, 0.0066]), jnp.array([-0.07336, -4.729, -5.798])
+        return {"q": q, "u": u, "period": 0.146, "section": Woodpecker.section, "reset": Woodpecker.fallen}

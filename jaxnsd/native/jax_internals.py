@@ -31,6 +31,7 @@ __all__ = [
     "bound",
     "call_inside",
     "enable_x64",
+    "explicit_axis",
     "flatten_axes",
     "frames",
     "is_exported",
@@ -40,6 +41,7 @@ __all__ = [
     "lowered_as",
     "mlir",
     "new_variable",
+    "on_one_device",
     "scan_sizes",
     "serialize_executable",
     "settings",
@@ -185,6 +187,21 @@ def varying(aval):
 def vary(x, axes):
     """``x`` as an array that varies over these axes as well, by the name of the version."""
     return lax.pcast(x, axes, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, axes)
+
+
+@contextlib.contextmanager
+def on_one_device():
+    """Arrays have no mesh, whatever mesh is set: what a member of a batch computes, a device computes alone."""
+    use = getattr(jax.sharding, "use_abstract_mesh", contextlib.nullcontext)
+    with use(jax.sharding.AbstractMesh((), ())):
+        yield
+
+
+def explicit_axis(x, axis):
+    """``(mesh, name)``: the mesh, and of its axes the explicit one along which an axis of an array is spread over the devices, or None."""
+    sharding = getattr(jax.typeof(x), "sharding", None)
+    spec = getattr(sharding, "spec", ())
+    return (sharding.mesh, spec[axis]) if axis < len(spec) and spec[axis] is not None else None
 
 
 def is_exported(ctx):

@@ -4,9 +4,10 @@
     branch = orbits.follow(orbit, "frequency", to=3.0)
 
 `periodic` finds an orbit, `follow` continues it around folds, through period doublings, to a grazing. `lyapunov`, `poincare` and `diagram`
-look at what is no orbit.
+look at what is no orbit, `basin` at which motion a start is drawn to.
 """
 
+from .basin import Attractor, Basin, basin
 from .branch import Branch
 from .follow import follow
 from .orbit import Impact, Orbit, OrbitError, OrbitOutcome
@@ -15,6 +16,8 @@ from .sampling import Diagram, Exponents, diagram, lyapunov, poincare
 from .special import Special
 
 __all__ = [
+    "Attractor",
+    "Basin",
     "Branch",
     "Diagram",
     "Exponents",
@@ -23,6 +26,7 @@ __all__ = [
     "OrbitError",
     "OrbitOutcome",
     "Special",
+    "basin",
     "diagram",
     "follow",
     "lyapunov",

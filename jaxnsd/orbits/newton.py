@@ -204,6 +204,11 @@ def resting(sol, e_N):
     return jnp.all(_captured(sol)[-LOCKED:], axis=0) & (e_N > 0)
 
 
+def staying(sol, e_N):
+    """Which contacts with restitution are closed in all steps, (n_N,)."""
+    return jnp.all(_captured(sol), axis=0) & (e_N > 0)
+
+
 def _captured(sol):
     """Which contacts push in steps without a located impact, (n_steps, n_N)."""
     pushed = sol.P_N > 0

@@ -18,7 +18,7 @@ from ..programs.given import numbers, shown
 from ..schemes import Scheme
 from ..simulation.simulate import simulate
 from .leaves import parameter as named_parameter
-from .newton import closings, resting
+from .newton import closings, resting, staying
 from .periodic import prepared, whole
 from .shooting import shifted
 
@@ -169,8 +169,8 @@ class Diagram:
 
 
 @functools.partial(jax.jit, static_argnames=("shooting", "keep"))
-def _seen(shooting, system, q, u, t0, T, transient, keep):
-    """`Diagram` of one system."""
+def seen(shooting, system, q, u, t0, T, transient, keep):
+    """`Diagram` of one system, and whether a contact with restitution stays closed in all periods that are kept."""
     e_N = system.contact_data(t0, q)[0]
 
     def one(state, _):
@@ -180,7 +180,7 @@ def _seen(shooting, system, q, u, t0, T, transient, keep):
         state = z[: shooting.n_q], z[shooting.n_q :]
         count = _impacts(sol)
         closes, rests = closings(sol, e_N)
-        return state, (*state, count, rests, closes, sol.success)
+        return state, (*state, count, rests, closes, staying(sol, e_N), sol.success)
 
     def unkept(_, carry):
         state, success = carry
@@ -188,8 +188,9 @@ def _seen(shooting, system, q, u, t0, T, transient, keep):
         return state, success & row[-1]
 
     state, before = lax.fori_loop(0, transient, unkept, ((q, u), jnp.ones((), bool)))
-    _, (q, u, impacts, locked, captured, success) = lax.scan(one, state, None, length=keep)
-    return Diagram(None, q, u, impacts, jnp.any(locked), jnp.any(captured), before & jnp.all(success))
+    _, (q, u, impacts, locked, captured, stays, success) = lax.scan(one, state, None, length=keep)
+    out = Diagram(None, q, u, impacts, jnp.any(locked), jnp.any(captured), before & jnp.all(success))
+    return out, jnp.any(jnp.all(stays, axis=0))
 
 
 def poincare(
@@ -213,7 +214,7 @@ def poincare(
     """
     keep, transient = whole("poincare", "n_periods", n_periods, 1), whole("poincare", "transient", transient, 0)
     shooting, system, q, u, t0, T = prepared("poincare", system, scheme, q, u, period, n_steps, None, reset, t0, solver)
-    return _seen(shooting, system, q, u, t0, T, transient, keep)
+    return seen(shooting, system, q, u, t0, T, transient, keep)[0]
 
 
 def diagram(
@@ -261,6 +262,6 @@ def _all_seen(shooting, system, direction, moved, q, u, t0, T, transient, keep):
     def one(amount):
         member = shifted(system, direction, amount)
         length = T if shooting.period is None else jnp.reshape(jnp.asarray(shooting.period(member), q.dtype), ())
-        return _seen(shooting, member, q, u, t0, length, transient, keep)
+        return seen(shooting, member, q, u, t0, length, transient, keep)[0]
 
     return jax.vmap(one)(moved)

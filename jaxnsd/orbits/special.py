@@ -36,7 +36,8 @@ class Special:
 
     kind:    "fold", "branch point", "period doubling", "Neimark-Sacker", "grazing"
     value:   the parameter there
-    error:   an estimate of its error: the last change of the iteration, or of the extrapolation to the grazing
+    error:   an estimate of its error: the last change of the iteration, or of the extrapolation to the grazing. What the steps of the
+             scheme are off by is not in it: more ``n_steps`` tell
     index:   the point lies behind this one of the branch, before the next
     orbit:   the orbit there; None for a grazing, whose value is extrapolated, and for what was loaded
     """
@@ -171,13 +172,15 @@ def illinois(function, a, fa, b, fb, tolerance, limit=40):
 
 def extrapolated(values, indicator):
     """``(value, error)`` of what ``values`` tend to where the ``indicator`` vanishes: polynomials through points before it (Neville), whose
-    indicators grow by a quarter from point to point; the error is the difference to the value from points twice as wide apart.
+    indicators grow by a quarter from point to point; the error is the difference to that from points twice as wide apart, or to that of one
+    point less, the larger of both.
     """
-    value, coarse = (_at_zero(values, indicator, ratio) for ratio in (1.25, 1.6))
-    return value, abs(value - coarse)
+    (value, change), (coarse, _) = (_at_zero(values, indicator, ratio) for ratio in (1.25, 1.6))
+    return value, max(abs(value - coarse), change)
 
 
 def _at_zero(values, indicator, ratio, most=6):
+    """``(value, last change)``."""
     chosen = [len(values) - 1]
     for k in range(len(values) - 2, -1, -1):
         if len(chosen) < most and indicator[k] > ratio * indicator[chosen[-1]]:
@@ -189,4 +192,4 @@ def _at_zero(values, indicator, ratio, most=6):
         if abs(y[0] - best) >= change:
             break
         best, change = y[0], abs(y[0] - best)
-    return float(best)
+    return float(best), float(change)

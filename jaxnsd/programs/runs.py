@@ -20,9 +20,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from .. import native
-from ..native.jax_internals import Primitive, ShapedArray, ad, batching, is_exported, jaxpr_as_fun, low, mlir, vary, varying
+from ..native.jax_internals import (
+    Primitive,
+    ShapedArray,
+    ad,
+    batching,
+    explicit_axis,
+    is_exported,
+    jaxpr_as_fun,
+    low,
+    mlir,
+    on_one_device,
+    vary,
+    varying,
+)
 from . import backward, ties
 from .derivatives import ZERO, pushed
 from .progress import shares
@@ -57,7 +71,8 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
     leaves = _alike([jnp.asarray(x) for x in leaves])
     # Traced once, for all that is made of it; what varies over the devices of a `shard_map` is of no concern inside.
     given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
-    jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*given)
+    with on_one_device():
+        jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*given)
     outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
     share = len(leaves) - 1 if begin else None
     of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, fits=fits)
@@ -181,7 +196,8 @@ def _jvp(primals, tangents, *, run):
         kept, tree = jax.tree.flatten(back)
         return [*value, *kept]
 
-    jaxpr = jax.make_jaxpr(all_kept)(*given)
+    with on_one_device():
+        jaxpr = jax.make_jaxpr(all_kept)(*given)
 
     def forward(*args):
         nonlocal residuals
@@ -194,7 +210,8 @@ def _jvp(primals, tangents, *, run):
         return jax.tree.unflatten(tree, backward.done(residuals, stored))(list(cotangents))
 
     forward = jax.jit(forward)
-    outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *given))
+    with on_one_device():
+        outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(forward, *given))
     k = len(outs) - len(run.outs)
     out = _run.bind(*args, run=replace(run, function=forward, outs=outs, stores=k))
     value, stored = out[: len(run.outs)], out[len(run.outs) :]
@@ -234,10 +251,12 @@ def _transpose(cotangents, *args, run):
 
 
 def _batch(args, axes, *, run):
-    args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
-    size = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None)
-    args, stored = run.split(args)
-    mapped, moved = run.split([axis is not None for axis in axes])
+    args, moves = _first(args, axes), [axis is not None for axis in axes]
+    batched = chosen(args, moves)
+    if spread := next(filter(None, (explicit_axis(x, 0) for x in batched)), None):
+        return _on_devices(*spread, args, moves, run)
+    size = batched[0].shape[0]
+    (args, stored), (mapped, moved) = run.split(args), run.split(moves)
     at_one_point = any(run.linear) and not any(chosen(mapped, [not x for x in run.linear]))
     if run.lockstep or at_one_point:
         # Many directions at one point: lockstep does the work of the point once.
@@ -245,6 +264,24 @@ def _batch(args, axes, *, run):
     out = _run.bind(*args, run=replace(run.alone(), levels=(Level(size, tuple(mapped)), *run.levels)))
     nothing = [jnp.zeros(s.shape, s.dtype) for s in run.outs[len(out) :]]
     return [*out, *nothing], [0] * len(out) + [None] * len(nothing)
+
+
+def _first(arrays, axes):
+    """Arrays with the axis of the batch in front."""
+    return [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
+
+
+def _on_devices(mesh, name, args, moves, run):
+    """A batch that lies along the explicit axis ``name`` of a mesh: each device does its members."""
+
+    def part(*args):
+        return _first(*_batch(_alike(args), [0 if m else None for m in moves], run=run))
+
+    # In a batch member by member zeros, which no axis has, stand for what a single run stores.
+    spread = [run.lockstep or k < len(run.outs) - run.stores for k in range(len(run.outs))]
+    specs = lambda flags: tuple(PartitionSpec(name) if m else PartitionSpec() for m in flags)  # noqa: E731
+    out = jax.shard_map(part, mesh=mesh, in_specs=specs(moves), out_specs=list(specs(spread)))(*args)
+    return out, [0 if m else None for m in spread]
 
 
 def _wider(args, stored, mapped, moved, size, run):
@@ -277,6 +314,7 @@ def _alike(leaves):
 
 
 @uncollected()
+@on_one_device()
 def _lower(ctx, *args, run):
     # Here the size of a batch is known, and what nobody reads is gone.
     if run.fits:

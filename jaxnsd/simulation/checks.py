@@ -167,8 +167,11 @@ def memory(row_size, n_steps, save_every):
 
 
 def batch_memory(size):
-    """Raise ValueError for an array of so many bytes, of all members of a batch, that does not fit into memory."""
-    if size > (there := available_memory()):
+    """Raise ValueError for an array of so many bytes, of all members of a batch, that does not fit into memory.
+
+    The size of a batch that is exported is a symbol: nothing is known of it.
+    """
+    if isinstance(size, int) and size > (there := available_memory()):
         raise ValueError(
             f"simulate: the trajectories of a batch must fit into memory, got {size / 2**30:.3g} GiB of {there / 2**30:.3g} GiB available, "
             "with all members, directions, and what reverse mode stores; store fewer nodes with save_every, recompute in reverse mode with "

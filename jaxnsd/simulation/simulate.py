@@ -350,8 +350,7 @@ def simulate(
                   on, with velocities at mid-interval, accelerations and percussions. Schemes whose velocities are at mid-interval need
                   the same dt
     derivatives_of_failed:  whether a run that did not succeed has the derivatives of what was computed. By default they are NaN, in
-                  both modes and for every outcome but SUCCESS: what is no solution has no derivative, however plausible its numbers look.
-                  Runs in lockstep, as on a GPU and without llvmlite, have those of what was computed: look at ``success`` there
+                  both modes and for every outcome but SUCCESS: what is no solution has no derivative, however plausible its numbers look
     until:        a function ``until(t, q, u)`` that returns one boolean, traced: the motion ends at the first node after the start at which
                   it holds, or at t1; u as it is stored. The steps that are left cost nothing, but in lockstep. See `Solution.stopped`,
                   `Solution.steps`, `Solution.trimmed`. The derivative of the state at the end is that of a run with so many steps: no
@@ -488,15 +487,17 @@ def _run(
     sol = _solution(history, shapes, system, args, rows, first, final)
     # What an iteration leaves is no function of the arguments.
     sol = dataclasses.replace(sol, residual=undefined(sol.residual, args))
-    # In lockstep JAX fails to transpose second derivatives of a batch with what follows.
-    if derivatives_of_failed or lockstep:
+    if derivatives_of_failed:
         return sol
-    leaves, tree = jax.tree.flatten(sol)
-    # Times are the same on all devices of a `shard_map`, whatever of the rest is not.
+    # Times are what was asked for, whatever became of the run: they keep their derivatives. A member of a batch does not change them, and
+    # JAX takes no output of a custom rule whose tangent alone has the axis of the batch.
+    leaves, tree = jax.tree.flatten(dataclasses.replace(sol, t=None))
     given = [x for x in jax.tree.leaves(args) if is_float(x)]
+    # On the devices of a `shard_map` what varies over some of them only is left alone, too.
     devices = frozenset().union(*(varying(jax.typeof(x)) for x in given))
     floats = [is_float(x) and varying(jax.typeof(x)) >= devices for x in leaves]
-    return tree.unflatten(replaced(leaves, floats, undefined_unless(sol.success, chosen(leaves, floats), given)))
+    marked = tree.unflatten(replaced(leaves, floats, undefined_unless(sol.success, chosen(leaves, floats), given)))
+    return dataclasses.replace(marked, t=sol.t)
 
 
 def _solution(history, shapes, system, args, rows, first, final=None):

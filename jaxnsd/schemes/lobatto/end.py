@@ -5,13 +5,18 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ... import contact
-from ...numerics import linalg
+from ...numerics import linalg, thresholds
 from .. import velocity
 from ..moreau import NodeStep
 from ..velocity import pytree
 from .equations import combine
+
+#: How many times the energy that there is a stage may have. Of 20,000 ladders that jam (friction up to 10) those in which no energy came
+#: from nowhere have up to 1.4 times, 999 of 1000; the others have 4e4 times and more.
+BEYOND = 100.0
 
 
 def finish(stages, args, x, F, slack, settings):
@@ -35,7 +40,32 @@ def finish(stages, args, x, F, slack, settings):
     of_stages = stages.percussions(total[None, :], ())
     last = jax.tree.map(lambda P_i, total_i: (P_i - total_i.reshape(P_i.shape)) / b[-1], P, of_stages)
     R = jax.tree.map(lambda R_i, last_i: jnp.concatenate([R_i, last_i[None]]), R, last)
-    return q_end, u, P, jax.tree.leaves(R), info
+    possible = ~beyond(stages, *jax.tree.map(lax.stop_gradient, (args, x, t_end, q_end)))
+    return q_end, u, P, jax.tree.leaves(R), info._replace(converged=info.converged & possible)
+
+
+def beyond(stages, args, x, t_end, q_end):
+    """Whether a stage has more than `BEYOND` times the kinetic energy that the state at the start, forces, and contacts that move give it.
+
+    Where bodies jam, equations (47) and (52) have solutions of large percussions as well, whose directions turn in the step by so much
+    that they throw the bodies out at a thousand times their speed.
+    """
+    system, t, dt, q, u = args
+    start, end, V, rest = system.seen_at(t, q), system.seen_at(t_end, q_end), x.V, jnp.zeros_like(u)
+    M = end.M(t_end, q_end, V[-1])
+    # Nothing is slower than what the round-off of the coordinates makes of it.
+    slow = jnp.abs(u) + thresholds.round_off(u.dtype) * velocity.resolution(q, dt, u.shape[0])
+    energy = 0.5 * slow @ jnp.abs(M) @ slow
+    forces = jnp.abs(start.h(t, q, u)) + jnp.abs(end.h(t_end, q_end, V[-1]))
+    energy = energy + dt * jnp.sum(forces * jnp.max(jnp.abs(V), axis=0))
+    if x.R.shape[1]:
+        rates = jnp.abs(stages.speeds(start, t, q, rest)) + jnp.abs(stages.speeds(end, t_end, q_end, rest))
+        # A contact that has sunk in is pushed out within the step, and a constraint closed.
+        depth = jnp.concatenate([jnp.maximum(-start.gap(t, q), 0), jnp.abs(start.constraint(t, q))]) / dt
+        (n, d), n_g = stages.shape, stages.n_g
+        rates = rates.at[n * d : stages.m + n_g].add(depth)
+        energy = energy + rates @ combine(jnp.abs(stages.tableau(q.dtype).b[None, :-1]), jnp.abs(x.R))[0]
+    return jnp.any(0.5 * jnp.sum(V * linalg.matmul(V, M), axis=1) > BEYOND * energy)
 
 
 def velocities(system, t, q, u):

@@ -170,16 +170,18 @@ class Stages:
             return self.impulse(system, dt, t, Q, V, F) + linalg.matmul(self.directions(system, t, Q, V), R)
 
         # W R as a cotangent of the velocities: cheaper to differentiate than W.
-        def velocities(u):
-            parts = (
-                system.tangential_velocity(t, Q, u).reshape(-1),
-                system.gap_velocity(t, Q, u),
-                system.constraint_velocity(t, Q, u),
-                system.velocity_constraint(t, Q, u),
-            )
-            return jnp.concatenate(parts)
+        W_R = jax.vjp(lambda u: self.speeds(system, t, Q, u), jnp.zeros_like(V))[1](R)[0]
+        return self.impulse(system, dt, t, Q, V, F + W_R)
 
-        return self.impulse(system, dt, t, Q, V, F + jax.vjp(velocities, jnp.zeros_like(V))[1](R)[0])
+    def speeds(self, system, t, Q, u):
+        """Velocities of contacts and constraints, one for each percussion of a stage."""
+        parts = (
+            system.tangential_velocity(t, Q, u).reshape(-1),
+            system.gap_velocity(t, Q, u),
+            system.constraint_velocity(t, Q, u),
+            system.velocity_constraint(t, Q, u),
+        )
+        return jnp.concatenate(parts)
 
     @traced_once
     def directions(self, system, t, Q, V):

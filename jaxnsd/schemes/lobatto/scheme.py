@@ -72,6 +72,9 @@ class Lobatto(Scheme):
     A contact that any stage has met takes part in the impact law. C24 (67) asks the last stage only: with four or five stages a contact
     that closes between the nodes can then be missed, and the body hovers before the wall at its full speed.
 
+    Where bodies jam the equations of the stages have solutions as well that throw the bodies out, by large percussions whose directions
+    turn within the step. A step whose stages have a hundred times the kinetic energy that there is is NOT_CONVERGED.
+
     r:  parameter of the proximal point equations (66), (67), (69) of the stages; None (recommended): for each contact the inverse diagonal
         of the Delassus operator. C24 take constants near one, which suit masses near one. The motion does not depend on it.
 

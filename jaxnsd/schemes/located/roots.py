@@ -46,6 +46,8 @@ def crossings(length, start, end, floor, margin):
     at_once = (index == 0) & (gap <= floor)
     root = jnp.where(at_once, 0, root)
     closing = jnp.where(at_once, rate, derivative(root) / length)
+    # The gap itself may close in the part beside that in which its cubic does.
+    low, high = jnp.maximum(low - 1 / POINTS, 0), jnp.minimum(high + 1 / POINTS, 1)
     return Crossings(jnp.any(below, axis=0), root * length, closing, low * length, high * length + margin)
 
 
