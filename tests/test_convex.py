@@ -59,6 +59,57 @@ def test_distances_that_are_known(dtype):
     assert_allclose(found, expected, atol=1e-9 if dtype == np.float64 else 1e-6)
 
 
+#: Boxes and cylinders deep inside of each other, of which climbs from a table of starts lead to smaller values: the place of the cylinder
+#: from that of the box, and both quaternions.
+DEEP = np.array([
+    [-0.05850235, 0.00461345, 0.01581587, -0.3893254, 0.086867, -0.8897585, -0.2218324, 0.449186, 0.8018119, -0.3859158, -0.0799914],
+    [-0.06441537, 0.01134122, 0.11882585, 0.3701037, -0.2316108, 0.140616, -0.8885983, -0.336643, 0.8973593, 0.1849047, 0.2173201],
+    [-0.05711481, -0.04752875, -0.0484732, -0.6747417, 0.2174323, -0.4668851, 0.5286447, 0.6605281, -0.0424881, 0.7383265, 0.1295044],
+    [-0.00690986, -0.07756036, 0.00295934, 0.4758764, 0.3572929, 0.803634, 0.0074775, 0.68737, 0.1399496, 0.4369702, 0.5630219],
+    [0.01847546, 0.03753861, -0.06663531, -0.4067617, 0.4097601, 0.5562413, 0.5976932, -0.6772422, 0.0751426, -0.6369219, 0.3605926],
+    [0.03191175, -0.05585871, 0.07556679, 0.3370654, 0.8812199, 0.1456005, 0.2977228, 0.0864632, -0.9795731, -0.1257599, 0.130939],
+])  # fmt: skip
+BOX, RADIUS, HALF = np.array([0.2, 0.3, 0.15]), 0.2, 0.3
+
+
+def by_brute_force(x, R):
+    """The largest separation of a box and of a cylinder: of directions all over the sphere, and of closer ones about the best fifty."""
+    rng = np.random.default_rng(0)
+
+    def separation(n):
+        along = n @ R[1][:, 2]
+        of_box = np.abs(n @ R[0]) @ BOX
+        return n @ x - of_box - HALF * np.abs(along) - RADIUS * np.sqrt(np.maximum(1 - along**2, 0.0))
+
+    def units(n):
+        return n / np.linalg.norm(n, axis=-1, keepdims=True)
+
+    n = units(rng.standard_normal((200_000, 3)))
+    best = n[np.argsort(separation(n))[-50:]]
+    for size in 0.02 * 0.7 ** np.arange(60):
+        about = units(np.concatenate([best[:, None], best[:, None] + size * rng.standard_normal((50, 100, 3))], axis=1))
+        best = about[np.arange(50), np.argmax(separation(about), axis=1)]
+    return np.max(separation(best))
+
+
+def test_the_largest_separation_of_all_directions_is_found():
+    """Of solids that overlap deeply, where it has several largest values."""
+
+    @jax.jit
+    def search(x, R):
+        frames = Frames(R, jnp.stack([jnp.zeros(3), x]), jnp.asarray([BOX, [RADIUS, HALF, 0.0]]))
+        one, other = (jax.tree.map(lambda part, k=k: part[k], solids.solids(frames, ("box", "cylinder"), None)) for k in (0, 1))
+        of = directions.sum_of(one, other, None, None, solids.reach(one, None) + solids.reach(other, None))
+        return closest.search(of, directions.axes_of(one, other))[1]
+
+    for pose in DEEP:
+        x, R = pose[:3], Rotation.from_quat(pose[3:].reshape(2, 4), scalar_first=True).as_matrix()
+        expected = by_brute_force(x, R)
+        found = float(search(jnp.asarray(x), jnp.asarray(R)))
+        assert found > expected - 1e-9
+        assert_allclose(found, expected, atol=1e-6)
+
+
 def scene(one, other):
     """MuJoCo's model of two free bodies."""
     mujoco = pytest.importorskip("mujoco")

@@ -1,9 +1,9 @@
 """Two convex solids: where they are closest, or how deep they overlap.
 
 Apart, the separation (see `directions`) has one largest value, to which every start leads. Overlapping it may have several, of which the
-largest is wanted. Solids without corners are few segments and ellipsoids: a table of starts finds it. With corners there may be hundreds:
-there a polytope in the set of all differences of points of both grows towards its side that is closest to the origin (van den Bergen
-2001), and says where to start.
+largest is wanted. Solids without corners are few segments and ellipsoids: branch and bound finds it (`cells`). With corners there may be
+hundreds: there a polytope in the set of all differences of points of both grows towards its side that is closest to the origin (van den
+Bergen 2001), and says where to start.
 """
 
 from typing import NamedTuple
@@ -14,11 +14,9 @@ import numpy as np
 from jax import lax
 
 from ..numerics.newton import in_memory
-from . import directions
+from . import cells, directions
 from .rotations import across, cross, dot
 
-#: Starts of solids that overlap: without corners, and with them.
-STARTS, OF_HULLS = 6, 2
 #: Corners and sides of the polytope.
 CORNERS = 64
 FACES = 2 * CORNERS - 4
@@ -35,27 +33,32 @@ def tolerance(dtype):
 
 def search(of, axes):
     """`directions.Found` of a pair, and its separation; axes: (6, 3) of both solids."""
-    last, dtype = OF_HULLS if of.hulls else STARTS, of.c.dtype
+    n, tol = directions.best_of_table(of, axes), tolerance(of.c.dtype) * of.scale
+    found = directions.climbed(of, n, directions.WIDE * of.scale)
+    best = directions.separation(of, found.n)
 
-    def start(k, tried):
-        if not of.hulls:
-            return directions.best_of_table(of, axes, tried), directions.WIDE * of.scale
-        n = lax.cond(k == 0, lambda: directions.best_of_table(of, axes, tried), lambda: in_memory(deepest)(of))
-        return n, jnp.where(k == 0, directions.WIDE, NARROW) * of.scale
-
-    def step(state):
-        k, tried, best, found = state
-        n, m = start(k, tried)
-        new = directions.climbed(of, n, m, directions.bound(of, n) > best)
+    def climb(n, m, best, found):
+        """``(best separation, its Found, the direction that was found)``."""
+        new = directions.climbed(of, n, m)
         s = directions.separation(of, new.n)
         # Round-off does not choose: of solids that are as far apart in several directions the first one is taken.
-        better = s > best + tolerance(dtype) * of.scale
-        found = jax.tree.map(lambda x, y: jnp.where(better, x, y), new, found)
-        return k + 1, lax.dynamic_update_index_in_dim(tried, n, k, 0), jnp.where(better, s, best), found
+        better = s > best + tol
+        return jnp.where(better, s, best), jax.tree.map(lambda x, y: jnp.where(better, x, y), new, found), new.n
 
-    none = directions.begin(of, axes[0], of.scale)
-    first = jnp.int32(0), jnp.zeros((last, 3), dtype), jnp.full((), -jnp.inf, dtype), none
-    _, _, best, found = lax.while_loop(lambda state: (state[0] < last) & (state[2] <= 0), step, first)
+    if of.hulls:
+        best, found = lax.cond(best <= 0, lambda: climb(in_memory(deepest)(of), NARROW * of.scale, best, found)[:2], lambda: (best, found))
+        return found, best
+
+    def step(state):
+        k, known, at, best, found = state
+        at = cells.look(of, at, best, known, k <= cells.CLIMBS, tol)
+        best, found, end = climb(at.n, directions.WIDE * of.scale, best, found)
+        return k + 1, lax.dynamic_update_index_in_dim(known, cells.shown(at.n, end), k, 0), at, best, found
+
+    known = jnp.asarray(np.tile([0.0, 0.0, 0.0, 1.0], (cells.ALL + 1, 1)), n.dtype)
+    known = lax.dynamic_update_index_in_dim(known, cells.shown(n, found.n), 0, 0)
+    first = jnp.int32(1), known, cells.Look(jnp.int32(0), jnp.int32(0), n, jnp.bool_(True)), best, found
+    *_, best, found = lax.while_loop(lambda state: (state[0] <= cells.ALL) & state[2].calls & (state[3] <= 0), step, first)
     return found, best
 
 

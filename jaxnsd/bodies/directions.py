@@ -186,15 +186,8 @@ def newton_step(of, found):
     return Found(new, y, z, tuple(levels), tuple(weights), smaller), size
 
 
-def bound(of, n):
-    """What the separation does not exceed up to `AROUND` from n: both solids have the points that are farthest there."""
-    d = difference(of, n)
-    along = dot(d, n)
-    return jnp.where(along > 0, along, along * np.cos(REACH)) + np.sin(REACH) * jnp.sqrt(jnp.maximum(dot(d, d) - along**2, 0.0))
-
-
-def climbed(of, n, m, wanted):
-    """`Found` where the separation is the largest of all near n, if it is wanted; else that n."""
+def climbed(of, n, m):
+    """`Found` where the separation is the largest of all near n."""
     last, tiny = least(n.dtype) * of.scale, 1e-10 if n.dtype == jnp.float64 else 1e-5
 
     def step(state):
@@ -205,7 +198,7 @@ def climbed(of, n, m, wanted):
     def goes_on(state):
         return (state[0] < STEPS) & ~state[2]
 
-    return lax.while_loop(goes_on, step, (jnp.int32(0), begin(of, n, m), ~wanted))[1]
+    return lax.while_loop(goes_on, step, (jnp.int32(0), begin(of, n, m), jnp.bool_(False)))[1]
 
 
 def _spread(count):
@@ -217,13 +210,11 @@ def _spread(count):
 
 #: Directions in which solids are looked at.
 TABLE = _spread(128)
-#: Directions with a larger cosine count as the same start; none is farther from one of the table than this angle.
-NEAR, AROUND, REACH = 0.9, 0.25, 0.7
 
 
-def best_of_table(of, axes, tried):
+def best_of_table(of, axes):
     """The direction (3,) of the largest separation: of a table, of the ``axes`` (6, 3) of both solids, to both sides, and of what is
-    between their middles; those near one of ``tried`` (k, 3) are left out."""
+    between their middles."""
     distance = jnp.sqrt(dot(of.c, of.c))
     there = distance > 0
     middle = jnp.where(there, of.c / jnp.where(there, distance, 1.0), axes[0])
@@ -232,7 +223,7 @@ def best_of_table(of, axes, tried):
     def look(state):
         k, best, at = state
         n = lax.dynamic_index_in_dim(all_, k, keepdims=False)
-        s = jnp.where(jnp.max(dot(tried, n[None])) > NEAR, -jnp.inf, separation(of, n))
+        s = separation(of, n)
         better = s > best
         return k + 1, jnp.where(better, s, best), jnp.where(better, n, at)
 
