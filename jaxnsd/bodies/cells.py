@@ -77,9 +77,9 @@ def judged(of, p, arms, best):
     d = of.c - jnp.sum(y[:, None] * of.segments, axis=0) - jnp.sum(z[:, :, None] * of.ellipsoids, axis=(0, 1))
     s = (dot(of.c, p) - jnp.sum(jnp.abs(x)) - jnp.sum(r)) / size
     largest = dot(d, p) + jnp.sum(jnp.abs(dot(arms, d[None])))
-    # What is negative shrinks with the length of p: for unit vectors it is the largest at the farthest corner.
+    # Of unit vectors: what is negative is the largest at the farthest corner, what is positive not larger, as no p is shorter than one.
     far = jnp.abs(p) + jnp.sum(jnp.abs(arms), axis=0)
-    largest = largest / jnp.sqrt(dot(far, far))
+    largest = jnp.where(largest < 0, largest / jnp.sqrt(dot(far, far)), largest)
 
     # Across the kink of a segment d may change much; along it less.
     kinked = jnp.abs(x) <= across_x
@@ -109,7 +109,7 @@ def look(of, start, best, known, may, tolerance):
         p, arms = cell(state.place, state.level, of.c.dtype)
         n = p / jnp.sqrt(dot(p, p))
         s, largest = judged(of, p, arms, best)
-        new = (state.level < COARSE) | (may & jnp.all(dot(known[:, :3], n[None]) < known[:, 3]))
+        new = (state.level < COARSE) | (may & ~jnp.any(dot(known[:, :3], n[None]) >= known[:, 3]))
         above, remains = s > best + tolerance, (largest > best + tolerance) & new
         last = state.level == DEPTH
         place, level = after(state.place, state.level)

@@ -33,17 +33,20 @@ def tolerance(dtype):
 
 def search(of, axes):
     """`directions.Found` of a pair, and its separation; axes: (6, 3) of both solids."""
-    n, tol = directions.best_of_table(of, axes), tolerance(of.c.dtype) * of.scale
-    found = directions.climbed(of, n, directions.WIDE * of.scale)
-    best = directions.separation(of, found.n)
+    tol = tolerance(of.c.dtype) * of.scale
 
     def climb(n, m, best, found):
-        """``(best separation, its Found, the direction that was found)``."""
+        """``(best separation, its Found, where the climb from n ended)``."""
         new = directions.climbed(of, n, m)
         s = directions.separation(of, new.n)
         # Round-off does not choose: of solids that are as far apart in several directions the first one is taken.
         better = s > best + tol
         return jnp.where(better, s, best), jax.tree.map(lambda x, y: jnp.where(better, x, y), new, found), new.n
+
+    n = directions.best_of_table(of, axes)
+    # A climb that comes to no numbers leaves none of them behind.
+    none = jnp.full((), -jnp.inf, n.dtype), directions.begin(of, axes[0], of.scale)
+    best, found, end = climb(n, directions.WIDE * of.scale, *none)
 
     if of.hulls:
         best, found = lax.cond(best <= 0, lambda: climb(in_memory(deepest)(of), NARROW * of.scale, best, found)[:2], lambda: (best, found))
@@ -56,7 +59,7 @@ def search(of, axes):
         return k + 1, lax.dynamic_update_index_in_dim(known, cells.shown(at.n, end), k, 0), at, best, found
 
     known = jnp.asarray(np.tile([0.0, 0.0, 0.0, 1.0], (cells.ALL + 1, 1)), n.dtype)
-    known = lax.dynamic_update_index_in_dim(known, cells.shown(n, found.n), 0, 0)
+    known = lax.dynamic_update_index_in_dim(known, cells.shown(n, end), 0, 0)
     first = jnp.int32(1), known, cells.Look(jnp.int32(0), jnp.int32(0), n, jnp.bool_(True)), best, found
     *_, best, found = lax.while_loop(lambda state: (state[0] <= cells.ALL) & state[2].calls & (state[3] <= 0), step, first)
     return found, best
