@@ -59,8 +59,8 @@ def test_distances_that_are_known(dtype):
     assert_allclose(found, expected, atol=1e-9 if dtype == np.float64 else 1e-6)
 
 
-#: Boxes and cylinders deep inside of each other, of which climbs from a table of starts lead to smaller values: the place of the cylinder
-#: from that of the box, and both quaternions.
+#: Boxes and cylinders deep in each other, where climbs may end at smaller values, too, at one 0.03 rad from the largest: the place of
+#: the cylinder from that of the box, and both quaternions.
 DEEP = np.array([
     [-0.05850235, 0.00461345, 0.01581587, -0.3893254, 0.086867, -0.8897585, -0.2218324, 0.449186, 0.8018119, -0.3859158, -0.0799914],
     [-0.06441537, 0.01134122, 0.11882585, 0.3701037, -0.2316108, 0.140616, -0.8885983, -0.336643, 0.8973593, 0.1849047, 0.2173201],
@@ -68,6 +68,7 @@ DEEP = np.array([
     [-0.00690986, -0.07756036, 0.00295934, 0.4758764, 0.3572929, 0.803634, 0.0074775, 0.68737, 0.1399496, 0.4369702, 0.5630219],
     [0.01847546, 0.03753861, -0.06663531, -0.4067617, 0.4097601, 0.5562413, 0.5976932, -0.6772422, 0.0751426, -0.6369219, 0.3605926],
     [0.03191175, -0.05585871, 0.07556679, 0.3370654, 0.8812199, 0.1456005, 0.2977228, 0.0864632, -0.9795731, -0.1257599, 0.130939],
+    [-0.0533955, -0.12727035, -0.10935995, -0.1859108, -0.0683938, 0.1731659, -0.9647658, -0.8631715, 0.181759, -0.2930294, -0.3688259],
 ])  # fmt: skip
 BOX, RADIUS, HALF = np.array([0.2, 0.3, 0.15]), 0.2, 0.3
 

@@ -8,9 +8,9 @@ looked for by branch and bound. A cell is a square of a side of a cube about the
 2. it has no largest value inside: there d is along n, and d . t = 0 in each direction t across n, for one of the d of n. How much d may
    change in the cell is bounded.
 
-What remains is cut into four, and from the smallest cells a climb begins. What is close to where climbs have ended counts as seen: of two
-largest values as close to each other one may be left, which differ by less than 5 `ASIDE`^2 of the depth. If all climbs have been spent,
-as where a whole circle of directions is as good, only the middles of further cells are looked at.
+What remains is cut into four, and from the smallest cells a climb begins. What is within `ASIDE` of where a climb has ended counts as
+seen: of two largest values as close to each other the smaller one may be taken, by less than `ASIDE`^2 / 2 of the depth. If all climbs have
+been spent, as where a whole circle of directions is as good, only the middles of further cells are looked at.
 """
 
 import math
@@ -22,15 +22,14 @@ from jax import lax
 
 from .rotations import cross, dot, turn
 
-#: How often a cell is halved, and how often at least before it counts as seen where a climb has been.
-DEPTH, COARSE = 10, 7
+#: How often a cell is halved; before it counts as seen where a climb has ended; and if no climb may begin any more.
+DEPTH, CLOSE, COARSE = 10, 9, 7
 #: Climbs that begin in cells that remain, and all of them.
 CLIMBS, ALL = 24, 48
 #: Cells of the last level, in an order in which those of one cell of any level follow each other.
 LAST = 6 * 4**DEPTH
 #: What is this close to a climb's end counts as seen, in rad.
-ASIDE = 0.02
-COSINE, SINE = math.cos(ASIDE), math.sin(ASIDE)
+ASIDE = 0.004
 #: Middles of the sides of the cube, and what spans each.
 SIDES = np.stack([np.stack([sign * np.roll([1.0, 0.0, 0.0], k), *np.roll(np.eye(3), k, axis=1)[1:]]) for k in range(3) for sign in (1, -1)])
 
@@ -99,8 +98,8 @@ def judged(of, p, arms, best):
     return s, jnp.where(none, -jnp.inf, largest)
 
 
-def look(of, start, best, known, may, tolerance):
-    """`Look` where the next climb shall begin; known: (k, 4) what climbs have shown, middles and cosines.
+def look(of, start, best, ends, may, tolerance):
+    """`Look` where the next climb shall begin; ends: (k, 3) of the climbs there were.
 
     A climb begins where the separation is above the best one by more than the tolerance, and, if it may, in a cell that remains.
     """
@@ -109,8 +108,8 @@ def look(of, start, best, known, may, tolerance):
         p, arms = cell(state.place, state.level, of.c.dtype)
         n = p / jnp.sqrt(dot(p, p))
         s, largest = judged(of, p, arms, best)
-        new = (state.level < COARSE) | (may & ~jnp.any(dot(known[:, :3], n[None]) >= known[:, 3]))
-        above, remains = s > best + tolerance, (largest > best + tolerance) & new
+        seen = (state.level >= CLOSE) & jnp.any(dot(ends, n[None]) >= math.cos(ASIDE))
+        above, remains = s > best + tolerance, (largest > best + tolerance) & ~seen & (may | (state.level < COARSE))
         last = state.level == DEPTH
         place, level = after(state.place, state.level)
         deeper = remains & ~last
@@ -118,14 +117,3 @@ def look(of, start, best, known, may, tolerance):
         return Look(place, level, n, above | (remains & last))
 
     return lax.while_loop(lambda state: (state.place < LAST) & ~state.calls, step, start._replace(calls=jnp.bool_(False)))
-
-
-def shown(n, end):
-    """(4,) what a climb from n to an end has shown, a middle and a cosine: what is about its end, and, of a short one, its start."""
-    middle = n + end
-    size = jnp.sqrt(dot(middle, middle))
-    # Half the angle between both, and `ASIDE`.
-    cosine = 0.5 * size
-    between = cosine * COSINE - jnp.sqrt(jnp.maximum(1 - cosine * cosine, 0.0)) * SINE
-    short = cosine > COSINE
-    return jnp.append(jnp.where(short, middle / jnp.where(short, size, 1.0), end), jnp.where(short, between, COSINE))

@@ -53,14 +53,13 @@ def search(of, axes):
         return found, best
 
     def step(state):
-        k, known, at, best, found = state
-        at = cells.look(of, at, best, known, k <= cells.CLIMBS, tol)
+        k, ends, at, best, found = state
+        at = cells.look(of, at, best, ends, k <= cells.CLIMBS, tol)
         best, found, end = climb(at.n, directions.WIDE * of.scale, best, found)
-        return k + 1, lax.dynamic_update_index_in_dim(known, cells.shown(at.n, end), k, 0), at, best, found
+        return k + 1, lax.dynamic_update_index_in_dim(ends, end, k, 0), at, best, found
 
-    known = jnp.asarray(np.tile([0.0, 0.0, 0.0, 1.0], (cells.ALL + 1, 1)), n.dtype)
-    known = lax.dynamic_update_index_in_dim(known, cells.shown(n, end), 0, 0)
-    first = jnp.int32(1), known, cells.Look(jnp.int32(0), jnp.int32(0), n, jnp.bool_(True)), best, found
+    ends = jnp.zeros((cells.ALL + 1, 3), n.dtype).at[0].set(end)
+    first = jnp.int32(1), ends, cells.Look(jnp.int32(0), jnp.int32(0), n, jnp.bool_(True)), best, found
     *_, best, found = lax.while_loop(lambda state: (state[0] <= cells.ALL) & state[2].calls & (state[3] <= 0), step, first)
     return found, best
 
