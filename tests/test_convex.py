@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from little_systems import UNOPTIMIZED
 from numpy.testing import assert_allclose
+from scipy.spatial import ConvexHull
 from scipy.spatial.transform import Rotation
 
 from jaxnsd import Moreau, bodies, simulate
-from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Pair, Points, closest, directions, solids
+from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Pair, Points, closest, directions, polytope, solids
 from jaxnsd.bodies.frames import Frames
 
 CUBE = np.array(np.meshgrid(*[[-0.1, 0.1]] * 3)).reshape(3, -1).T
@@ -109,6 +110,85 @@ def test_the_largest_separation_of_all_directions_is_found():
         found = float(search(jnp.asarray(x), jnp.asarray(R)))
         assert found > expected - 1e-9
         assert_allclose(found, expected, atol=1e-6)
+
+
+def ball_of(corners, radius=0.25):
+    """Corners of a hull, about as far from each other."""
+    return radius * directions._spread(corners)
+
+
+def prism(corners, radius, half):
+    angle = 2 * np.pi * np.arange(corners) / corners
+    return np.concatenate([np.stack([radius * np.cos(angle), radius * np.sin(angle), np.full(corners, z)], axis=1) for z in (-half, half)])
+
+
+def depth_of_hulls(first, second, x, turned):
+    """The largest separation, exactly: of all sides of the hull of the differences of all corners; the first one is not turned."""
+    differences = (second @ turned.T + x)[None] - first[:, None]
+    return ConvexHull(differences.reshape(-1, 3)).equations[:, 3].max()
+
+
+def hull_search(first, second, dtype=np.float64):
+    """A function of places (n, 3) and rotations (n, 3, 3) of the second hull."""
+
+    def one_pose(pose):
+        x, turned = pose
+        frames = Frames(jnp.stack([jnp.eye(3, dtype=dtype), turned]), jnp.stack([jnp.zeros_like(x), x]), jnp.zeros((2, 3), dtype))
+        one, other = (jax.tree.map(lambda part, k=k: part[k], solids.solids(frames, ("points",) * 2, jnp.zeros(2, int))) for k in (0, 1))
+        corners = jnp.asarray(first, dtype), jnp.asarray(second, dtype)
+        scale = solids.reach(one, corners[0]) + solids.reach(other, corners[1])
+        of = directions.sum_of(one, other, *corners, scale)
+        return closest.search(of, directions.axes_of(one, other))[1]
+
+    search = jax.jit(lambda x, turned: jax.lax.map(one_pose, (x, turned)), compiler_options=UNOPTIMIZED)
+    return lambda x, turned: np.asarray(search(jnp.asarray(x, dtype), jnp.asarray(turned, dtype)))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_hulls_deep_in_each_other_have_their_exact_depth(dtype):
+    """Also about the same point, where sides in all directions are about as deep."""
+    hull, quarter = ball_of(60), Rotation.from_rotvec([0, 0, np.pi / 2]).as_matrix()
+    x, turned = np.array([[0, 0, 0], [0, 0, 0], [0.05, 0, 0], [0.1, 0.02, -0.1]]), np.stack([np.eye(3), quarter, quarter, quarter])
+    expected = [depth_of_hulls(hull, hull, *pose) for pose in zip(x, turned, strict=True)]
+    assert_allclose(hull_search(hull, hull, dtype)(x, turned), expected, atol=1e-8 if dtype == np.float64 else 3e-6)
+
+
+def test_a_depth_that_is_not_certain_is_no_number(monkeypatch):
+    """Where the polytope has too few corners to say that there is no smaller one."""
+    monkeypatch.setattr(polytope, "SIZES", (12,))
+    hull = ball_of(20)
+    deep, shallow = hull_search(hull, hull)(np.array([[0.0, 0, 0], [0.49, 0, 0]]), np.stack([np.eye(3)] * 2))
+    assert np.isnan(deep)
+    assert_allclose(shallow, depth_of_hulls(hull, hull, np.array([0.49, 0, 0]), np.eye(3)), atol=1e-8)
+
+
+HULLS = {
+    "8 corners": STONE[:8],
+    "30 corners": STONE,
+    "200 corners": ball_of(200) * np.array([1.0, 0.8, 1.2]),
+    "a ball of 200": ball_of(200),
+    "a can of 64 sides": prism(64, 0.2, 0.3),
+    "a prism": prism(6, 0.2, 0.15),
+    "a needle": prism(5, 0.02, 0.5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", list(itertools.combinations_with_replacement(HULLS, 2)), ids=" and ".join)
+def test_depths_of_hulls_are_exact(pair):
+    """Of drawn poses, near and deep, and of aligned ones."""
+    first, second = (HULLS[name] for name in pair)
+    rng, turns = np.random.default_rng(3), Rotation.create_group("O").as_matrix()[::5]
+    along = np.concatenate([[np.zeros(3)], *(size * np.array([[1, 0, 0], [0, 0, 1], [1, 1, 0], [1, 1, 1]]) for size in (0.05, 0.2, 0.4))])
+    x = np.concatenate([*(size * rng.standard_normal((15, 3)) for size in (0.25, 0.05)), np.repeat(along, len(turns), axis=0)])
+    turned = np.concatenate([Rotation.random(30, random_state=3).as_matrix(), np.tile(turns, (len(along), 1, 1))])
+    expected = np.array([depth_of_hulls(first, second, *pose) for pose in zip(x, turned, strict=True)])
+    found = hull_search(first, second)(x, turned)
+    # The sides of the differences say how deep they overlap; how far they are apart corners and edges may say.
+    overlap = expected < 0
+    assert overlap.sum() > 20
+    assert_allclose(found[overlap], expected[overlap], atol=1e-8)
+    assert np.all(found[~overlap] >= expected[~overlap] - 1e-8)
 
 
 def scene(one, other):
