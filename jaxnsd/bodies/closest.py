@@ -14,7 +14,7 @@ from . import cells, directions, polytope
 
 #: The first m of Newton's method from a side of the polytope, in parts of the size of the pair.
 NARROW = 1e-5
-#: To this part of the size of a pair a depth is known in any case, if one solid has corners and the other one is round.
+#: To this part of the size of a pair a depth is known, if one solid has corners and the other one is round.
 ROUND = 1e-5
 
 
@@ -23,9 +23,11 @@ def tolerance(dtype):
     return 1e-11 if dtype == jnp.float64 else 2e-6
 
 
-def sure(of):
-    """How far the bounds of a depth may be from each other, in m: further with round parts, as of a whole circle of directions that are as
-    good as each other the polytope has but some."""
+def uncertain(of):
+    """How far the bounds of a depth may be from each other, in m.
+
+    Where a whole circle of directions is as good, as on something round, a polytope has but some of them.
+    """
     exact, about = (1e-8, ROUND) if of.c.dtype == jnp.float64 else (3e-5, 3e-5)
     return jnp.where(jnp.any(of.ellipsoids != 0), about, exact) * of.scale
 
@@ -65,7 +67,6 @@ def search(of, axes):
 def _deepest(of, climb, best, found):
     """``(Found, separation)`` of solids with corners that touch or overlap; no number where it is not known to be the largest one."""
     tol = 10 * tolerance(of.c.dtype) * of.scale
-
     n, depth, least = in_memory(polytope.bounds)(of, found.n, -best, tol)
     best, found = lax.cond(depth < -best, lambda: climb(n, NARROW * of.scale, best, found)[:2], lambda: (best, found))
-    return found, jnp.where(-best - least <= sure(of), best, jnp.nan)
+    return found, jnp.where(-best - least <= uncertain(of), best, jnp.nan)
