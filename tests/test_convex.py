@@ -155,7 +155,7 @@ def test_hulls_deep_in_each_other_have_their_exact_depth(dtype):
 
 def test_a_depth_that_is_not_certain_is_no_number(monkeypatch):
     """Where the polytope has too few corners to say that there is no smaller one."""
-    monkeypatch.setattr(polytope, "SIZES", (12,))
+    monkeypatch.setattr(polytope, "SIZES", (12, 12))
     hull = ball_of(20)
     deep, shallow = hull_search(hull, hull)(np.array([[0.0, 0, 0], [0.49, 0, 0]]), np.stack([np.eye(3)] * 2))
     assert np.isnan(deep)

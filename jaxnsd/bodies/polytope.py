@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..numerics.newton import in_memory, when_needed
 from . import directions
 from .rotations import across, cross, dot
 
@@ -50,11 +51,10 @@ class Grown(NamedTuple):
 
 
 def sizes(of):
-    """How many corners there may be, one number after the other."""
+    """How many corners there may be first, and at most: two hulls have no more differences of corners."""
     corners = [hull.shape[0] for hull in of.hulls]
-    # Two hulls have no more differences of corners.
-    most = max(8, corners[0] * corners[1]) if len(corners) == 2 else SIZES[-1]
-    return tuple(min(size, most) for k, size in enumerate(SIZES) if k == 0 or SIZES[k - 1] < most)
+    most = max(8, corners[0] * corners[1]) if len(corners) == 2 else SIZES[1]
+    return tuple(min(size, most) for size in SIZES)
 
 
 def unit_of(a, otherwise):
@@ -187,13 +187,17 @@ def bounds(of, n, depth, tolerance):
     unless all places are taken or round-off has spoilt the polytope.
     """
 
-    def larger(grown, size, *others):
-        grown = _grow(of, _padded(grown, size), tolerance)
-        if not others:
-            return result(grown)
-        return lax.cond(_apart(grown, tolerance), lambda: larger(grown, *others), lambda: result(grown))
+    first, most = sizes(of)
+    grown = _grow(of, _padded(_begin(of, n, depth), first), tolerance)
 
-    def result(grown):
+    def found(grown):
         return grown.n, grown.depth, grown.least
 
-    return larger(_begin(of, n, depth), *sizes(of))
+    def larger(of, grown, tolerance):
+        return found(_grow(of, _padded(grown, most), tolerance))
+
+    if most == first:
+        return found(grown)
+    # Few pairs come this far: a program of its own, which is compiled for the first one.
+    more = when_needed(in_memory(larger))
+    return lax.cond(_apart(grown, tolerance), lambda: more(of, grown, tolerance), lambda: found(grown))
