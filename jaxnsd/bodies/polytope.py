@@ -19,20 +19,15 @@ from .rotations import across, cross, dot
 #: Corners for which there are places: first, and where these do not suffice. Two hulls of 200 corners at random places are content with the
 #: first; the most that were seen are 411, of two balls of 200 corners about the same point.
 SIZES = (64, 512)
-#: Sides of a tetrahedron, counterclockwise from outside, and the sides beyond their edges.
+#: Sides of a tetrahedron, counterclockwise from outside.
 SIDES = ((0, 2, 1), (0, 1, 3), (0, 3, 2), (1, 2, 3))
-BEYOND = ((2, 3, 1), (0, 3, 2), (1, 3, 0), (0, 2, 1))
 
 
 class Polytope(NamedTuple):
-    """A polytope of triangles, their corners counterclockwise from outside, in places of which some are free.
-
-    Beyond an edge from one corner of a side to its next one there is another side.
-    """
+    """A polytope of triangles, their corners counterclockwise from outside, in places of which some are free."""
 
     corners: object  # (k, 3)
     sides: object  # (2 k - 4, 3) numbers of corners
-    beyond: object  # (2 k - 4, 3) numbers of the sides beyond the edges that begin there
     normal: object  # (2 k - 4, 3) outwards
     offset: object  # (2 k - 4,) from the origin; infinite of a side without area
     there: object  # (2 k - 4,)
@@ -99,35 +94,27 @@ def _side(p, q, r, flat):
 
 def _with_corner(polytope, k, new, flat, close):
     """``(polytope, fine)`` with one more corner, in place k: what it sees of the polytope gives way to sides that meet in it."""
-    corners, sides, beyond, normal, offset, there = polytope
+    corners, sides, normal, offset, there = polytope
     many, faces = corners.shape[0], sides.shape[0]
     visible = there & (dot(normal, new[None]) - offset > close)
-    kept = there & ~visible
     corners = lax.dynamic_update_slice_in_dim(corners, new[None], k, axis=0)
     # Edges of what is seen beyond which nothing is seen, a new side each.
-    start, end, other = sides.reshape(-1), jnp.roll(sides, -1, axis=1).reshape(-1), beyond.reshape(-1)
-    seen_beyond = visible[other]
-    horizon = jnp.repeat(visible, 3) & ~seen_beyond
+    start, end = sides.reshape(-1), jnp.roll(sides, -1, axis=1).reshape(-1)
+    own, none = jnp.repeat(visible, 3), many**2
+    seen = jnp.zeros((none + 1,), bool).at[jnp.where(own, start * many + end, none)].set(True)
+    horizon = own & ~seen[end * many + start]
     count = jnp.cumsum(horizon, dtype=jnp.int32)
     edges = jnp.zeros((faces + 1,), jnp.int32).at[jnp.where(horizon, count - 1, faces)].set(jnp.arange(3 * faces, dtype=jnp.int32))
     # Each gets a place that is free.
+    kept = there & ~visible
     place = jnp.cumsum(~kept, dtype=jnp.int32) - 1
     filled = ~kept & (place < count[-1])
     edge = edges[jnp.clip(place, 0, faces)]
     i, j = start[edge], end[edge]
-    numbers, none = jnp.arange(faces, dtype=jnp.int32), jnp.full((many + 1,), -1, jnp.int32)
-    begins, ends = (none.at[jnp.where(filled, x, many)].set(numbers)[:many] for x in (i, j))
     side, at = _side(corners[i], corners[j], new[None], flat)
-    # What is kept has a new side beyond an edge that comes back along one of the horizon.
-    back = (jnp.repeat(kept, 3) & seen_beyond).reshape(-1, 3)
-    beyond = jnp.where(back, begins[end].reshape(-1, 3), beyond)
-    beyond = jnp.where(filled[:, None], jnp.stack([other[edge], begins[j], ends[i]], axis=1), beyond)
     sides = jnp.where(filled[:, None], jnp.stack([i, j, jnp.full_like(i, k)], axis=1), sides)
     normal, offset = jnp.where(filled[:, None], side, normal), jnp.where(filled, at, offset)
-    # One closed path, and places for all.
-    simple = (jnp.sum(begins >= 0) == count[-1]) & (jnp.sum(ends >= 0) == count[-1])
-    fine = (count[-1] >= 3) & (count[-1] <= place[-1] + 1) & simple
-    return Polytope(corners, sides, beyond, normal, offset, kept | filled), fine
+    return Polytope(corners, sides, normal, offset, kept | filled), (count[-1] >= 3) & (count[-1] <= place[-1] + 1)
 
 
 def _looked(of, grown, polytope, count, fine):
@@ -146,8 +133,7 @@ def _begin(of, n, depth):
     flat, _ = _small(of)
     four = _tetrahedron(of)
     normal, offset = _side(*(four[np.array(SIDES)[:, i]] for i in range(3)), flat)
-    whole = [jnp.asarray(x, jnp.int32) for x in (SIDES, BEYOND)]
-    polytope = Polytope(four, *whole, normal, offset, jnp.ones((4,), bool))
+    polytope = Polytope(four, jnp.asarray(SIDES, jnp.int32), normal, offset, jnp.ones((4,), bool))
     start = Grown(polytope, jnp.int32(4), n, jnp.zeros_like(depth), depth, n, jnp.bool_(True))
     return _looked(of, start, polytope, jnp.int32(4), jnp.bool_(True))
 
