@@ -689,7 +689,6 @@ OPTIONS = {
     "given twice": (ValueError, "must be given once", {"world": FLOOR, "contacts": [Pair("f", "ball"), Pair("ball", "f")]}),
     "out of the plane": (ValueError, "must be parallel to it, got the free joint 'ball'", {"plane": "xy"}),
     "unknown pair": (KeyError, "did you mean 'ball'", {"contacts": [Pair("bal", "world")]}),
-    "kinds": (ValueError, "must be of kinds between which there is a gap", {"contacts": [Pair("egg", "ball")]}),
     "control": (ValueError, r"control must have shape \(1,\), one number for each motor \(rod\)", {"control": [1.0, 2.0]}),
     "control function": (TypeError, r"control must take \(t, q, u\), got a function of \(t\)", {"control": lambda t: t}),
     "rows": (ValueError, r"rows of control must have shape \(N, 1\)", {"control": bodies.Rows(np.zeros((5, 2)), 0.1)}),
@@ -713,6 +712,12 @@ OPTIONS = {
     "plane": (ValueError, 'plane must be "xy", "xz", "yz"', {"plane": "xw"}),
     "gravity": (ValueError, "gravity must be 3 numbers", {"gravity": (0.0, -9.81)}),
 }
+
+
+def test_planes_do_not_touch_each_other():
+    body = Body("b", 1.0, (1.0, 1.0, 1.0), shapes=Plane(name="p"))
+    with pytest.raises(ValueError, match="must be of kinds between which there is a gap"):
+        bodies.assemble([body], FLOOR, contacts=[Pair("f", "p")])
 
 
 @pytest.mark.parametrize("name", list(OPTIONS))

@@ -16,7 +16,7 @@ from jaxnsd import models
 pytest.importorskip("llvmlite")
 
 from jaxnsd import native
-from jaxnsd.numerics.newton import when_needed
+from jaxnsd.numerics.newton import in_memory, when_needed
 
 
 @pytest.fixture(autouse=True)
@@ -226,6 +226,19 @@ def test_factors_of_matrices(n):
         compare(solve, triangular, b, rtol=1e-9)
         compare(solve, triangular[0], b[0], rtol=1e-9)
     compare(lambda x: jnp.tile(x, (2, 1, 3)), A)
+
+
+def test_arrays_that_a_function_keeps_in_memory():
+    """As loops, with the values of XLA, among arrays that are written out."""
+
+    def search(x):
+        def step(state):
+            k, seen = state
+            return k + 1, seen.at[7 * k % 100].add(x[k] * jnp.max(seen[:, None] * seen[None, :3]))
+
+        return jax.lax.while_loop(lambda state: state[0] < 30, step, (jnp.int32(0), 0.1 * x))[1]
+
+    compare(lambda x: 2 * in_memory(search)(x + 1) - x, jnp.linspace(0, 1, 100), rtol=1e-12)
 
 
 def cut(q, deep):

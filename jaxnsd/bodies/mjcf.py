@@ -58,7 +58,7 @@ def from_mjcf(
     strict:    raise ValueError for what cannot be taken, instead of leaving it out with a warning
 
     Taken are bodies, joints with springs, dampers, armature and limits, all geoms that are planes, spheres, capsules, boxes, cylinders or
-    ellipsoids, convex hulls of meshes on planes, pairs and exclusions, the equalities connect, weld, joint and (of fixed ones) tendon,
+    ellipsoids, convex hulls of meshes, pairs and exclusions, the equalities connect, weld, joint and (of fixed ones) tendon,
     actuators without state on joints and fixed tendons with a fixed gain and an affine bias (motors, position and velocity servos), limits
     of their forces on a joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that
     disable some of these, and the friction that overrides that of all contacts. What softens contact in MuJoCo (solref, solimp, margin,

@@ -5,13 +5,14 @@ first shape to the second, ``g = n . (c_2 - c_1)``.
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import boxes
+from . import boxes, convex
 from .frames import Touch
 from .rotations import cross, dot, turn, turn_back
 
@@ -302,6 +303,10 @@ KERNELS = {
     ("sphere", "cylinder"): ("ball and cylinder", 1),
     ("box", "box"): ("boxes", boxes.ROWS),
 }
+#: All others have one kernel, with names by which those with corners in a table go together.
+_CONVEX = {0: "solids", 1: "solids and hulls", 2: "hulls"}
+for _pair in itertools.combinations_with_replacement(ORDER[1:], 2):
+    KERNELS.setdefault(_pair, (_CONVEX[_pair.count("points")], convex.ROWS))
 
 
 def ordered(structure, pair):
@@ -336,6 +341,10 @@ def touches(system, frames):
     """`Touch` of all rows of all pairs, in the order of `groups`."""
     structure, found = system.structure, []
     for group in groups(structure):
+        if group.kernel in _CONVEX.values():
+            first, second = group.first[:: convex.ROWS], group.second[:: convex.ROWS]
+            found.append(convex.touches(structure, frames, iter_points(system), first, second))
+            continue
         if group.kernel in _OF_POINTS:
             found.append(_OF_POINTS[group.kernel](system, frames, group))
             continue

@@ -102,7 +102,7 @@ class Capsule(Shape):
 
 @dataclass(frozen=True)
 class Cylinder(Shape):
-    """A cylinder of this ``radius`` and ``length`` along z; what touches are its two rims."""
+    """A cylinder of this ``radius`` and ``length`` along z; what touches planes are its two rims."""
 
     radius: Number
     length: Number
@@ -137,9 +137,10 @@ class Ellipsoid(Shape):
 
 @dataclass(frozen=True)
 class Points(Shape):
-    """A convex body that touches planes with its corners, ``points`` (n, 3).
+    """A convex body, the hull of its corners ``points`` (n, 3).
 
-    Up to eight have a contact each. Of more there are four contacts: at the lowest corner, and at those that span the face it stands on.
+    On a plane up to eight have a contact each. Of more, and on other shapes, there are four: where it is closest, and at corners that span
+    the face it stands on.
     """
 
     points: Vector

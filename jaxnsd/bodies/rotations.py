@@ -137,3 +137,11 @@ def turn_back(R, a):
 def unit(a):
     """Vectors (..., 3) of length one."""
     return a / jnp.sqrt(dot(a, a))[..., None]
+
+
+def across(n):
+    """Two unit vectors (..., 3) across unit vectors, and across each other."""
+    numbers = np.arange(3).reshape((1,) * (n.ndim - 1) + (3,))
+    axis = (numbers == jnp.argmin(jnp.abs(n), axis=-1)[..., None]).astype(n.dtype)
+    first = unit(cross(n, axis))
+    return first, cross(n, first)

@@ -337,7 +337,7 @@ class Later:
             with self.lock:
                 if self.function is None:
                     text, later = _text_and_later(self.program)
-                    engine = loaded(text, later)
+                    engine = shared(text, later)
                     self.function = _CALL(engine.get_function_address("program"))
                     self.table[self.k] = ctypes.cast(self.function, ctypes.c_void_p).value
             self.function(args)
@@ -449,7 +449,7 @@ def machine_code(text):
     return data
 
 
-_ready, _lock, _kept = {}, threading.RLock(), []
+_ready, _engines, _lock, _kept = {}, {}, threading.RLock(), []
 
 
 def key_of(text):
@@ -468,6 +468,17 @@ def loaded(text, later):
         _kept.append([(Told if isinstance(x, control.Host) else Later)(x, table, k) for k, x in enumerate(later)])
     _kept.append(engine)
     return engine
+
+
+def shared(text, later):
+    """`loaded`, of which there is one of all programs of a text that compile nothing later: a step asks for contacts in several places."""
+    if later:
+        return loaded(text, later)
+    key = key_of(text)
+    with _lock:
+        if key not in _engines:
+            _engines[key] = loaded(text, later)
+        return _engines[key]
 
 
 def target_of(closed):

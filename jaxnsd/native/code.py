@@ -6,6 +6,8 @@ nothing that way. It also means that such a zero times a number that is not fini
 hand is left to be multiplied.
 """
 
+import contextlib
+import dataclasses
 import functools
 import hashlib
 import re
@@ -116,6 +118,16 @@ class Code:
         self.parts = parts  # the functions that are called from here
         self.later = later  # programs that are compiled when they are first needed
         self.spread = None  # what makes a loop over members that several threads share
+
+    @contextlib.contextmanager
+    def in_memory(self):
+        """What is made in here is written out less: arrays of more than a few entries are loops over memory."""
+        outside = self.sizes
+        self.sizes = dataclasses.replace(SIZES[1], largest=outside.largest)
+        try:
+            yield
+        finally:
+            self.sizes = outside
 
     def text(self, entry, dtype):
         """An operand."""

@@ -1,6 +1,7 @@
 """Jaxprs become native code: equation by equation, with branches and loops as they are."""
 
 import collections
+import contextlib
 import math
 from dataclasses import dataclass
 
@@ -93,7 +94,8 @@ def _equation(code, equation, arrays, kinds, results):
         inner = next(params[key] for key in _INNER if key in params)
         if params.get("name") == "when_needed" and work(inner) > LATER:
             return _when_needed(code, inner, arrays, kinds, results)
-        return evaluate(code, inner, arrays)
+        with code.in_memory() if params.get("name") == "in_memory" else contextlib.nullcontext():
+            return evaluate(code, inner, arrays)
     if name == "jaxnsd_rule":
         return evaluate(code, _inside(equation)[0], arrays)
     if name == HOST:

@@ -40,6 +40,15 @@ def when_needed(function):
     return jax.jit(when_needed)
 
 
+def in_memory(function):
+    """``function``, of which native code makes loops over memory where it would write out all entries of arrays of a hundred."""
+
+    def in_memory(*args):
+        return function(*args)
+
+    return jax.jit(in_memory)
+
+
 def solution(x):
     """``x``, marked as found by iteration: what `storing_solutions` stores."""
     return jax.tree.map(lambda x: checkpoint_name(x, "solution"), x)

@@ -1,0 +1,72 @@
+"""Two convex solids: where they are closest, or how deep they overlap.
+
+Apart, the separation (see `directions`) has one largest value, to which every start leads. Overlapping it may have several, of which the
+largest is wanted. Solids without corners are few segments and ellipsoids: branch and bound finds it (`cells`). With corners there may be
+hundreds: there a polytope says where to start, and bounds the depth from below (`polytope`).
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..numerics.newton import in_memory
+from . import cells, directions, polytope
+
+#: The first m of Newton's method from a side of the polytope, in parts of the size of the pair.
+NARROW = 1e-5
+#: To this part of the size of a pair a depth is known, if one solid has corners and the other one is round.
+ROUND = 1e-5
+
+
+def tolerance(dtype):
+    """Distances below this part of the size of a pair count as none."""
+    return 1e-11 if dtype == jnp.float64 else 2e-6
+
+
+def uncertain(of):
+    """How far the bounds of a depth may be from each other, in m.
+
+    Where a whole circle of directions is as good, as on something round, a polytope has but some of them.
+    """
+    exact, about = (1e-8, ROUND) if of.c.dtype == jnp.float64 else (3e-5, 3e-5)
+    return jnp.where(jnp.any(of.ellipsoids != 0), about, exact) * of.scale
+
+
+def search(of, axes):
+    """`directions.Found` of a pair, and its separation; axes: (6, 3) of both solids."""
+    tol = tolerance(of.c.dtype) * of.scale
+
+    def climb(n, m, best, found):
+        """``(best separation, its Found, where the climb from n ended)``."""
+        new = directions.climbed(of, n, m)
+        s = directions.separation(of, new.n)
+        # Round-off does not choose: of solids that are as far apart in several directions the first one is taken.
+        better = s > best + tol
+        return jnp.where(better, s, best), jax.tree.map(lambda x, y: jnp.where(better, x, y), new, found), new.n
+
+    n = directions.best_of_table(of, axes)
+    # A climb that comes to no numbers leaves none of them behind.
+    none = jnp.full((), -jnp.inf, n.dtype), directions.begin(of, axes[0], of.scale)
+    best, found, end = climb(n, directions.WIDE * of.scale, *none)
+
+    if of.hulls:
+        return lax.cond(best <= 0, lambda: _deepest(of, climb, best, found), lambda: (found, best))
+
+    def step(state):
+        k, ends, at, best, found = state
+        at = cells.look(of, at, best, ends, k <= cells.CLIMBS, tol)
+        best, found, end = climb(at.n, directions.WIDE * of.scale, best, found)
+        return k + 1, lax.dynamic_update_index_in_dim(ends, end, k, 0), at, best, found
+
+    ends = jnp.zeros((cells.ALL + 1, 3), n.dtype).at[0].set(end)
+    first = jnp.int32(1), ends, cells.Look(jnp.int32(0), jnp.int32(0), n, jnp.bool_(True)), best, found
+    *_, best, found = lax.while_loop(lambda state: (state[0] <= cells.ALL) & state[2].calls & (state[3] <= 0), step, first)
+    return found, best
+
+
+def _deepest(of, climb, best, found):
+    """``(Found, separation)`` of solids with corners that touch or overlap; no number where it is not known to be the largest one."""
+    tol = 10 * tolerance(of.c.dtype) * of.scale
+    n, depth, least = in_memory(polytope.bounds)(of, found.n, -best, tol)
+    best, found = lax.cond(depth < -best, lambda: climb(n, NARROW * of.scale, best, found)[:2], lambda: (best, found))
+    return found, jnp.where(-best - least <= uncertain(of), best, jnp.nan)
