@@ -29,8 +29,8 @@ class Sizes:
 
 
 #: What is tried, one after the other. Written out, zeros are seen and nothing is stored: what is small runs two to five times as fast that
-#: way. LLVM takes 0.1 to 0.2 ms an operation, in functions of `PART` lines, and longer for many loops over memory: a humanoid's run, of 120,000
-#: operations, is compiled in 49 CPU s, for 94 with the next sizes, and runs in two thirds of the time.
+#: way. LLVM takes 0.1 to 0.2 ms an operation, in functions of `PART` lines, and longer for many loops over memory: the run of a humanoid,
+#: 120,000 operations, is compiled in 49 CPU s, for 94 with the next sizes, and takes two thirds of the time.
 SIZES = (Sizes(512, 2048, 12_000, 160_000), Sizes(64, 256, 1000, 100_000), Sizes(16, 64, 100, 100_000))
 
 
