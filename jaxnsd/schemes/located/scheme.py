@@ -90,6 +90,7 @@ class LocatedImpacts(Scheme):
     max_impacts: int = 2
     slowest: float = THRESHOLD
     sliding: bool = True
+    openings: bool = True
 
     def __post_init__(self):
         if not isinstance(self.scheme, Scheme) or isinstance(self.scheme, LocatedImpacts):
@@ -176,7 +177,7 @@ class LocatedImpacts(Scheme):
         if not state.P.P_N.shape[0] + rows.m:
             state, info = advance(self.scheme.prepare(system, dt), t, dt, state.inner)
             return self.without_impact(state), info
-        segments = Segments(self.scheme, self.max_impacts, settings, advance, rows, self.slowest)
+        segments = Segments(self.scheme, self.max_impacts, settings, advance, rows, self.openings, self.slowest)
 
         def find(system, t, dt, state):
             state, info, records = search(segments, system, t, dt, state)
@@ -186,8 +187,8 @@ class LocatedImpacts(Scheme):
             # The step found is called again, so that second derivatives know what it depends on.
             found, info, records = located(*primals)
             d_found = pushed(lambda *args: replay.replay(segments, *args, records), primals, tangents)[1]
-            if rows.m:
-                once = with_one_derivative(lambda _, records: jnp.any(records.starts), primals, records)
+            if rows.m or segments.openings:
+                once = with_one_derivative(lambda _, records: jnp.any(records.continuous), primals, records)
                 d_found = jax.tree.map(lambda x: x * once if is_float(x) else x, d_found)
             return (found, info, records), (d_found, *jax.tree.map(lambda _: ZERO, (info, records)))
 
