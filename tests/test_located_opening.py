@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import brentq
 
 import jaxnsd
-from jaxnsd import GeneralizedAlpha, Lobatto, LocatedImpacts, MoreauJean, System, simulate
+from jaxnsd import Lobatto, LocatedImpacts, MoreauJean, System, simulate
 from jaxnsd.models import BouncingBall, Cube
 
 G = 9.81
@@ -119,19 +119,6 @@ def test_a_block_slides_until_it_is_lifted():
     assert errors[1] < 5e-4 and np.log(errors[0] / errors[1]) / np.log(4) > 1.8
 
 
-@pytest.mark.slow
-def test_it_slides_to_rest_and_is_lifted_in_one_step():
-    """A stop and an opening, one behind the other, in the same step."""
-    k = 20.0
-    value, sol = lifted(LocatedImpacts(Lobatto(3)), 1, 0.5, mu=0.3, ramp=k)
-    assert bool(sol.success)
-    # v = v_0 - mu (g t - k t^2 / 2) is zero at
-    stop = (G - np.sqrt(G**2 - 2 * k * 0.5 / 0.3)) / k
-    x = 0.5 * stop - 0.3 * (G * stop**2 / 2 - k * stop**3 / 6)
-    assert 0 < stop < G / k
-    assert_allclose(value, [x, under_a_ramp(k)[0], 0, under_a_ramp(k)[1]], atol=1e-10)
-
-
 @jaxnsd.system
 class Beam(System):
     """A beam on two supports, under a force k t at a point between them: q = (height of the middle, angle)."""
@@ -211,7 +198,7 @@ def shaken(a, w=30.0):
 
 @pytest.mark.slow
 def test_a_block_on_a_table_that_shakes():
-    """It opens, flies, lands and stays: of fourth order, with the derivative by the amplitude, and that of the time of landing."""
+    """It opens, flies, lands and stays, with the derivatives by the amplitude of its height and of the time of landing."""
     a, w = 0.02, 30.0
     opens, lands, flight = shaken(a)
     assert 0 < opens < 0.1 < lands < 0.2
@@ -224,14 +211,13 @@ def test_a_block_on_a_table_that_shakes():
     t1 = 0.9 * lands
     gap = lambda t, a: flight(t, a) - a * jnp.sin(w * t)  # noqa: E731
     d_lands = -jax.grad(gap, 1)(lands, a) / jax.grad(gap, 0)(lands, a)
-    errors, slopes = [], []
-    for n in (20, 40):
-        (value, success), slope = jax.jit(lambda a, n=n: (end(a, t1, n), jax.jacfwd(lambda a: end(a, t1, n)[0])(a)))(a)
-        assert bool(success)
-        errors.append(abs(value[0] - flight(t1, a)))
-        slopes.append(abs(slope[0] - jax.grad(flight, 1)(t1, a)))
-    assert errors[1] < 1e-8 and errors[0] / errors[1] > 10
-    assert slopes[1] < 1e-5 and slopes[0] / slopes[1] > 10
+    # In flight the scheme is exact, and closed gaps are closed: what is left is the square of what the opening is located to.
+    (value, success), slope = jax.jit(lambda a: (end(a, t1, 20), jax.jacfwd(lambda a: end(a, t1, 20)[0])(a)))(a)
+    assert bool(success)
+    assert_allclose(value[0], flight(t1, a), atol=1e-12)
+    assert_allclose(slope[0], jax.grad(flight, 1)(t1, a), atol=1e-6)
+    captured = end(a, t1, 20, LocatedImpacts(Lobatto(3), openings=False))[0][0]
+    assert abs(captured - flight(t1, a)) > 1e-5
     (landed, time), slope = (f(a) for f in (lambda a: end(a, 1.1 * lands, 44)[0], jax.jacfwd(lambda a: end(a, 1.1 * lands, 44)[0])))
     assert_allclose(time, lands, atol=1e-7)
     assert_allclose(slope[1], d_lands, rtol=1e-4)
@@ -240,7 +226,7 @@ def test_a_block_on_a_table_that_shakes():
     assert_allclose(landed, a * np.sin(1.1 * w * lands), atol=1e-12)
 
 
-def test_a_batch_and_single_precision():
+def test_a_batch():
     """Members that open at different times, or not at all, are what they are alone."""
     scheme, k = LocatedImpacts(MoreauJean()), jnp.array([5.0, 12.0, 20.0, 31.0])
     batch = jax.jit(jax.vmap(lambda k: lifted(scheme, 20, ramp=k)[1]))(k)

@@ -8,7 +8,8 @@ time at which one of them closes,
 with q(s), u(s) the wrapped scheme's own step of length s and R the impact map of the system; the last segment ends at t_{k+1}. The time s
 is found from the cubic through gaps and gap velocities at both ends of the segment, and then by Newton's method on the scheme's step.
 Likewise friction keeps its mode in a segment (see `friction`), which ends where a sliding velocity comes to zero, or where all that
-friction can do is needed to hold a contact that sticks: u does not jump there.
+friction can do is needed to hold a contact that sticks; and so where the normal force of a closed contact comes to zero, which opens from
+there on. u does not jump there.
 """
 
 import dataclasses
@@ -59,8 +60,16 @@ class LocatedImpacts(Scheme):
 
     So it is, with ``sliding``, where a velocity of sliding comes to zero, and the contact sticks or slides back, and where one that sticks
     starts to slide. Located is the friction of contacts with one direction, as in plane motion, and dry friction; that of contacts in space
-    is captured. Where sliding starts the first derivative is that of the motion up to the order of the scheme, and the second is not known
-    (NaN).
+    is captured.
+
+    So it is, with ``openings``, where the normal force of a closed contact comes to zero, and the contact opens. Contacts whose normal
+    forces are not determined, as those of a box on four corners, open where their gaps begin to. A contact that opens in the first step of
+    a run, before it has pushed, is captured, and so is one that the wrapped scheme lets drift from gap zero while it is closed, as the
+    alpha-schemes do.
+
+    Where sliding starts, or a contact opens, the first derivative is that of the motion up to the order of the scheme, and the second is
+    not known (NaN). Of several events of different kinds in one step the first is told by straight lines from its start to its end; a stop
+    just before an opening may be passed over so.
 
     Events beyond ``max_impacts`` in a step are captured as the wrapped scheme does it, as are contacts that close slower than ``slowest``
     times the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. A step
@@ -74,11 +83,12 @@ class LocatedImpacts(Scheme):
     scheme:       any but `KrenkHogsberg`. `Lobatto` keeps its order of 2 to 8; `MoreauJean` with theta = 1/2 and the alpha-schemes are
                   of second order where the mass matrix is constant, `SymmetricMoreau` and `VariationalMoreau` in their coordinates;
                   `Moreau` of first. Linear systems are stepped as nonlinear ones, without the factors of their matrices.
-    max_impacts:  impacts, and events of sliding, to locate in one step
+    max_impacts:  impacts, events of sliding, and openings, to locate in one step
     slowest:      closing speed, in units of the speed that forces make in a step, below which an impact is captured. A smaller one follows
                   an orbit nearer to its grazing. A dip of less than a sixteenth of a step is not seen, so 0.05 is the least that is of use;
                   accumulation points then take many impacts a step, which need ``max_impacts``
     sliding:      whether the end, the reversal and the start of sliding are located
+    openings:     whether the opening of closed contacts is located
 
     Percussions of a step are the sums over its segments; `Solution.auxiliary` holds what the last segment has, and of the step that ends at
     a node the times at which impacts were located, ``impact_times`` (N + 1, max_impacts) in s, NaN where there is none, and the contacts
