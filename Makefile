@@ -14,7 +14,7 @@ NEWER := $(shell for p in python3.14 python3.13 python3.12 $(wildcard $(HOME)/.p
 	$(wildcard $(HOME)/.pyenv/versions/3.13*/bin/python) $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python); do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 # A version of each minor release between the oldest and the newest.
-VERSIONS := 0.6.0 0.6.2 0.7.2 0.8.3 0.9.2 0.10.0 0.10.2 0.11.2 0.12.0.1
+VERSIONS := 0.6.1 0.6.2 0.7.2 0.8.3 0.9.2 0.10.0 0.10.2 0.11.2 0.12.0.1
 # A Python that is new enough and can make virtual environments; override with `make PYTHON=...`.
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -57,6 +57,8 @@ test-versions: | $(BIN)/python ## by hand: three motions, their gradients and RE
 		"$$python" -m venv out/versions/$$version && out/versions/$$version/bin/python -m pip install --quiet --disable-pip-version-check \
 			--editable '.[native,ensemble,mjcf]' "jax==$$version" "jaxlib==$$version" pytest pytest-xdist filelock && \
 		out/versions/$$version/bin/python tests/versions.py && \
+		for once in made kept; do JAXNSD_NATIVE=0 JAX_COMPILATION_CACHE_DIR=out/versions/$$version/cache \
+			JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 out/versions/$$version/bin/python tests/versions.py || exit 1; done && \
 		out/versions/$$version/bin/python -m pytest -n 0 -m "slow or not slow" tests/test_readme.py || exit 1; done
 
 lint: $(VENV)/.installed-test ## ruff

@@ -18,9 +18,7 @@ matplotlib.use("Agg")
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-if jax.__version_info__ >= (0, 7):
-    # JAX 0.6.0 computes wrongly in a second process: a batch left to XLA, as kept by the first, solves no step.
-    jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent.parent / ".jax_cache"))
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent.parent / ".jax_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 # A bounded cache is locked while it is read and written, which makes it safe to share between workers.
 jax.config.update("jax_compilation_cache_max_size", 2**30)

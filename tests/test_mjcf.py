@@ -488,6 +488,33 @@ ON_A_LINE = """<mujoco><option gravity="0 0 -10"/><worldbody><geom type="plane" 
   </body></worldbody></mujoco>"""
 
 
+def quadruped(condim):
+    """A torso on four legs of two links, of which the shanks, and nothing else, touch a rough floor; motors at the joints."""
+    legs = [(f"{end}{side}", x, y) for end, x in (("f", 0.18), ("r", -0.18)) for side, y in (("l", 0.12), ("r", -0.12))]
+    body = """<body name="{0}" pos="{1} {2} 0"><joint name="{0}_hip" axis="0 1 0"/>
+        <geom type="capsule" fromto="0 0 0 0 0 -0.15" size="0.02" mass="0.3" contype="0" conaffinity="0"/>
+        <body pos="0 0 -0.15"><joint name="{0}_knee" axis="0 1 0"/>
+        <geom type="capsule" fromto="0 0 0 0 0 -0.15" size="0.015" mass="0.1" contype="2" conaffinity="1"/></body></body>"""
+    motor = '<position joint="{0}_hip" kp="20"/><position joint="{0}_knee" kp="20"/>'
+    return f"""<mujoco><default><joint damping="0.2" armature="0.01"/><geom friction="0.7 0.02 0.01" condim="{condim}"/></default>
+      <worldbody><geom name="floor" type="plane" size="5 5 .1" contype="1" conaffinity="2"/><body name="torso" pos="0 0 0.315"><freejoint/>
+      <geom type="box" size="0.2 0.1 0.04" mass="4" contype="0" conaffinity="0"/>
+      {"".join(body.format(*leg) for leg in legs)}</body></worldbody>
+      <actuator>{"".join(motor.format(*leg) for leg in legs)}</actuator></mujoco>"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condim", [3, 4, 6])
+def test_a_robot_that_slides_and_turns_on_its_feet(condim):
+    """Feet come to rest one by one, and rows of those that rest nearly depend on each other: every step is solved."""
+    system = bodies.from_mjcf(quadruped(condim))
+    q0, u0 = system.initial_state()
+    sol = simulate(system, Moreau(), q0, u0.at[0].set(0.5).at[5].set(1.0), n_steps=800, dt=1e-3).raise_if_failed()
+    feet = np.asarray(system.gap(0.0, q0)) < 0.01
+    assert feet.sum() == 4 and np.all(np.max(sol.P_N, axis=0)[feet] > 0)
+    assert np.mean(sol.iterations) < 7 and np.max(sol.iterations) < 200
+
+
 @pytest.mark.slow
 def test_drilling_and_rolling_friction_of_the_geoms():
     """MuJoCo's coefficients, and what they resist: relative angular velocities about the normal, and about the tangents."""

@@ -1,5 +1,10 @@
 """Batches: `vmap` of `simulate` is a loop, whatever is batched and however it is nested."""
 
+import os
+import subprocess
+import sys
+import textwrap
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,3 +58,23 @@ def test_one_argument_batched():
         np.testing.assert_allclose(together[k], run(system, q0, np.array([speeds[k], 0, 0]), scheme).q, atol=1e-12)
     friction = jax.vmap(lambda mu: run(RotatingBall(mu=mu), q0, jnp.ones(3), scheme).q)(jnp.array([0.0, 0.5]))
     np.testing.assert_allclose(friction[1], run(RotatingBall(mu=0.5), q0, jnp.ones(3), scheme).q, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.oldest
+def test_a_batch_from_the_persistent_cache_of_jax(tmp_path):
+    """By XLA, in the process that compiles it and in one that takes it from JAX's cache."""
+    program = """
+        import jax, jax.numpy as jnp, jaxnsd
+        jax.config.update("jax_enable_x64", True)
+        system = jaxnsd.models.Woodpecker()
+        q0, u0 = system.initial_state()
+        batch = jax.vmap(lambda u0: jaxnsd.simulate(system, jaxnsd.Moreau(), q0, u0, 0.02, 1e-4))(jnp.linspace(0.9, 1.1, 4)[:, None] * u0)
+        assert jnp.all(batch.success) and jnp.all(jnp.sum(batch.iterations, axis=1) > 0)
+        print(batch.q[:, -1].tolist())
+    """
+    options = {"JAXNSD_NATIVE": "0", "JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment = os.environ | options | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    made, kept = (subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert any(tmp_path.iterdir()) and made == kept

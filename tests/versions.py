@@ -10,7 +10,7 @@ jax.config.update("jax_enable_x64", True)
 import jaxnsd  # noqa: E402
 from jaxnsd import bodies, models  # noqa: E402
 
-#: What JAX 0.6.0 and 0.10.2 lead to.
+#: What JAX 0.6.1 and 0.10.2 lead to.
 EXPECTED = {
     "Woodpecker": (0.004384798925, 1.264260056, 0.2020255417, 0.5140003875),
     "RotatingBall": (0.01, 0.0, 0.0, 0.770114895),

@@ -323,6 +323,19 @@ class Follower:
         finite = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in (new.z, *new.u)])
         return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, path._replace(moving=jnp.zeros((), bool)))
 
+    def along(self, path, near):
+        """``(path, size, steps)`` after steps along a path, until it ends or the largest entry of the natural map is ``near``."""
+
+        def step(carry):
+            path, _ = carry
+            path = self.advance(path)
+            size = self.size(path.z)
+            return (path, size), jnp.where(path.moving, size / near, 0)
+
+        size = self.size(path.z)
+        (path, size), _, steps = iterate(step, (path, size), size / near, PATH)
+        return path, size, steps
+
     def newton(self, z, shift):
         """One step of the semismooth Newton method, with a shift of its matrix."""
         A, _ = self.law.slope(z - self.law.xi(z))
@@ -390,14 +403,7 @@ def follow(law, tolerance, z, error, attempts):
     shift = float(jnp.finfo(z.dtype).eps) ** SHIFT
 
     def advance(search):
-        def step(carry):
-            path, _ = carry
-            path = follower.advance(path)
-            size = follower.size(path.z)
-            return (path, size), jnp.where(path.moving, size / search.near, 0)
-
-        size = follower.size(search.path.z)
-        (path, size), _, steps = iterate(step, (search.path, size), size / search.near, PATH)
+        path, size, steps = follower.along(search.path, search.near)
         # A path that comes nearer is followed on; else it is the turn of sweeps, and then of another path.
         ahead = path.moving & (size < search.near)
         following = jax.tree.map(lambda a, b: jnp.where(ahead, a, b), path, follower.start(path.kind + 1))

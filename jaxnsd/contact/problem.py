@@ -226,7 +226,7 @@ def newton_step(problem, r, z, xi, modes, residual, shift=None, guard=True):
     if shift is not None:
         # The percussions of open contacts are to vanish exactly.
         shifted = jnp.where(modes.closed, jnp.asarray(shift, matrix.dtype), 0)
-        matrix = matrix + jnp.diag(join(shifted, jnp.broadcast_to(shifted[:, None], (n, d))))
+        matrix = matrix + jnp.diag(join(shifted, broadcast(shifted, d)))
     return z - of_coupled(problem, linalg.lu, matrix, join(F_N, F_F), guard=guard)
 
 

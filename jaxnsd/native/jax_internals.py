@@ -1,6 +1,6 @@
 """What jaxnsd needs of JAX beyond what JAX promises to keep: no other module takes it from there.
 
-Tried with JAX 0.6.0, 0.6.2, 0.7.2, 0.8.3, 0.9.2, 0.10.0, 0.10.2, 0.11.2 and 0.12.0.1 (``make test-versions``). Names that all of them have
+Tried with JAX 0.6.1, 0.6.2, 0.7.2, 0.8.3, 0.9.2, 0.10.0, 0.10.2, 0.11.2 and 0.12.0.1 (``make test-versions``). Names that all of them have
 are handed on; what changed from one to another has a function here, which says when. Equations of a jaxpr have ``primitive``, ``params``,
 ``invars``, ``outvars``, ``effects`` and ``replace`` in all of them: modules that rewrite programs read those.
 """

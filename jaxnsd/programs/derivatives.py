@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from ..native.jax_internals import Primitive, ShapedArray, ad, batching, jaxpr_as_fun, lowered_as, without_consts
-from .pytrees import ZERO, chosen, replaced
+from .pytrees import ZERO, chosen, in_front, replaced
 
 
 def _flat(tangents):
@@ -204,7 +204,7 @@ def _is_none(tangent):
 
 
 def _batch(args, axes, *, function, rule, shapes):
-    args = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(args, axes, strict=True)]
+    args = in_front(args, axes)
     size, axes = next(x.shape[0] for x, axis in zip(args, axes, strict=True) if axis is not None), [None if a is None else 0 for a in axes]
     many, many_rule = jax.vmap(function, tuple(axes), axis_size=size), jax.vmap(rule, (axes, axes), axis_size=size)
     shapes = tuple(ShapedArray((size, *s.shape), s.dtype) for s in shapes)

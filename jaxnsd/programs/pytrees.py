@@ -5,6 +5,7 @@ import dataclasses
 import weakref
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .surroundings import Watch
@@ -112,6 +113,11 @@ def adopt(base):
 def pytree(cls):
     """Class decorator that makes a class a frozen dataclass and a pytree."""
     return register(dataclasses.dataclass(frozen=True)(cls))
+
+
+def in_front(arrays, axes):
+    """Arrays with the axis of the batch in front."""
+    return [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
 
 
 def chosen(values, mask):

@@ -40,7 +40,7 @@ from ..native.jax_internals import (
 from . import backward, ties
 from .derivatives import ZERO, pushed
 from .progress import shares
-from .pytrees import chosen, replaced
+from .pytrees import chosen, in_front, replaced
 
 
 @contextlib.contextmanager
@@ -251,7 +251,7 @@ def _transpose(cotangents, *args, run):
 
 
 def _batch(args, axes, *, run):
-    args, moves = _first(args, axes), [axis is not None for axis in axes]
+    args, moves = in_front(args, axes), [axis is not None for axis in axes]
     batched = chosen(args, moves)
     if spread := next(filter(None, (explicit_axis(x, 0) for x in batched)), None):
         return _on_devices(*spread, args, moves, run)
@@ -266,16 +266,11 @@ def _batch(args, axes, *, run):
     return [*out, *nothing], [0] * len(out) + [None] * len(nothing)
 
 
-def _first(arrays, axes):
-    """Arrays with the axis of the batch in front."""
-    return [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
-
-
 def _on_devices(mesh, name, args, moves, run):
     """A batch that lies along the explicit axis ``name`` of a mesh: each device does its members."""
 
     def part(*args):
-        return _first(*_batch(_alike(args), [0 if m else None for m in moves], run=run))
+        return in_front(*_batch(_alike(args), [0 if m else None for m in moves], run=run))
 
     # In a batch member by member zeros, which no axis has, stand for what a single run stores.
     spread = [run.lockstep or k < len(run.outs) - run.stores for k in range(len(run.outs))]
