@@ -1,5 +1,8 @@
 """The search for the events of a step: trial segments to its end, and the time of the first event where one of them has some.
 
+Which of several is the first is guessed by straight lines. So the segment to the event that was located is looked at like a trial to the
+end: an event of any kind inside of it takes its place, with the length of that segment as bound.
+
 What holds a row of friction that may stick is asked of the wrapped scheme, by a step of a small part of the length: at the start of a
 segment with friction as it is, which tells what sticks and to which side the others slide, and at its end with what sticks held.
 
@@ -31,6 +34,10 @@ ITERATIONS = 8
 #: A contact that separates slower than this part of the closing speed stays closed.
 STAYS = 1e-9
 
+#: Of a contact that has pushed, a gap below this part of what forces move it by in a step counts as zero: so much the wrapped scheme's solver
+#: may leave of it.
+REMAINS = 1e-8
+
 #: A row of friction whose velocity turns within this part of a segment was at rest at its start.
 AT_REST = 1e-8
 
@@ -46,6 +53,12 @@ NO_FORCE = 1e-6
 
 #: Contacts open together where their normal forces have come down to this part of what they were at the start of the segment.
 TOGETHER = 1e-5
+
+#: How often an event that is located may give way to an earlier one.
+EARLIER = 4
+
+#: Events nearer than this multiple of what they are located to are at the same time.
+APART = 10
 
 #: A normal force may vanish in a segment where its mean is less than this multiple of what it has lost since the step before.
 LOST = 3
@@ -79,6 +92,9 @@ class Root(NamedTuple):
     row: Any  # (m,) or the row of friction that stops, or starts to slide
     starts: Any  # which of both
     opens: Any  # (n_N,) or the contact that opens
+    starting: Any  # (m,) all rows that start to slide in the segment that was judged: their loads are asked for
+    opening: Any  # (n_N,) and all contacts that open in it: their normal forces are
+    later: Any  # how many later events were located before
     length: Any  # length to step
     low: Any  # bounds
     high: Any
@@ -119,9 +135,10 @@ def search(segments, system, t, dt, state):
     system, t, dt, state = jax.tree.map(lax.stop_gradient, (system, t, dt, state))
     rows, place = segments.rows, segments.start(system, t, dt, state)
     moved, moved_rows, inverse_mass = moved_by_forces(segments, system, t, dt, place.state)
-    contacts = contacts_at(system, rows, t, dt, place.state.q, place.state.u, moved)
+    contacts, pushed = contacts_at(system, rows, t, dt, place.state.q, place.state.u, moved), state.P.P_N > 0
+    contacts = contacts._replace(floor=jnp.maximum(contacts.floor, jnp.where(pushed, REMAINS * dt * moved, 0)))
     # A contact at gap zero that has not pushed may be about to separate, or to hit: the trial step tells.
-    closed, pushed = contacts.gap <= contacts.floor, state.P.P_N > 0
+    closed = contacts.gap <= contacts.floor
     seen, held = (contacts.gap < -contacts.floor) | (closed & pushed), closed | pushed
     no, zero, count = jnp.zeros((), bool), jnp.zeros_like(dt), jnp.zeros((), jnp.int32)
     none, nothing = jnp.zeros(seen.shape, bool), jnp.zeros((rows.m,), dt.dtype)
@@ -130,7 +147,7 @@ def search(segments, system, t, dt, state):
     veil = rows.veil(contacts.gap, friction.mode, nothing)
     record = Record(place, zero, dt, zero, veil, no, no, no, none, none, no, nothing, no)
     records = jax.tree.map(lambda x: jnp.broadcast_to(x, (segments.max_impacts + 1, *x.shape)), record)
-    root = Root(none, no_row, no, none, dt, zero, dt, zero, zero)
+    root = Root(none, no_row, no, none, no_row, none, count, dt, zero, dt, zero, zero)
     P, info = jax.tree.map(jnp.zeros_like, state.P), base.nothing_to_solve(dt.dtype)
     trial, asks = Trial(record, place, info, contacts, nothing, unsupported(seen, dt)), jnp.any(friction.rests).astype(jnp.int32)
     of_contacts = contacts, seen, held, moved, inverse_mass, none
@@ -190,21 +207,23 @@ def iteration(segments, system, t, dt, c):
     c = c._replace(info=base.total(c.info, base.nothing_to_solve(dt.dtype)._replace(iterations=info.iterations)))
     trial = Trial(record, after, info._replace(iterations=jnp.zeros_like(info.iterations)), contacts, load, c.trial.support)
     if segments.openings and c.seen.shape[0]:
-        asked = jnp.where(c.locating, jnp.any(c.root.opens), jnp.any(may_open(c, trial, dt))) & (c.asks == 0)
+        asked = jnp.where(c.locating, jnp.any(c.root.opening), jnp.any(may_open(c, trial, dt))) & (c.asks == 0)
         trial = trial._replace(support=support(segments, system, t, dt, c, trial, asked))
-    judged = (
-        lambda c: judge(segments.slowest, system, t + c.record.s + c.trial.record.length, dt, c),
-        lambda c: locate(segments, system, t, dt, c),
-    )
+
+    def judged(c):
+        improved, accepted, bound = located(c, dt)
+        improves = c.locating & ~accepted
+        return lax.cond(improves, lambda c: improved, lambda c: judge(segments, system, t, dt, bound, c), c)
+
     if not rows.m:
-        return lax.cond(c.locating, *judged[::-1], c._replace(trial=trial))
+        return judged(c._replace(trial=trial))
     # Of a step that asks for forces they alone are kept.
     load = jnp.where(c.asks == 2, at_end(c, load, short), load)
     c = c._replace(trial=jax.tree.map(lambda asked, new: jnp.where(c.asks > 0, asked, new), c.trial, trial)._replace(load=load))
-    ask = (c.asks == 0) & jnp.where(c.locating, c.root.starts, jnp.any(near_bound(c)))
-    which = jnp.where(c.asks == 1, 0, jnp.where(ask, 1, jnp.where(c.locating, 3, 2)))
+    ask = (c.asks == 0) & jnp.where(c.locating, jnp.any(c.root.starting), jnp.any(near_bound(c)))
+    which = jnp.where(c.asks == 1, 0, jnp.where(ask, 1, 2))
     asked = lambda c: c._replace(asks=jnp.full_like(c.asks, 2))  # noqa: E731
-    return lax.switch(which, [lambda c: begin(rows, c, after.state.P.P_N > 0), asked, *judged], c._replace(asks=jnp.zeros_like(c.asks)))
+    return lax.switch(which, [lambda c: begin(rows, c, after.state.P.P_N > 0), asked, judged], c._replace(asks=jnp.zeros_like(c.asks)))
 
 
 def unsupported(seen, dt):
@@ -226,14 +245,14 @@ def may_open(c, trial, dt):
 def support(segments, system, t, dt, c, trial, asked):
     """Normal forces (2, n_N) at the start and the end of a segment, of the contacts that are closed at its start; zero unless ``asked``.
 
-    They are those of the motion that keeps these contacts closed, with their friction. One that would pull is left out of it, and has the
+    They are those of the motion that keeps these contacts closed, with friction as in the segment. One that would pull is left out of it, and has the
     acceleration of its gap in its place, with its sign changed: at zero one becomes the other. In units of what the forces make of the
     acceleration of the gap.
     """
     scheme, settings = segments.scheme, segments.settings
     short = float(jnp.finfo(dt.dtype).eps) ** (1 / 3) * dt
     closed = c.seen & (c.contacts.gap <= c.contacts.floor)
-    prepared = scheme.prepare(Veiled(system, Veil.of_gaps(jnp.zeros_like(c.moved))), short)
+    prepared = scheme.prepare(Veiled(system, trial.record.veil), short)
 
     def at(where):
         t, q, u, P = where
@@ -305,74 +324,97 @@ def values(c):
     return before, jnp.where(sticks, 1 - jnp.abs(c.trial.load), side * c.trial.contacts.slip)
 
 
-def judge(slowest, system, t, dt, c):
-    """After a trial step to the end, t: is it the last segment, is an event to be located, or must a contact be seen?"""
-    trial, start, u = c.trial, c.contacts, c.record.place.state.u
-    length, after, end = trial.record.length, trial.after, trial.contacts
+def judge(segments, system, t, dt, bound, c):
+    """After a trial step to the end: is it the last segment, is an event to be located, or must a contact be seen?
+
+    Likewise after a step to an event that was located, up to ``bound``: it happens, unless another is found before it.
+    """
+    trial, root, start, u = c.trial, c.root, c.contacts, c.record.place.state.u
+    length, after, end, located = trial.record.length, trial.after, trial.contacts, c.locating
     full = c.count >= c.records.valid.shape[0] - 1
+    # Where another event is too near, or has given way too often, the one that was located stays.
+    looks = ~located | ((length > APART * bound) & (root.later < EARLIER))
+    latest = jnp.where(located, length - APART * bound, jnp.inf)
     found = crossings(length, start[:2], end[:2], start.floor, SHORT * dt)
-    crossing = found.closes & ~c.seen
+    crossing = found.closes & ~c.seen & looks & ~(located & root.hit)
     # The speed that is gained in a step, at the rate of this segment: from forces, and at constant u from kinematics (see `turned`). That
     # of what is closed: a body that spins, or flies over a bump, may land as slowly.
-    kinematic = jnp.where(c.held, jnp.abs(system.gap_velocity(t, after.state.q, u) - start.rate), 0)
-    speed = (linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) + kinematic) * (dt / length)
-    fast = crossing & (found.rate < -slowest * speed)
+    kinematic = jnp.where(c.held, jnp.abs(system.gap_velocity(t + c.record.s + length, after.state.q, u) - start.rate), 0)
+    speed = (linalg.matmul(start.directions.T, jnp.abs(after.state.u - u)) + kinematic) * (dt / jnp.where(looks, length, dt))
+    fast = crossing & (found.rate < -segments.slowest * speed)
+    floor = jnp.maximum(start.floor, end.floor)
+    # What closes along with the event that was located is no earlier one.
+    fast, crossing = fast & ~(located & (jnp.abs(end.gap) <= floor)), crossing & ~(located & (end.gap >= -floor))
     slow = crossing & (~fast | full)
-    friction, turning, at, again = judge_rows(c, length, full)
+    friction, turning, at, again = judge_rows(c, length, full, looks, latest)
     pushes, pulls = trial.support
-    opening = ~full & ~c.left & (pushes > NO_FORCE) & (pulls < -NO_FORCE)
+    opening = ~full & looks & ~c.left & ~(located & root.opens) & (pushes > NO_FORCE) & (pulls < -NO_FORCE)
     vanishes = jnp.where(opening, length * pushes / jnp.where(opening, pushes - pulls, 1), jnp.inf)
+    opening = opening & (vanishes < latest)
+    vanishes = jnp.where(opening, vanishes, jnp.inf)
     times, n = jnp.concatenate([jnp.where(fast, found.time, jnp.inf), vanishes, at]), crossing.shape[0]
     first = jnp.arange(times.shape[0]) == jnp.argmin(times)
     hit, opens, row = first[:n] & fast, first[n : 2 * n] & opening, first[2 * n :] & turning
     before, behind = (only(row, of_row) + only(opens, force) for of_row, force in zip(values(c), trial.support, strict=True))
     smooth, nearer = jnp.any(row) | jnp.any(opens), before < -behind
-    root = Root(
+    starting = turning & friction.mode.sticks
+    earlier = Root(
         hit,
         row,
-        jnp.any(row & friction.mode.sticks),
+        jnp.any(row & starting),
         opens,
+        starting,
+        opening,
+        jnp.where(located, root.later + 1, 0),
         jnp.where(smooth, only(row, at) + only(opens, vanishes), only(hit, found.time)),
         only(hit, found.low),
         jnp.where(smooth, length, only(hit, found.high)),
         jnp.where(nearer, 0, length),
         jnp.where(nearer, before, behind),
     )
-    done = ~jnp.any(crossing) & ~jnp.any(opening) & ~jnp.any(turning) & ~jnp.any(again)
-    return c._replace(
+    nothing = ~jnp.any(crossing | fast) & ~jnp.any(opening) & ~jnp.any(turning) & ~jnp.any(again)
+    done = nothing & ~located
+    judged = c._replace(
         done=done,
         asks=jnp.any(again & friction.rests).astype(c.asks.dtype),
         # Contacts that close slowly are the wrapped scheme's; only then are events looked for.
         locating=~done & ~jnp.any(slow) & ~jnp.any(again),
         seen=c.seen | slow,
         friction=friction,
-        root=root,
+        root=earlier,
         tries=jnp.zeros_like(c.tries),
         records=kept(c, trial.record._replace(valid=done, last=done), done),
         info=jax.tree.map(lambda kept, tried: jnp.where(done, kept, tried), base.total(c.info, trial.info), c.info),
     )
+    return lax.cond(nothing & located, lambda c: event(segments, system, t, dt, c), lambda c: judged, c)
 
 
-def judge_rows(c, length, full):
+def judge_rows(c, length, full, looks, latest):
     """``(friction, turning, at, again)`` after a trial: rows (m,) that stop or start in it, when, and those that it is to be repeated for.
 
     That is where a row that turns at once was at rest, which is asked for; where it turns although it was asked for, and where no event can
-    be located any more, it is left to the wrapped scheme.
+    be located any more, it is left to the wrapped scheme. In a step to an event that was located only those count that turn before
+    ``latest``, by more than round-off, and only if one ``looks``.
     """
     friction, (before, after) = c.friction, values(c)
     turning = (friction.mode.sticks | (friction.mode.side != 0) & (c.trial.load != 0)) & (after < 0)
+    at = jnp.where(turning, length * before / jnp.where(turning, before - after, 1), jnp.inf)
+    size = jnp.abs(c.trial.after.state.u) + jnp.abs(c.record.place.state.u)
+    still = ~friction.mode.sticks & of_round_off(c.trial.contacts, friction.moved, size)
+    turning = turning & looks & (at < latest) & ~(c.locating & (still | c.root.row))
     at_once = turning & ~friction.mode.sticks & (before <= AT_REST * (before - after))
     left = turning & (full | at_once & friction.rests)
     again = left | at_once
     friction = friction._replace(mode=friction.mode.without(again), rests=(friction.rests | at_once) & ~left, free=friction.free | left)
     turning = turning & ~again
-    at = jnp.where(turning, length * before / jnp.where(turning, before - after, 1), jnp.inf)
-    return friction, turning, at, again
+    return friction, turning, jnp.where(turning, at, jnp.inf), again
 
 
-def locate(segments, system, t, dt, c):
-    """After a step to where an event may be: accept its time and go on behind it, or improve it."""
-    root, after, contacts = c.root, c.trial.after, c.trial.contacts
+def located(c, dt):
+    """After a step to where an event may be: ``(improved, accepted, bound)``: with a better time, whether its time is accepted, and the
+    bound of what is wrong with it.
+    """
+    root, contacts = c.root, c.trial.contacts
     length, gap, closing = c.trial.record.length, only(root.hit, contacts.gap), only(root.hit, contacts.rate)
     late, smooth = c.tries >= ITERATIONS // 2, root.smooth
     # As good as it gets, which in single precision is round-off of dt; where round-off is in the way, good enough.
@@ -387,58 +429,58 @@ def locate(segments, system, t, dt, c):
     )
     accepted = jnp.where(smooth, jnp.abs(by_secant - length) <= bound, accepted)
     exhausted = c.tries >= jnp.where(smooth, 2, 1) * ITERATIONS
+    better = root._replace(
+        length=jnp.where(smooth, by_secant, new),
+        low=jnp.where(smooth, bounds[0], low),
+        high=jnp.where(smooth, bounds[1], high),
+        before=length,
+        value=value,
+    )
+    # An event that is not found is captured.
+    left = root.row & exhausted
+    friction = c.friction._replace(mode=c.friction.mode.without(left), free=c.friction.free | left)
+    seen, unopened = c.seen | (root.hit & exhausted), c.left | (root.opens & exhausted)
+    improved = c._replace(root=better, tries=c.tries + 1, locating=~exhausted, seen=seen, left=unopened, friction=friction)
+    return improved, accepted, bound
 
-    def improve(c):
-        better = root._replace(
-            length=jnp.where(smooth, by_secant, new),
-            low=jnp.where(smooth, bounds[0], low),
-            high=jnp.where(smooth, bounds[1], high),
-            before=length,
-            value=value,
-        )
-        # An event that is not found is captured.
-        left = root.row & exhausted
-        friction = c.friction._replace(mode=c.friction.mode.without(left), free=c.friction.free | left)
-        seen, unopened = c.seen | (root.hit & exhausted), c.left | (root.opens & exhausted)
-        return c._replace(root=better, tries=c.tries + 1, locating=~exhausted, seen=seen, left=unopened, friction=friction)
 
-    def event(c):
-        # A contact that touches and does not separate has no way out of the impact, whether it has pushed before or not.
-        closed, stays = contacts.gap <= c.contacts.floor, STAYS * jnp.abs(closing)
-        hit = root.hit | (~smooth & ~c.seen & closed & (contacts.rate <= stays))
-        s = c.record.s + length
-        # What hits at the same time elsewhere has its own shift in time, so it is an impact of its own, after no time; the last impact that
-        # can be located takes all of them, and has no derivative then.
-        part = together(segments, system, t + s, dt, after.state, root.hit, hit | (c.seen & closed))
-        last = c.count + 1 >= c.records.valid.shape[0] - 1
-        tangled = last & jnp.any(hit & ~part & (contacts.rate < -stays))
-        hit = hit & (part | last)
-        mask = hit | (~smooth & c.seen & closed)
-        side = jnp.where(root.row & ~root.starts, c.friction.mode.side, 0)
-        continuous = jnp.any(root.opens) | (jnp.any(root.row) & root.starts)
-        record = c.trial.record._replace(
-            hit=root.hit, mask=mask, valid=jnp.ones((), bool), tangled=tangled, stops=side, continuous=continuous
-        )
-        place, P, of_impact = segments.restarted(system, t + s, dt - s, after.state, mask)
-        start = contacts_at(system, segments.rows, t + s, dt, place.state.q, place.state.u, c.moved)
-        pushes, pulls = c.trial.support
-        opened = jnp.any(root.opens) & ((pushes > NO_FORCE) & (pulls <= TOGETHER * pushes) | root.opens)
-        seen = jnp.where(hit, start.rate <= stays, c.seen) & ~opened
-        friction = friction_after(segments.rows, c, seen & closed, opened, start, place.state.u)
-        return c._replace(
-            asks=jnp.any(friction.rests & (friction.mode.side == 0)).astype(c.asks.dtype),
-            locating=jnp.zeros((), bool),
-            record=c.record._replace(place=place, s=s),
-            contacts=start,
-            seen=seen,
-            friction=friction,
-            count=c.count + 1,
-            P=added(added(c.P, after.state.P), P),
-            info=base.total(base.total(c.info, c.trial.info), of_impact),
-            records=kept(c, record, True),
-        )
-
-    return lax.cond(accepted, event, improve, c)
+def event(segments, system, t, dt, c):
+    """The event that was located happens at the end of the segment, which is kept, and the next one begins there."""
+    root, after, contacts, smooth = c.root, c.trial.after, c.trial.contacts, c.root.smooth
+    length, closing = c.trial.record.length, only(root.hit, contacts.rate)
+    # A contact that touches and does not separate has no way out of the impact, whether it has pushed before or not.
+    closed, stays = contacts.gap <= c.contacts.floor, STAYS * jnp.abs(closing)
+    hit = root.hit | (~smooth & ~c.seen & closed & (contacts.rate <= stays))
+    s = c.record.s + length
+    # What hits at the same time elsewhere has its own shift in time, so it is an impact of its own, after no time; the last impact that
+    # can be located takes all of them, and has no derivative then.
+    part = together(segments, system, t + s, dt, after.state, root.hit, hit | (c.seen & closed))
+    last = c.count + 1 >= c.records.valid.shape[0] - 1
+    tangled = last & jnp.any(hit & ~part & (contacts.rate < -stays))
+    hit = hit & (part | last)
+    mask = hit | (~smooth & c.seen & closed)
+    side = jnp.where(root.row & ~root.starts, c.friction.mode.side, 0)
+    continuous = jnp.any(root.opens) | (jnp.any(root.row) & root.starts)
+    record = c.trial.record._replace(hit=root.hit, mask=mask, valid=jnp.ones((), bool), tangled=tangled, stops=side, continuous=continuous)
+    place, P, of_impact = segments.restarted(system, t + s, dt - s, after.state, mask)
+    start = contacts_at(system, segments.rows, t + s, dt, place.state.q, place.state.u, c.moved)
+    start = start._replace(floor=jnp.maximum(start.floor, c.contacts.floor))
+    pushes, pulls = c.trial.support
+    opened = jnp.any(root.opens) & ((pushes > NO_FORCE) & (pulls <= TOGETHER * pushes) | root.opens)
+    seen = jnp.where(hit, start.rate <= stays, c.seen) & ~opened
+    friction = friction_after(segments.rows, c, seen & closed, opened, start, place.state.u)
+    return c._replace(
+        asks=jnp.any(friction.rests & (friction.mode.side == 0)).astype(c.asks.dtype),
+        locating=jnp.zeros((), bool),
+        record=c.record._replace(place=place, s=s),
+        contacts=start,
+        seen=seen,
+        friction=friction,
+        count=c.count + 1,
+        P=added(added(c.P, after.state.P), P),
+        info=base.total(base.total(c.info, c.trial.info), of_impact),
+        records=kept(c, record, True),
+    )
 
 
 def friction_after(rows, c, closed, opened, start, u):
