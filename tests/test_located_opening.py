@@ -119,6 +119,29 @@ def test_a_block_slides_until_it_is_lifted():
     assert errors[1] < 5e-4 and np.log(errors[0] / errors[1]) / np.log(4) > 1.8
 
 
+@pytest.mark.slow
+def test_a_block_stops_just_before_it_is_lifted():
+    """Both in one step, in which straight lines have the opening first: the stop is found in the segment to it."""
+    k, early = 20.0, 0.02
+
+    def exact(p):
+        mu, k, v = p
+        t0 = G / k
+        stop = t0 - jnp.sqrt(2 / (mu * k) * (mu * G**2 / (2 * k) - v))
+        x = v * stop - mu * (G * stop**2 / 2 - k * stop**3 / 6)
+        height, rises = under_a_ramp(k)
+        return jnp.stack([x, height, jnp.zeros(()), rises])
+
+    # The velocity is what friction takes of it up to the stop.
+    mu = 0.3
+    p = jnp.array([mu, k, mu * (G**2 / (2 * k) - k * early**2 / 2)])
+    assert int(7 * G / k) == int(7 * (G / k - early))
+    end = lambda p: lifted(LocatedImpacts(Lobatto(3)), 7, p[2], mu=p[0], ramp=p[1])[0]  # noqa: E731
+    value, slope = jax.jit(lambda p: (end(p), jax.jacfwd(end)(p)))(p)
+    assert_allclose(value, exact(p), atol=1e-12)
+    assert_allclose(slope, jax.jacfwd(exact)(p), atol=1e-7)
+
+
 @jaxnsd.system
 class Beam(System):
     """A beam on two supports, under a force k t at a point between them: q = (height of the middle, angle)."""

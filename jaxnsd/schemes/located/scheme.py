@@ -68,13 +68,13 @@ class LocatedImpacts(Scheme):
     alpha-schemes do.
 
     Where sliding starts, or a contact opens, the first derivative is that of the motion up to the order of the scheme, and the second is
-    not known (NaN). Of several events of different kinds in one step the first is told by straight lines from its start to its end; a stop
-    just before an opening may be passed over so.
+    not known (NaN). Of several events in one step the first is guessed by straight lines; where another one is found in the segment to it,
+    that takes its place.
 
     Events beyond ``max_impacts`` in a step are captured as the wrapped scheme does it, as are contacts that close slower than ``slowest``
-    times the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. A step
-    without an event needs one look at the gaps more, and one that sticks a short step beside; a step with an event is repeated about four
-    times.
+    times the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. In coarse
+    steps more impacts are that slow: a motion shows the order where none of its impacts is. A step without an event needs one look at the
+    gaps more, and one that sticks a short step beside; a step with an event is repeated about four times.
 
     Contacts that close at the same time and feel each other have their impact together, as one. Those that do not, of bodies dropped side
     by side, have impacts of their own, each with its shift in time; the last of ``max_impacts`` takes all that are left, for the motion,

@@ -22,9 +22,9 @@ from ...numerics import linalg
 from ...numerics.newton import when_needed
 from .. import base
 from ..condensed import kinematics
-from ..flow import Flow, gained, turned
+from ..flow import THRESHOLD, Flow, gained
 from ..gathered import largest
-from .friction import Mode, Veil, Veiled
+from .friction import Mode, Veiled
 from .roots import correction, crossings, refine, secant
 from .segments import REGULAR, SHORT, Contacts, Place, Record, added, contacts_at
 
@@ -34,8 +34,8 @@ ITERATIONS = 8
 #: A contact that separates slower than this part of the closing speed stays closed.
 STAYS = 1e-9
 
-#: Of a contact that has pushed, a gap below this part of what forces move it by in a step counts as zero: so much the wrapped scheme's solver
-#: may leave of it.
+#: Of a contact that has pushed, a gap below this part of what forces move it by in a step counts as zero: the solver of the wrapped scheme
+#: leaves as much.
 REMAINS = 1e-8
 
 #: A row of friction whose velocity turns within this part of a segment was at rest at its start.
@@ -245,9 +245,9 @@ def may_open(c, trial, dt):
 def support(segments, system, t, dt, c, trial, asked):
     """Normal forces (2, n_N) at the start and the end of a segment, of the contacts that are closed at its start; zero unless ``asked``.
 
-    They are those of the motion that keeps these contacts closed, with friction as in the segment. One that would pull is left out of it, and has the
-    acceleration of its gap in its place, with its sign changed: at zero one becomes the other. In units of what the forces make of the
-    acceleration of the gap.
+    They are those of the motion that keeps these contacts closed, with friction as in the segment. One that would pull is left out of it,
+    and has the acceleration of its gap in its place, with its sign changed: at zero one becomes the other. In units of what the forces make
+    of the acceleration of the gap.
     """
     scheme, settings = segments.scheme, segments.settings
     short = float(jnp.finfo(dt.dtype).eps) ** (1 / 3) * dt
@@ -257,13 +257,13 @@ def support(segments, system, t, dt, c, trial, asked):
     def at(where):
         t, q, u, P = where
         # Near problems that were solved: without the globalization they compile in a third of the time.
-        flow, ahead = Flow(scheme, settings.nearby(), P), q + dt * system.q_dot(t, q, u)
-        slow_N, slow_F = flow.gained(prepared, t, dt, q, u)
-        # What a step leaves of a normal velocity is no acceleration; what slides, however slow, does not stick.
-        slow = slow_N + turned(system, u, (t, q), (t + dt, ahead))[0], slow_F * (short / dt)
+        flow, q_dot, speed = Flow(scheme, settings.nearby(), P), system.q_dot(t, q, u), system.gap_velocity(t, q, u)
+        # What a step leaves of a normal velocity is no acceleration, nor is what kinematics make of it (see `turned`); what slides, however
+        # slow, does not stick.
+        kinematic = THRESHOLD * jnp.abs(system.gap_velocity(t + dt, q + dt * q_dot, u) - speed)
+        slow = c.moved + kinematic, jnp.broadcast_to((short / dt * c.moved)[:, None], P.P_F.shape)
         rate, force = flow.acceleration(prepared, t, short, q, u, closed, slow)
-        later = system.gap_velocity(t + short, q + short * system.q_dot(t, q, u), u + short * rate)
-        separates = (later - system.gap_velocity(t, q, u)) / short
+        separates = (system.gap_velocity(t + short, q + short * q_dot, u + short * rate) - speed) / short
         force = jnp.where(force.P_N > 0, c.inverse_mass * force.P_N, -separates)
         return jnp.where(closed & (unit > 0), force / jnp.where(unit > 0, unit, 1), 0)
 
