@@ -238,7 +238,7 @@ def may_open(c, trial, dt):
     falls = mean <= LOST * (before - mean)
     # Behind an event, and in the first step, nothing is known of before.
     unknown = (before <= 0) | (c.count > 0)
-    pushes = (mean > 0) | (before > 0)
+    pushes = (mean > 0) | (before > 0) | (c.count > 0)
     return c.seen & ~c.left & (start.gap <= start.floor) & pushes & (falls | unknown | (end.gap > end.floor))
 
 
