@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import brentq
 
 import jaxnsd
-from jaxnsd import Lobatto, LocatedImpacts, MoreauJean, System, simulate
-from jaxnsd.models import BouncingBall, Cube
+from jaxnsd import Lobatto, LocatedImpacts, MoreauJean, System, orbits, simulate
+from jaxnsd.models import BouncingBall, Cube, Woodpecker
 
 G = 9.81
 
@@ -247,6 +247,28 @@ def test_a_block_on_a_table_that_shakes():
     # Where the block lands the table falls slower than g, so that it stays.
     assert a * w**2 * np.sin(w * lands) < G
     assert_allclose(landed, a * np.sin(1.1 * w * lands), atol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_limit_cycle_of_a_woodpecker():
+    """Impacts, a stop, a start of sliding and two openings a period: period and multiplier beside an integration from event to event.
+
+    That of `examples/gradient_evidence.py`. The derivative of the period by the friction is that of periods beside it.
+    """
+
+    @jax.jit
+    def found(mu):
+        toy = Woodpecker(mu=mu)
+        orbit = orbits.periodic(toy, LocatedImpacts(Lobatto(3)), n_steps=500, **toy.limit_cycle())
+        return orbit.period, orbit.multipliers, orbit.outcome
+
+    (period, multipliers, outcome), slope = found(0.3), jax.jit(jax.jacfwd(lambda mu: found(mu)[0]))(0.3)
+    sizes = np.sort(np.abs(multipliers))[::-1]
+    assert int(outcome) == 0
+    assert_allclose(period, 0.1459760651437, atol=2e-8)
+    assert_allclose(sizes[:3], [1, 0.8391556, 0], atol=1e-5)
+    beside = [found(0.3 + h)[0] for h in (1e-4, -1e-4)]
+    assert_allclose(slope, (beside[0] - beside[1]) / 2e-4, rtol=1e-3)
 
 
 def test_a_batch():
