@@ -122,8 +122,9 @@ def test_woodpecker():
 
 @pytest.mark.long
 def test_woodpecker_with_located_impacts():
+    """Openings, stops and starts of sliding are located as well: of the order of the scheme."""
     values = errors(WOODPECKER, "located")
-    assert values[1] < 0.03 and order(values) > 0.7
+    assert values[1] < 5e-3 and order(values) > 1.6
 
 
 @pytest.mark.long

@@ -67,10 +67,12 @@ class Veiled:
         """Gaps (n_N,), moved."""
         return self.system.gap(t, q) + self.veil.gap
 
-    def tangential_velocity(self, t, q, u):
-        """Tangential velocities (n_N, d)."""
-        slip = self.system.tangential_velocity(t, q, u)
-        return slip + self.veil.slip[:, None] if self.veil.slip.shape[0] else slip
+    def tangential_velocity(self, t, q, u, *choice):
+        """Tangential velocities (n_N, d), of all contacts or of those in ``choice``, where the system gathers them."""
+        slip, shift = self.system.tangential_velocity(t, q, u, *choice), self.veil.slip
+        if not shift.shape[0]:
+            return slip
+        return slip + (choice[0].take(shift) if choice else shift)[:, None]
 
     def contact_data(self, t, q, rate=None):
         """Contact data ``(e_N, e_F, mu)``."""

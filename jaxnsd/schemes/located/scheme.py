@@ -8,7 +8,8 @@ time at which one of them closes,
 with q(s), u(s) the wrapped scheme's own step of length s and R the impact map of the system; the last segment ends at t_{k+1}. The time s
 is found from the cubic through gaps and gap velocities at both ends of the segment, and then by Newton's method on the scheme's step.
 Likewise friction keeps its mode in a segment (see `friction`), which ends where a sliding velocity comes to zero, or where all that
-friction can do is needed to hold a contact that sticks: u does not jump there.
+friction can do is needed to hold a contact that sticks; and so where the normal force of a closed contact comes to zero, which opens from
+there on. u does not jump there.
 """
 
 import dataclasses
@@ -59,13 +60,21 @@ class LocatedImpacts(Scheme):
 
     So it is, with ``sliding``, where a velocity of sliding comes to zero, and the contact sticks or slides back, and where one that sticks
     starts to slide. Located is the friction of contacts with one direction, as in plane motion, and dry friction; that of contacts in space
-    is captured. Where sliding starts the first derivative is that of the motion up to the order of the scheme, and the second is not known
-    (NaN).
+    is captured.
+
+    So it is, with ``openings``, where the normal force of a closed contact comes to zero, and the contact opens. Contacts whose normal
+    forces are not determined, as those of a box on four corners, open where their gaps begin to. A contact that opens in the first step of
+    a run, before it has pushed, is captured, and so is one that the wrapped scheme lets drift from gap zero while it is closed, as the
+    alpha-schemes do.
+
+    Where sliding starts, or a contact opens, the first derivative is that of the motion up to the order of the scheme, and the second is
+    not known (NaN). Of several events in one step the first is guessed by straight lines; where another one is found in the segment to it,
+    that takes its place.
 
     Events beyond ``max_impacts`` in a step are captured as the wrapped scheme does it, as are contacts that close slower than ``slowest``
-    times the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. A step
-    without an event needs one look at the gaps more, and one that sticks a short step beside; a step with an event is repeated about four
-    times.
+    times the speed gained in the step: so accumulation points are passed, and what lands softly or rests is the wrapped scheme's. In coarse
+    steps more impacts are that slow: a motion shows the order where none of its impacts is. A step without an event needs one look at the
+    gaps more, and one that sticks a short step beside; a step with an event is repeated about four times.
 
     Contacts that close at the same time and feel each other have their impact together, as one. Those that do not, of bodies dropped side
     by side, have impacts of their own, each with its shift in time; the last of ``max_impacts`` takes all that are left, for the motion,
@@ -74,11 +83,12 @@ class LocatedImpacts(Scheme):
     scheme:       any but `KrenkHogsberg`. `Lobatto` keeps its order of 2 to 8; `MoreauJean` with theta = 1/2 and the alpha-schemes are
                   of second order where the mass matrix is constant, `SymmetricMoreau` and `VariationalMoreau` in their coordinates;
                   `Moreau` of first. Linear systems are stepped as nonlinear ones, without the factors of their matrices.
-    max_impacts:  impacts, and events of sliding, to locate in one step
+    max_impacts:  impacts, events of sliding, and openings, to locate in one step
     slowest:      closing speed, in units of the speed that forces make in a step, below which an impact is captured. A smaller one follows
                   an orbit nearer to its grazing. A dip of less than a sixteenth of a step is not seen, so 0.05 is the least that is of use;
                   accumulation points then take many impacts a step, which need ``max_impacts``
     sliding:      whether the end, the reversal and the start of sliding are located
+    openings:     whether the opening of closed contacts is located
 
     Percussions of a step are the sums over its segments; `Solution.auxiliary` holds what the last segment has, and of the step that ends at
     a node the times at which impacts were located, ``impact_times`` (N + 1, max_impacts) in s, NaN where there is none, and the contacts
@@ -90,6 +100,7 @@ class LocatedImpacts(Scheme):
     max_impacts: int = 2
     slowest: float = THRESHOLD
     sliding: bool = True
+    openings: bool = True
 
     def __post_init__(self):
         if not isinstance(self.scheme, Scheme) or isinstance(self.scheme, LocatedImpacts):
@@ -176,7 +187,7 @@ class LocatedImpacts(Scheme):
         if not state.P.P_N.shape[0] + rows.m:
             state, info = advance(self.scheme.prepare(system, dt), t, dt, state.inner)
             return self.without_impact(state), info
-        segments = Segments(self.scheme, self.max_impacts, settings, advance, rows, self.slowest)
+        segments = Segments(self.scheme, self.max_impacts, settings, advance, rows, self.openings, self.slowest)
 
         def find(system, t, dt, state):
             state, info, records = search(segments, system, t, dt, state)
@@ -186,8 +197,8 @@ class LocatedImpacts(Scheme):
             # The step found is called again, so that second derivatives know what it depends on.
             found, info, records = located(*primals)
             d_found = pushed(lambda *args: replay.replay(segments, *args, records), primals, tangents)[1]
-            if rows.m:
-                once = with_one_derivative(lambda _, records: jnp.any(records.starts), primals, records)
+            if rows.m or segments.openings:
+                once = with_one_derivative(lambda _, records: jnp.any(records.continuous), primals, records)
                 d_found = jax.tree.map(lambda x: x * once if is_float(x) else x, d_found)
             return (found, info, records), (d_found, *jax.tree.map(lambda _: ZERO, (info, records)))
 

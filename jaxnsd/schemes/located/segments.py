@@ -41,7 +41,7 @@ class Record(NamedTuple):
     mask: Any  # (n_N,) the contacts of the impact law there
     tangled: Any  # whether some of these hit that the impact is not felt at: they would close at another time, were anything else
     stops: Any  # (m,) the row of friction whose velocity comes to zero at its end: the side to which it slides, else 0
-    starts: Any  # (m,) the row of friction that starts to slide at its end
+    continuous: Any  # whether forces do not jump at its end: a row of friction starts to slide, or a contact opens
 
 
 class Contacts(NamedTuple):
@@ -64,6 +64,7 @@ class Segments:
     settings: Any
     advance: Any  # (prepared, t, dt, state) -> (state, info), the wrapped scheme's step, with its derivative
     rows: Rows  # rows of friction whose events are located
+    openings: bool  # whether openings are located
     slowest: float  # closing speed, in units of that gained in a step, below which an impact is the wrapped scheme's
 
     def start(self, system, t, dt, state):
