@@ -175,7 +175,7 @@ def test_solves_of_batches_do_not_wait_for_each_other():
     """Six solves that XLA may run at the same time, each of a batch; by `jnp.linalg.solve` they do not end (jaxlib 0.10.2, two cores)."""
     program = """
 import jax, jax.numpy as jnp, numpy as np
-from jaxnsd import linalg
+from jaxnsd.numerics import linalg
 jax.config.update("jax_enable_x64", True)
 A = jnp.asarray(np.random.default_rng(0).normal(size=(6, 32, 60, 60)) + 60 * np.eye(60))
 solve = jax.vmap(lambda A, x: linalg.lu(A)(x) / 60 + 1)
