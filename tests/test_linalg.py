@@ -180,9 +180,9 @@ jax.config.update("jax_enable_x64", True)
 A = jnp.asarray(np.random.default_rng(0).normal(size=(6, 32, 60, 60)) + 60 * np.eye(60))
 solve = jax.vmap(lambda A, x: linalg.lu(A)(x) / 60 + 1)
 step = lambda _, x: jnp.stack([solve(A[k], x[k]) for k in range(6)])
-print(jnp.isfinite(jax.jit(lambda x: jax.lax.fori_loop(0, 200, step, x))(jnp.ones((6, 32, 60, 36))).sum()))
+print(jnp.isfinite(jax.jit(lambda x: jax.lax.fori_loop(0, 50, step, x))(jnp.ones((6, 32, 60, 36))).sum()))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.split() == ["True"], done.stderr
 
 
