@@ -42,14 +42,27 @@ def momenta(of, w, v):
     return of.mass[:, None] * v + cross(w, of.moment), turn(of.tensor, w) + cross(of.moment, v)
 
 
+def composite(layout, of, *more):
+    """``(Inertias, *more)`` of all that each velocity moves, sums of those of the bodies.
+
+    All in one product: native code writes it out, where it has loops over memory for sums of each by itself.
+    """
+    parts = *of, *more
+    numbers = [part.reshape(len(part), -1) for part in parts]
+    total = jnp.split(sums(layout.moves.T, jnp.concatenate(numbers, axis=1)), np.cumsum([x.shape[1] for x in numbers])[:-1], axis=1)
+    total = [x.reshape(-1, *part.shape[1:]) for x, part in zip(total, parts, strict=True)]
+    return Inertias(*total[:3]), *total[3:]
+
+
+def crossed(a, b):
+    """The cross product a x b of twists (w, v): how b changes that is carried along by a."""
+    return cross(a[0], b[0]), cross(a[0], b[1]) + cross(a[1], b[0])
+
+
 def mass_matrix(system, layout, places):
     """The mass matrix of all velocities, (n_s, n_s), without armature: column j is what the bodies beyond joint j take."""
-    of = inertias(system, places)
-    n = of.mass.shape[0]
-    numbers = jnp.concatenate([of.mass[:, None], of.moment, of.tensor.reshape(n, 9)], axis=1)
-    total = sums(layout.moves.T, numbers)
-    composite = Inertias(total[:, 0], total[:, 1:4], total[:, 4:].reshape(-1, 3, 3))
-    p, L = momenta(composite, places.w, places.v)
+    (total,) = composite(layout, inertias(system, places))
+    p, L = momenta(total, places.w, places.v)
     M = jnp.sum(places.w[:, None] * L[None] + places.v[:, None] * p[None], axis=-1)
     # Of two velocities of one body the first, so that the matrix is symmetric to the last bit.
     first = np.arange(len(layout.path))[:, None] <= np.arange(len(layout.path))[None]
@@ -82,8 +95,7 @@ def bias(system, layout, places, u, acceleration):
     of = inertias(system, places)
     w, v = twists(layout, places, u)
     # Axes are carried along by what comes before them: d/dt of a column is the cross product of twists.
-    columns, (w_c, v_c) = (places.w * u[:, None], places.v * u[:, None]), carriers(layout, places, u)
-    dw, dv = cross(w_c, columns[0]), cross(w_c, columns[1]) + cross(v_c, columns[0])
+    dw, dv = crossed(carriers(layout, places, u), (places.w * u[:, None], places.v * u[:, None]))
     if acceleration is not None:
         dw, dv = dw + places.w * acceleration[:, None], dv + places.v * acceleration[:, None]
     a_w, a_v = sums(layout.moves, dw), sums(layout.moves, dv) - system.gravity[None]
@@ -112,23 +124,17 @@ def gyroscopic(system, layout, places, u):
     outer = v[:, :, None] * of.moment[:, None]
     diagonal = (2 * dot(v, of.moment))[:, None, None] * jnp.eye(3, dtype=u.dtype)[None]
     rate = spun + jnp.swapaxes(spun, 1, 2) - outer - jnp.swapaxes(outer, 1, 2) + diagonal
-    n = len(p)
-    numbers = [of.mass[:, None], of.moment, of.tensor.reshape(n, 9), p, L, rate.reshape(n, 9)]
-    total = sums(layout.moves.T, jnp.concatenate(numbers, axis=1))
-    w_c, v_c = carriers(layout, places, u)
-    w_r, v_r = (sums(layout.not_carried, x * u[:, None]) for x in (places.w, places.v))
-    S_w, S_v = places.w, places.v
-    s_w = cross(w_c, S_w) - cross(S_w, w_r)
-    s_v = cross(w_c, S_v) + cross(v_c, S_w) - cross(S_w, v_r) - cross(S_v, w_r)
+    inertia, *others = composite(layout, of, p, L, rate)
+    columns = places.w, places.v
+    not_carried = [sums(layout.not_carried, x * u[:, None]) for x in columns]
+    s_w, s_v = map(jnp.subtract, crossed(carriers(layout, places, u), columns), crossed(columns, not_carried))
     out = []
     for k, beyond, there in zip(*layout.pairs_of_turning, strict=True):
-        body = pick(total, beyond)
-        moment, p, L = body[:, 1:4], body[:, 13:16], body[:, 16:19]
-        tensor, rate = body[:, 4:13].reshape(-1, 3, 3), body[:, 19:].reshape(-1, 3, 3)
-        S, a, b = pick(S_w, k), pick(s_w, k), pick(s_v, k)
-        force = body[:, :1] * b + cross(a, moment) + 2 * cross(S, p)
-        torque = turn(tensor, a) + cross(moment, b) + turn(rate, S) + cross(S, L)
-        row = dot(S_v[: layout.n_u], force) + dot(S_w[: layout.n_u], torque)
+        p, L, rate = (pick(x, beyond) for x in others)
+        S, (force, torque) = pick(places.w, k), momenta(Inertias(*(pick(x, beyond) for x in inertia)), pick(s_w, k), pick(s_v, k))
+        # What the velocity of the column adds to the moment cancels between the last two terms of the equation.
+        force, torque = force + 2 * cross(S, p), torque + turn(rate, S) + cross(S, L)
+        row = dot(places.v[: layout.n_u], force) + dot(places.w[: layout.n_u], torque)
         out.append(jnp.where(there, row, jnp.zeros((), row.dtype)))
     return jnp.stack(out)
 
@@ -140,8 +146,7 @@ def momentum_rate(system, layout, places, u):
     """
     of = inertias(system, places)
     total = [sums(layout.moves.T, part) for part in momenta(of, *twists(layout, places, u))]
-    w_c, v_c = carriers(layout, places, u)
-    dw, dv = cross(w_c, places.w), cross(w_c, places.v) + cross(v_c, places.w)
+    dw, dv = crossed(carriers(layout, places, u), (places.w, places.v))
     own = 1.0 - with_world(system.carried, 0.0)[:, None] if "carried" in system.structure.has else 1.0
     force, moment = own * of.mass[:, None] * system.gravity[None], own * cross(of.moment, system.gravity[None])
     return dot(dv, total[0]) + dot(dw, total[1]) + generalized(layout, places, force, moment)
@@ -161,9 +166,9 @@ def center_columns(system, layout, places, u=None):
     if u is None:
         columns = part * v + cross(w, arm)
     else:
-        (w_b, v_b), (w_c, v_c) = twists(layout, places, u), (x[: layout.n_u] for x in carriers(layout, places, u))
+        (w_b, v_b), carried = twists(layout, places, u), [x[: layout.n_u] for x in carriers(layout, places, u)]
         drift = sums(layout.moves.T, share * (v_b + cross(w_b, c)))[: layout.n_u]
-        dw, dv = cross(w_c, w), cross(w_c, v) + cross(v_c, w)
+        dw, dv = crossed(carried, (w, v))
         columns = part * dv + cross(dw, arm) + cross(w, drift)
     if not layout.all_free:
         axes = pick(places.v, layout.translations.reshape(-1)).reshape(-1, 3, 3)

@@ -14,7 +14,7 @@ import numpy as np
 
 from .closest import tolerance
 from .features import PARALLEL, Row, Side, flat, round_of
-from .rotations import cross, dot, unit
+from .rotations import across, cross, dot
 from .solids import Point, farthest, to_local
 
 #: Rows of a pair; corners of an outline.
@@ -149,18 +149,11 @@ def _taken(gaps, places, there, none):
     return jnp.stack(numbers), jnp.concatenate([jnp.ones((1,), bool), jnp.stack(beyond) > none])
 
 
-def _steady(n):
-    """Two unit vectors across n, and each other, that do not jump where n is about an axis of the world: else what rests would shake."""
-    axis = jnp.where(jnp.abs(n[0]) < 0.8, jnp.asarray([1.0, 0.0, 0.0], n.dtype), jnp.asarray([0.0, 1.0, 0.0], n.dtype))
-    first = unit(axis - dot(axis, n) * n)
-    return first, cross(n, first)
-
-
 def rows(pair, closest):
     """`Row` (ROWS) of a pair; closest: ``(Row, gap, point of the first solid)`` where it is closest."""
     first, gap, point = closest
     n = first.normal[0]
-    t, near = _steady(n), OVER * pair.scale
+    t, near = across(n), OVER * pair.scale
     one = outline(pair.a, pair.corners_a, n, t, pair.scale)
     other = outline(pair.b, pair.corners_b, -n, t, pair.scale)
     plans = [jnp.stack([dot(x.place, s[None]) for s in t], axis=1) for x in (one, other)]

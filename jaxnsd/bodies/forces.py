@@ -11,8 +11,8 @@ from ..programs.given import numbers, shown
 from ..programs.pytrees import pytree
 from . import dynamics, kinematics
 from .lists import pick
-from .pairs import length, normalized, up
-from .rotations import cross, dot, log, matrix, product, turn, turn_back
+from .pairs import up
+from .rotations import cross, dot, length, log, matrix, normalized, product, turn, turn_back
 from .structure import SIZES
 
 

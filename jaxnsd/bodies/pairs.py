@@ -14,23 +14,10 @@ from jax import lax
 
 from . import boxes, convex
 from .frames import Touch
-from .rotations import cross, dot, turn, turn_back
+from .rotations import cross, dot, length, normalized, turn, turn_back
 
 #: Order of the kinds in a pair: the kernel of (a, b) takes a first.
 ORDER = ("plane", "sphere", "capsule", "box", "cylinder", "ellipsoid", "points")
-
-
-def length(a):
-    """Lengths of vectors (..., 3); zero, with derivative zero, of none."""
-    square = dot(a, a)
-    there = square > 0
-    return jnp.where(there, jnp.sqrt(jnp.where(there, square, 1.0)), 0.0)
-
-
-def normalized(a, size, otherwise):
-    """``a / size``; where the size is zero, the vectors ``otherwise``."""
-    there = (size > 0)[..., None]
-    return jnp.where(there, a / jnp.where(there, size[..., None], 1.0), otherwise)
 
 
 def up(like):

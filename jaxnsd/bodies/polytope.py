@@ -14,7 +14,7 @@ from jax import lax
 
 from ..numerics.newton import in_memory, when_needed
 from . import directions
-from .rotations import across, cross, dot
+from .rotations import across, cross, dot, length, normalized
 
 #: Corners for which there are places: first, and where these do not suffice. Two hulls of 200 corners at random places are content with the
 #: first; the most that were seen are 411, of two balls of 200 corners about the same point.
@@ -52,15 +52,9 @@ def sizes(of):
     return tuple(min(size, most) for size in SIZES)
 
 
-def unit_of(a, otherwise):
-    """``(a / |a|, |a|)`` of a vector (3,); of none ``otherwise``."""
-    size = jnp.sqrt(dot(a, a))
-    return jnp.where(size > 0, a / jnp.where(size > 0, size, 1.0), otherwise), size
-
-
 def _tetrahedron(of):
     """Four differences (4, 3) that span a volume, the last one to the right of the others."""
-    up, _ = unit_of(of.c, jnp.asarray([0.0, 0.0, 1.0], of.c.dtype))
+    up = normalized(of.c, length(of.c), jnp.asarray([0.0, 0.0, 1.0], of.c.dtype))
 
     def farther(n, far):
         two = jnp.stack([directions.difference(of, n), directions.difference(of, -n)])
@@ -68,10 +62,11 @@ def _tetrahedron(of):
         return jnp.where(size[0] >= size[1], two[0], two[1])
 
     p, q = directions.difference(of, up), directions.difference(of, -up)
-    axis, _ = unit_of(q - p, up)
+    axis = normalized(q - p, length(q - p), up)
     aside, _ = across(axis)
     r = farther(aside, lambda w: dot(w - p[None], aside[None]))
-    normal, _ = unit_of(cross(q - p, r - p), up)
+    area = cross(q - p, r - p)
+    normal = normalized(area, length(area), up)
     s = farther(normal, lambda w: dot(w - p[None], normal[None]))
     turned = dot(normal, s - p) < 0
     return jnp.stack([jnp.where(turned, q, p), jnp.where(turned, p, q), r, s])

@@ -139,9 +139,24 @@ def unit(a):
     return a / jnp.sqrt(dot(a, a))[..., None]
 
 
+def length(a):
+    """Lengths of vectors (..., 3); zero, with derivative zero, of none."""
+    square = dot(a, a)
+    there = square > 0
+    return jnp.where(there, jnp.sqrt(jnp.where(there, square, 1.0)), 0.0)
+
+
+def normalized(a, size, otherwise):
+    """``a / size``; where the size is zero, the vectors ``otherwise``."""
+    there = (size > 0)[..., None]
+    return jnp.where(there, a / jnp.where(there, size[..., None], 1.0), otherwise)
+
+
 def across(n):
-    """Two unit vectors (..., 3) across unit vectors, and across each other."""
-    numbers = np.arange(3).reshape((1,) * (n.ndim - 1) + (3,))
-    axis = (numbers == jnp.argmin(jnp.abs(n), axis=-1)[..., None]).astype(n.dtype)
-    first = unit(cross(n, axis))
+    """Two unit vectors (..., 3) across unit vectors, and each other, that do not jump where those are about an axis of the world: else what
+    rests would shake.
+    """
+    one, other = (jnp.broadcast_to(jnp.asarray(np.eye(3)[k], n.dtype), n.shape) for k in (0, 1))
+    axis = jnp.where(jnp.abs(n[..., :1]) < 0.8, one, other)
+    first = unit(axis - dot(axis, n)[..., None] * n)
     return first, cross(n, first)
