@@ -50,6 +50,17 @@ class _Matrix:
         self.code.store(entry, self.pointer, self._place(i, j), self.dtype)
 
 
+def _largest(code, size, start, end, dtype):
+    """Where from ``start`` to before ``end`` the ``size(i)``, at least -1, is the largest; what is not a number is so."""
+
+    def larger(i, carried):
+        (at, most), new = carried, size(i)
+        better = of(code, "or", [of(code, "gt", [new, most], dtype, bool), of(code, "ne", [new, new], dtype, bool)], bool)
+        return [chosen(code, better, i, at, np.int64), chosen(code, better, new, most, dtype)]
+
+    return code.count(end, [start, dtype.type(-2)], [np.int64, dtype], larger, start)[0]
+
+
 def _each(code, shape, sizes, body):
     """``body(*bases)`` for every member of a batch: where its matrices, of these numbers of entries, begin."""
     code.nest(shape, lambda index: body(*(code.whole_numbers("mul", code.offset(index, shape), np.int64(size)) for size in sizes)))
@@ -84,16 +95,7 @@ def _factor(code, rooms, base, n, dtype):
         matrix.set(*places[1], one)
 
     def step(k):
-        def larger(carried):
-            i, at, most = carried
-            size = of(code, "abs", [a.get(i, k)], dtype)
-            # What is not a number stays the largest.
-            better = of(code, "or", [of(code, "gt", [size, most], dtype, bool), of(code, "ne", [size, size], dtype, bool)], bool)
-            return [_plus(code, i, ONE), chosen(code, better, i, at, np.int64), chosen(code, better, size, most, dtype)]
-
-        until = lambda carried: of(code, "lt", [carried[0], end], np.int64, bool)  # noqa: E731
-        dtypes = [np.int64, np.int64, dtype]
-        _, pivot, _ = code.repeat([k, k, dtype.type(-1)], dtypes, until, larger)
+        pivot = _largest(code, lambda i: of(code, "abs", [a.get(i, k)], dtype), k, end, dtype)
         exchanges.set(zero, k, whole(pivot))
         exchange(order, k, pivot, None, True)
         _span(code, zero, end, lambda j: exchange(a, k, pivot, j, False))
@@ -156,7 +158,7 @@ def _triangular_solve(code, params, arrays, kinds, results):
 
 @rule("jaxnsd_inverse")
 def _inverse(code, params, arrays, kinds, results):
-    """The inverse of a matrix, see `linalg.inverse`."""
+    """The inverse of a matrix, see `linalg._inverse`."""
     guard, sought, n, dtype = params["guard"], params["sought"], kinds[0].shape[0], kinds[0].dtype
     if n <= WRITTEN and n * n <= code.sizes.small and not sought:
         return [_inverse_written(code, small(code, arrays[0]).copy(), guard, dtype)]
@@ -167,9 +169,12 @@ def _inverse(code, params, arrays, kinds, results):
         left = _Matrix(code, code.room(n, bool), zero, n, np.dtype(bool))
         _span(code, zero, end, lambda i: left.set(zero, i, np.True_))
 
+    def size_left(i):
+        return chosen(code, left.get(zero, i), of(code, "abs", [rows.get(i, i)], dtype), dtype.type(-1), dtype)
+
     def step(k):
         if sought:
-            k = _largest_left(code, rows, left, n)
+            k = _largest(code, size_left, zero, end, dtype)
             left.set(zero, k, np.False_)
         pivot = _inverse_of(code, rows.get(k, k), guard, dtype)
         row = rows.times(rows.read(k), pivot)
@@ -212,20 +217,6 @@ def _inverse_written(code, a, guard, dtype):
             a[i, k] = of(code, "neg", [of(code, "mul", [entry, pivot], dtype)], dtype)
         a[k], a[k, k] = filled(row, (n,)), pivot
     return a
-
-
-def _largest_left(code, rows, left, n):
-    """The number of the row that is left with the largest entry on the diagonal."""
-    dtype, zero = rows.dtype, np.int64(0)
-
-    def larger(k, carried):
-        at, most = carried
-        size = chosen(code, left.get(zero, k), of(code, "abs", [rows.get(k, k)], dtype), dtype.type(-1), dtype)
-        # What is not a number is the largest.
-        better = of(code, "or", [of(code, "gt", [size, most], dtype, bool), of(code, "ne", [size, size], dtype, bool)], bool)
-        return [chosen(code, better, k, at, np.int64), chosen(code, better, size, most, dtype)]
-
-    return code.count(np.int64(n), [zero, dtype.type(-2)], [np.int64, dtype], larger)[0]
 
 
 class _Rows(_Matrix):

@@ -349,7 +349,7 @@ def _eliminate(a, guard, sought):
         if sought:
             diagonal = jnp.sum(jnp.where(jnp.eye(n, dtype=bool), a, 0), axis=1)
             k = jnp.argmax(jnp.where(left, jnp.abs(diagonal), -1))
-        return _eliminated(a, k, bool(guard)), left & (jnp.arange(n) != k) if sought else left
+        return _eliminated(a, k, guard), left & (jnp.arange(n) != k) if sought else left
 
     return lax.fori_loop(0, n, step, (a, jnp.ones(n if sought else 0, bool)))[0]
 
