@@ -1,13 +1,14 @@
 """Convex bodies of many corners on a plane: four contacts, at corners that are there, the lowest one among them."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.spatial import ConvexHull
 from scipy.spatial.transform import Rotation
 
-from jaxnsd import Moreau, bodies, simulate
+from jaxnsd import GeneralizedAlpha, Lobatto, LocatedImpacts, Moreau, MoreauJean, bodies, simulate
 
 #: A prism, its ends polygons of 24 corners in an ellipse.
 ANGLES = np.arange(24) * np.pi / 12
@@ -94,3 +95,57 @@ def test_a_prism_comes_to_rest_on_an_end(tilt):
     assert_allclose(at_end - at_end[-1], 0.0, atol=1e-12)
     lowest = np.sort(height[-1])
     assert np.all(np.abs(lowest[:24] - lowest[0]) < 1e-3), "it does not stand on an end"
+
+
+# ---------------------------------------------------------------------------------------------- rows that would change places
+#: A plate in a plane that stands on two corners, and what more of it there may be, that touches nothing.
+EDGE = ((-0.1, 0.0, 0.0), (0.1, 0.0, 0.0))
+ABOVE = tuple((x, y, 0.0) for x in np.linspace(-0.08, 0.08, 6) for y in (0.1, 0.15))
+
+
+def fallen_plate(points, scheme):
+    """Velocities of the plate at the end as a function of its first spin: it falls on one corner, then on the other."""
+    half = np.sqrt(0.5)
+    plate = bodies.Body(
+        "plate", 1.0, (0.02,) * 3, (0, 0.05, 0), joints=bodies.planar("plate"), position=(0, 0.2, 0), shapes=bodies.Points(points)
+    )
+    floor = bodies.Plane(orientation=(half, -half, 0, 0))
+    system = bodies.assemble([plate], floor, gravity=(0, -9.81, 0), mu=0.3, e_N=0.3, plane="xy")
+    q0, u0 = system.initial_state()
+    return lambda spin: simulate(system, scheme, q0.at[-1].set(0.3), u0.at[0].set(0.4).at[2].set(spin), t1=0.57, dt=1e-3).u[-1]
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [MoreauJean(), *(pytest.param(s, marks=pytest.mark.slow) for s in (GeneralizedAlpha(), Lobatto(2), LocatedImpacts(Moreau())))],
+    ids=str,
+)
+def test_restitution_is_that_of_the_corner_that_hits(scheme):
+    """Corners that do not touch change nothing, in whichever order they stand, though with them the lowest one is the first row."""
+    assert_allclose(fallen_plate(ABOVE + EDGE[::-1], scheme)(0.0), fallen_plate(EDGE, scheme)(0.0), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_derivatives_are_those_of_the_corner_that_hits():
+    """The jump that an impact adds to the tangent asks for the gap of the corner before and after."""
+    more, few = (jax.jvp(fallen_plate(points, Moreau()), (0.0,), (1.0,)) for points in (ABOVE + EDGE, EDGE))
+    assert_allclose(more, few, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_cube_on_a_plane_as_a_hull_and_on_a_box():
+    """Three formulations of one toss with restitution, by a scheme that takes velocities at two places."""
+    cube = np.stack(np.meshgrid(*[(-0.05, 0.05)] * 3, indexing="ij"), axis=-1).reshape(8, 3)
+    hull = bodies.Points(np.concatenate([np.random.default_rng(0).uniform(-0.02, 0.02, (6, 3)), cube]))
+    box, ground = bodies.Box((0.1, 0.1, 0.1)), bodies.Box((5.0, 5.0, 1.0), position=(0.0, 0.0, -0.5))
+
+    def tossed(shape, floor):
+        system = bodies.assemble([bodies.Body("cube", 1.0, (3.33e-3,) * 3, shapes=shape)], floor, mu=0.3, e_N=0.5)
+        q0, u0 = system.initial_state()
+        sol = simulate(system, MoreauJean(), q0.at[2].set(0.1015), u0.at[3:5].set(jnp.array([0.35, 0.21])), t1=0.4, dt=1e-3)
+        assert sol.success
+        return sol.u
+
+    first = tossed(box, bodies.Plane())
+    for shape, floor in ((hull, bodies.Plane()), (box, ground)):
+        assert_allclose(tossed(shape, floor), first, atol=1e-7)

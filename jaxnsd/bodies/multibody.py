@@ -89,6 +89,7 @@ class Multibody(System):
     dry_friction: Any = None  # (n_D,) bounds of the forces of dry friction of those joints that have it, N m or N; None: no joint has
     law: Any = NewtonImpact()  # of impact and friction, see `mechanics.laws`; with several sets of friction no pair is asked for its mu
     seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
+    kept_rows: Any = None  # `pairs.Kept` of each group of pairs, see `keeping_rows`
 
     # -------------------------------------------------------------------------------------------------------- subclasses
     # What a subclass writes anew counts: what is a closed form here is derived of it, as of any system, unless that is written anew, too.
@@ -229,6 +230,16 @@ class Multibody(System):
             return self
         places = self.places(t, q)
         return dataclasses.replace(self, seen=Seen(places, self._touches(places, q)))
+
+    def keeping_rows(self, t: ArrayLike, q: jax.Array) -> "Multibody":
+        """This system, whose contacts of a pair have the places among its rows that they have at (t, q), for what asks elsewhere, too.
+
+        Rows of pairs of boxes, of hulls and of those that `bodies.convex` searches are what touches at a configuration: a body that rocks
+        has another lowest corner a moment later.
+        """
+        if self.kept_rows is not None or not any(group.kernel in pairs.CHANGING for group in pairs.groups(self.structure)):
+            return self
+        return dataclasses.replace(self, kept_rows=pairs.kept(self, self._shapes(self.places(t, q))), seen=None)
 
     @property
     def _unseen(self):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..numerics.newton import when_needed
 from . import boxes, convex
 from .frames import Touch
 from .rotations import cross, dot, length, normalized, turn, turn_back
@@ -324,21 +325,92 @@ def groups(structure):
     return [Group(name, *(tuple(part) for part in zip(*found, strict=True))) for name, found in rows.items()]
 
 
+class Kept(NamedTuple):
+    """What the rows of a group are at some configuration: their points on both shapes, in the frames of these."""
+
+    first: object  # (n, 3)
+    second: object  # (n, 3)
+    there: object  # (n,) 1 where it is a contact, 0 where it is none
+
+
 def touches(system, frames):
-    """`Touch` of all rows of all pairs, in the order of `groups`."""
-    structure, found = system.structure, []
-    for group in groups(structure):
-        if group.kernel in _CONVEX.values():
-            first, second = group.first[:: convex.ROWS], group.second[:: convex.ROWS]
-            found.append(convex.touches(structure, frames, iter_points(system), first, second))
-            continue
-        if group.kernel in _OF_POINTS:
-            found.append(_OF_POINTS[group.kernel](system, frames, group))
-            continue
-        rows = {"rims": len(RIMS), "capsules": 2, "capsule and box": 3, "boxes": boxes.ROWS}.get(group.kernel, 1)
-        a, b = frames.of(group.first[::rows]), frames.of(group.second[::rows])
-        found.append(_rows([_KERNELS[group.kernel](a, b)] if rows == 1 else _KERNELS[group.kernel](a, b)))
+    """`Touch` of all rows of all pairs, in the order of `groups`; those of a pair in the order that they had where they were `kept`."""
+    found = [_touches_of(system, frames, group) for group in groups(system.structure)]
+    if system.kept_rows is not None:
+        parts = zip(groups(system.structure), found, system.kept_rows, strict=True)
+        found = [touch if rows is None else _in_order_of(rows, frames, group, touch) for group, touch, rows in parts]
     return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def _touches_of(system, frames, group):
+    """Those of the rows of one group."""
+    if group.kernel in _CONVEX.values():
+        first, second = group.first[:: convex.ROWS], group.second[:: convex.ROWS]
+        return convex.touches(system.structure, frames, iter_points(system), first, second)
+    if group.kernel in _OF_POINTS:
+        return _OF_POINTS[group.kernel](system, frames, group)
+    rows = {"rims": len(RIMS), "capsules": 2, "capsule and box": 3, "boxes": boxes.ROWS}.get(group.kernel, 1)
+    a, b = frames.of(group.first[::rows]), frames.of(group.second[::rows])
+    return _rows([_KERNELS[group.kernel](a, b)] if rows == 1 else _KERNELS[group.kernel](a, b))
+
+
+# -------------------------------------------------------------------------------------------------- rows that change places
+#: Kernels whose rows are what touches at a configuration, the lowest point first say: how many rows of a pair may change places.
+CHANGING = {"hull": ON_HULL, "boxes": boxes.ROWS, **dict.fromkeys(_CONVEX.values(), convex.ROWS)}
+
+
+def kept(system, frames):
+    """`Kept` of every group whose rows may change places, None of the others; None if there is no such group."""
+    found = [
+        _kept_of(frames, group, _touches_of(system, frames, group)) if group.kernel in CHANGING else None
+        for group in groups(system.structure)
+    ]
+    return tuple(found) if any(rows is not None for rows in found) else None
+
+
+def _kept_of(frames, group, touch):
+    points = []
+    for shapes, x in ((group.first, touch.first), (group.second, touch.second)):
+        shape = frames.of(shapes)
+        points.append(turn_back(shape.R, x - shape.x))
+    there = jnp.any(touch.normal != 0, axis=1).astype(touch.gap.dtype)
+    return lax.stop_gradient(Kept(*points, there))
+
+
+def _in_order_of(rows, frames, group, touch):
+    """The rows of each pair in the order of `_order`."""
+    size = CHANGING[group.kernel]
+    order = when_needed(functools.partial(_order, size))(rows, _kept_of(frames, group, touch))
+    return Touch(*(x[order] for x in touch))
+
+
+def _order(size, rows, now):
+    """Which of the rows as they are ``now`` are those that were kept, in pairs of ``size`` rows.
+
+    The two that are nearest to each other are the same one, then the two that are nearest of those that are left; near on either shape,
+    since what slides on the one stays on the other.
+    """
+
+    def squares(before, after):
+        away = before.reshape(-1, size, 1, 3) - after.reshape(-1, 1, size, 3)
+        return dot(away, away)
+
+    apart = jnp.minimum(squares(rows.first, now.first), squares(rows.second, now.second))
+    pairs = apart.shape[0]
+    both = rows.there.reshape(-1, size, 1) * now.there.reshape(-1, 1, size)
+    # Of rows that are none it does not matter which one is which.
+    apart = jnp.where(both > 0, apart, jnp.finfo(apart.dtype).max).reshape(pairs, size * size)
+    one, other = (jnp.asarray(x.reshape(1, -1)) for x in np.divmod(np.arange(size * size), size))
+
+    def assign(_, carry):
+        apart, order = carry
+        nearest = jnp.argmin(apart, axis=1)[:, None]
+        row, place = nearest // size, nearest % size
+        apart = jnp.where((one == row) | (other == place), jnp.inf, apart)
+        return apart, jnp.where(jnp.arange(size)[None] == row, place, order)
+
+    order = lax.fori_loop(0, size, assign, (apart, jnp.zeros((pairs, size), jnp.argmin(apart).dtype)))[1]
+    return (order + size * jnp.arange(pairs)[:, None]).reshape(-1)
 
 
 def _rows(touches):
@@ -396,5 +468,6 @@ _KERNELS = {
     "ball and box": lambda a, b: ball_on_box(a.x, a.size[:, 0], b),
     "capsule and box": _capsules_on_boxes,
     "ball and cylinder": lambda a, b: ball_on_cylinder(a.x, a.size[:, 0], b),
-    "boxes": boxes.touches,
+    # A program of its own: what several parts of a step ask for is compiled once.
+    "boxes": lambda a, b: when_needed(boxes.touches)(a, b),
 }

@@ -38,6 +38,11 @@ class Isotropic:
         """That of the system, in these coordinates."""
         return Isotropic(self.system.seen_at(t, q))
 
+    def keeping_rows(self, t, q):
+        """That of the system, in these coordinates."""
+        kept = self.system.keeping_rows(t, q)
+        return self if kept is self.system else Isotropic(kept)
+
 
 jax.tree_util.register_pytree_node(Isotropic, lambda x: ((x.system,), None), lambda _, leaves: Isotropic(*leaves))
 

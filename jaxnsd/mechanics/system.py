@@ -361,6 +361,11 @@ class System:
         del t, q
         return self
 
+    def keeping_rows(self, t: ArrayLike, q: jax.Array) -> "System":
+        """This system for a step from (t, q), each of whose rows is everywhere the contact that it is there; default itself."""
+        del t, q
+        return self
+
     def _velocity(self, q, u):
         """A velocity to evaluate affine functions at, where the caller gave none."""
         if u is not None:

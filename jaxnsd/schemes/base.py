@@ -137,6 +137,12 @@ class Scheme:
         """The system, or its tangent, in what `prepare` made of it."""
         return prepared
 
+    def keeping_rows(self, prepared: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array) -> Any:
+        """What `prepare` made, for a step from (t, q): each row of its system is one and the same contact wherever the step asks for it."""
+        system = self.system(prepared)
+        kept = system.keeping_rows(t, q)
+        return prepared if kept is system else self.prepare(kept, dt)
+
     def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Any:
         """``prepared``, with what `step` has evaluated where it ends anyway, at (t, q) with the velocity u before: by default nothing.
 

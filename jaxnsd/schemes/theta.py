@@ -125,6 +125,7 @@ class ThetaScheme(ImplicitScheme):
 
     def step(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, state: State, settings: AbstractContactSolver) -> tuple[State, Info]:
         """From node k to node k + 1; the percussions act in between."""
+        prepared = self.keeping_rows(prepared, t, dt, state.q)
         step = ThetaStep(prepared, t, dt, state.q, state.u, self)
         u, P, info = velocity.solve(step, state.u, state.P, settings)
         return State(closed(prepared.system, t + dt, step.position(u), u, P), u, P), info

@@ -704,8 +704,9 @@ class _History:
             leaves, total = carry
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
             t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
-            state, info = advance(prepared, t, dt, before)
-            events = sensitivities.events(self.scheme, prepared, t, dt, before, state)
+            kept = self.scheme.keeping_rows(prepared, t, dt, before.q)
+            state, info = advance(kept, t, dt, before)
+            events = sensitivities.events(self.scheme, kept, t, dt, before, state)
             record = Record(state.P, info.iterations, info.residual, outcome(t + dt, state, info), info.contact, events)
             if every > 1:
                 record = _accumulate(_thaw(total, shapes[1]), record)

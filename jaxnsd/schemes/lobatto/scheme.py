@@ -129,6 +129,7 @@ class Lobatto(Scheme):
         self, system: Any, t: ArrayLike, dt: ArrayLike, state: LobattoState, settings: AbstractContactSolver
     ) -> tuple[LobattoState, Info]:
         """`step`, of which reverse mode would store everything."""
+        system = self.keeping_rows(system, t, dt, state.q)
         args = Arguments(system, t, dt, state.q, state.u)
         n_g, n_gamma = state.P.P_g.shape[0], state.P.P_gamma.shape[0]
         kinds = system.defines("q_dot"), laws.discs(system), system.defines("about_center")

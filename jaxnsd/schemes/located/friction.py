@@ -95,6 +95,11 @@ class Veiled:
         """That of the system, veiled."""
         return Veiled(self.system.seen_at(t, q), self.veil)
 
+    def keeping_rows(self, t, q):
+        """That of the system, veiled."""
+        kept = self.system.keeping_rows(t, q)
+        return self if kept is self.system else Veiled(kept, self.veil)
+
 
 jax.tree_util.register_pytree_node(Veiled, lambda veiled: ((veiled.system, veiled.veil), None), lambda _, leaves: Veiled(*leaves))
 

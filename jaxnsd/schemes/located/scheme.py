@@ -183,6 +183,7 @@ class LocatedImpacts(Scheme):
     ) -> tuple[LocatedState, Info]:
         """From node k to node k + 1; ``advance(prepared, t, dt, state)`` is the wrapped scheme's step, with its derivative."""
         advance = advance or (lambda *args: self.scheme.step(*args, settings))
+        system = self.keeping_rows(system, t, dt, state.q)
         rows = Rows.of(system, state.P, self.sliding)
         if not state.P.P_N.shape[0] + rows.m:
             state, info = advance(self.scheme.prepare(system, dt), t, dt, state.inner)
