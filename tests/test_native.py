@@ -289,6 +289,25 @@ def test_what_fails_when_it_is_needed_is_no_number(monkeypatch, capfd):
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
+def test_rows_that_an_inner_loop_goes_through_are_not_written_out(monkeypatch):
+    """The steps of a run whose one interval is stored, and the way back through them: as much text for 400 steps as for 100."""
+
+    def loss(steps, x):
+        def interval(x, rows):
+            x, y = jax.lax.scan(lambda x, a: (jnp.sin(x * a[0]) + a[1], x), x, rows)
+            return x, jnp.sum(y)
+
+        end, sums = jax.lax.scan(interval, x, jnp.stack([x * jnp.ones((2, steps)), jnp.ones((2, steps))], axis=2))
+        return end + jnp.sum(sums)
+
+    lines = []
+    code_of = native.build.machine_code
+    monkeypatch.setattr(native.build, "machine_code", lambda text: lines.append(text.count("\n")) or code_of(text))
+    for steps in (100, 400):
+        compare(jax.value_and_grad(functools.partial(loss, steps)), jnp.asarray(0.7))
+    assert len(lines) == 2 and lines[1] < 1.1 * lines[0], lines
+
+
 @pytest.mark.slow
 def test_zeros_of_a_systems_arrays_are_counted_on():
     """A robot with other masses compiles nothing anew; with other zeros, and with derivatives by them, its numbers are right."""

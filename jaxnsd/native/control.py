@@ -315,6 +315,11 @@ def _ready(code, arrays, kinds):
     ]
 
 
+#: Entries of a part of an array in memory that are read at once; those of a longer one, which a loop within the loop may go through, when
+#: they are asked for.
+READ = 64
+
+
 def row(code, x, kind, k):
     """The k-th part of an array along its first axis."""
     if is_small(x) and is_known(k):
@@ -322,11 +327,13 @@ def row(code, x, kind, k):
         return part if isinstance(part, np.ndarray) else scalar(part)
     whole = large(code, x, kind.dtype)
     out = Large(kind.shape[1:], kind.dtype, lambda index: whole.at([k, *index]), cheap=whole.cheap)
-    if whole.pointer is not None and out.size > code.sizes.small:
+    numbers = out.size <= code.sizes.small
+    if whole.pointer is not None and (not numbers or out.size > READ):
         out = in_memory(
             code, code.place(whole.pointer, code.whole_numbers("mul", k, np.int64(out.size)), kind.dtype), out.shape, kind.dtype
         )
-    return small(code, out) if out.size <= code.sizes.small else out
+        return out
+    return small(code, out) if numbers else out
 
 
 def _scan(code, params, arrays, kinds, results):
