@@ -237,7 +237,7 @@ class Multibody(System):
         Rows of pairs of boxes, of hulls and of those that `bodies.convex` searches are what touches at a configuration: a body that rocks
         has another lowest corner a moment later.
         """
-        if self.kept_rows is not None or not any(group.kernel in pairs.CHANGING for group in pairs.groups(self.structure)):
+        if self.kept_rows is not None or not pairs.changing(self.structure):
             return self
         return dataclasses.replace(self, kept_rows=pairs.kept(self, self._shapes(self.places(t, q))), seen=None)
 

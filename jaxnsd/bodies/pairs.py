@@ -295,6 +295,10 @@ KERNELS = {
 _CONVEX = {0: "solids", 1: "solids and hulls", 2: "hulls"}
 for _pair in itertools.combinations_with_replacement(ORDER[1:], 2):
     KERNELS.setdefault(_pair, (_CONVEX[_pair.count("points")], convex.ROWS))
+#: How many rows a pair has, by its kernel.
+ROWS = dict(KERNELS.values()) | {"hull": ON_HULL}
+#: Kernels whose rows are what touches at a configuration, the lowest point first say: the rows of a pair may change places.
+CHANGING = {"hull", "boxes", *_CONVEX.values()}
 
 
 def ordered(structure, pair):
@@ -344,28 +348,28 @@ def touches(system, frames):
 
 def _touches_of(system, frames, group):
     """Those of the rows of one group."""
-    if group.kernel in _CONVEX.values():
-        first, second = group.first[:: convex.ROWS], group.second[:: convex.ROWS]
-        return convex.touches(system.structure, frames, iter_points(system), first, second)
     if group.kernel in _OF_POINTS:
         return _OF_POINTS[group.kernel](system, frames, group)
-    rows = {"rims": len(RIMS), "capsules": 2, "capsule and box": 3, "boxes": boxes.ROWS}.get(group.kernel, 1)
-    a, b = frames.of(group.first[::rows]), frames.of(group.second[::rows])
+    rows = ROWS[group.kernel]
+    first, second = group.first[::rows], group.second[::rows]
+    if group.kernel in _CONVEX.values():
+        return convex.touches(system.structure, frames, iter_points(system), first, second)
+    a, b = frames.of(first), frames.of(second)
     return _rows([_KERNELS[group.kernel](a, b)] if rows == 1 else _KERNELS[group.kernel](a, b))
 
 
 # -------------------------------------------------------------------------------------------------- rows that change places
-#: Kernels whose rows are what touches at a configuration, the lowest point first say: how many rows of a pair may change places.
-CHANGING = {"hull": ON_HULL, "boxes": boxes.ROWS, **dict.fromkeys(_CONVEX.values(), convex.ROWS)}
+def changing(structure):
+    """Whether there are pairs whose rows may change places."""
+    return any(group.kernel in CHANGING for group in groups(structure))
 
 
 def kept(system, frames):
-    """`Kept` of every group whose rows may change places, None of the others; None if there is no such group."""
-    found = [
+    """`Kept` of every group whose rows may change places, None of the others."""
+    return tuple(
         _kept_of(frames, group, _touches_of(system, frames, group)) if group.kernel in CHANGING else None
         for group in groups(system.structure)
-    ]
-    return tuple(found) if any(rows is not None for rows in found) else None
+    )
 
 
 def _kept_of(frames, group, touch):
@@ -379,8 +383,7 @@ def _kept_of(frames, group, touch):
 
 def _in_order_of(rows, frames, group, touch):
     """The rows of each pair in the order of `_order`."""
-    size = CHANGING[group.kernel]
-    order = when_needed(functools.partial(_order, size))(rows, _kept_of(frames, group, touch))
+    order = when_needed(functools.partial(_order, ROWS[group.kernel]))(rows, _kept_of(frames, group, touch))
     return Touch(*(x[order] for x in touch))
 
 

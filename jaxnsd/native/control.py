@@ -327,13 +327,10 @@ def row(code, x, kind, k):
         return part if isinstance(part, np.ndarray) else scalar(part)
     whole = large(code, x, kind.dtype)
     out = Large(kind.shape[1:], kind.dtype, lambda index: whole.at([k, *index]), cheap=whole.cheap)
-    numbers = out.size <= code.sizes.small
-    if whole.pointer is not None and (not numbers or out.size > READ):
-        out = in_memory(
-            code, code.place(whole.pointer, code.whole_numbers("mul", k, np.int64(out.size)), kind.dtype), out.shape, kind.dtype
-        )
-        return out
-    return small(code, out) if numbers else out
+    if whole.pointer is not None and out.size > min(READ, code.sizes.small):
+        place = code.place(whole.pointer, code.whole_numbers("mul", k, np.int64(out.size)), kind.dtype)
+        return in_memory(code, place, out.shape, kind.dtype)
+    return small(code, out) if out.size <= code.sizes.small else out
 
 
 def _scan(code, params, arrays, kinds, results):

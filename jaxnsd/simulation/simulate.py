@@ -704,6 +704,7 @@ class _History:
             leaves, total = carry
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
             t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
+            # Not the step alone asks for its contacts: its events and its derivative do, too.
             kept = self.scheme.keeping_rows(prepared, t, dt, before.q)
             state, info = advance(kept, t, dt, before)
             events = sensitivities.events(self.scheme, kept, t, dt, before, state)
