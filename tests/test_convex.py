@@ -1,6 +1,5 @@
 """Convex solids of all kinds with each other: distances are MuJoCo's, gaps change as bodies move, and what stands on something stays."""
 
-import functools
 import itertools
 import warnings
 
@@ -13,7 +12,7 @@ from numpy.testing import assert_allclose
 from scipy.spatial import ConvexHull
 from scipy.spatial.transform import Rotation
 
-from jaxnsd import LocatedImpacts, Moreau, bodies, simulate
+from jaxnsd import Moreau, bodies, simulate
 from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Pair, Points, closest, directions, polytope, solids
 from jaxnsd.bodies.frames import Frames
 
@@ -311,21 +310,21 @@ def test_a_cube_on_a_box_has_four_corners_and_native_code():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["egg", "roll"])
-def test_gradients_of_a_fall_are_those_of_the_motion_with_located_impacts(name):
+def test_gradients_of_a_fall_are_those_of_the_exact_motion(name):
     """Dropped on a box with a push and a turn: where it is in the end, as a function of the velocity it began with.
 
-    The roll falls on one end, then on the other, when depends on the friction at the first: differences of Moreau's own motion, whose
-    impacts stay on their steps, are 6 % off.
+    The roll falls on one end, then on the other, when depends on the friction at the first: differences over a shift of the impact by less
+    than a step are 6 % off. Those here shift it by many.
     """
     system = resting(name, "box", height=0.11)
     q, u = system.initial_state()
     u = u.at[:6].set(jnp.asarray([0.3, 0.2, 0.0, 0.5, 0.3, 0.2]))
 
-    def end(scheme, u):
-        sol = simulate(system, scheme, q, u, t1=0.06, dt=2.5e-4).raise_if_failed()
+    def end(u, dt):
+        sol = simulate(system, Moreau(), q, u, t1=0.06, dt=dt, save_every=round(0.06 / dt)).raise_if_failed()
         return sol.q[-1, 0] + sol.q[-1, 1]
 
-    gradient, h = jax.grad(functools.partial(end, Moreau()))(u), 1e-5
+    gradient, h = jax.grad(end)(u, 1e-3), 0.02
     for k in (0, 1):
-        before, after = (end(LocatedImpacts(Moreau()), u.at[k].add(sign * h)) for sign in (-1, 1))
-        assert_allclose(gradient[k], (after - before) / (2 * h), rtol=2e-3)
+        difference = (end(u.at[k].add(h), 2e-5) - end(u.at[k].add(-h), 2e-5)) / (2 * h)
+        assert_allclose(gradient[k], difference, rtol=2e-2)
