@@ -19,12 +19,15 @@ from .parts import (
     Points,
     Prismatic,
     Revolute,
+    Sensor,
+    Site,
     Sphere,
     Spherical,
     Spring,
     Weld,
     planar,
 )
+from .sensors import Velocity, readings
 from .structure import Contact
 
 __all__ = [
@@ -47,13 +50,17 @@ __all__ = [
     "Prismatic",
     "Revolute",
     "Rows",
+    "Sensor",
+    "Site",
     "Sphere",
     "Spherical",
     "Spring",
+    "Velocity",
     "Weld",
     "assemble",
     "from_mjcf",
     "from_mujoco",
     "from_urdf",
     "planar",
+    "readings",
 ]

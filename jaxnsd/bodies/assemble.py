@@ -13,9 +13,10 @@ from ..native.jax_internals import is_traced
 from ..programs.given import shown
 from . import forces, given, loops, pairs, parts, planes
 from .multibody import Multibody
-from .parts import Body, Connect, Couple, Free, Motor, Pair, Shape, Spherical, Spring, Weld, several
+from .parts import Body, Connect, Couple, Free, Motor, Pair, Sensor, Shape, Site, Spherical, Spring, Weld, several
 from .rotations import IDENTITY, quaternion_of, turn_back
-from .structure import SIZES, JointOf, ShapeOf, Structure, find
+from .sensors import KINDS, number_of
+from .structure import SIZES, JointOf, SensorOf, ShapeOf, SiteOf, Structure, find
 
 #: A moment of inertia may exceed the sum of the two others by this part: what was typed, or computed in single precision.
 TRIANGLE = 1e-6
@@ -39,6 +40,8 @@ def assemble(
     medium: Any = None,
     plane: str | int | None = None,
     law: ImpactLaw = NewtonImpact(),  # noqa: B008
+    sites: Sequence[Site] = (),
+    sensors: Sequence[Sensor] = (),
 ) -> Multibody:
     """A `Multibody` of these bodies.
 
@@ -59,17 +62,20 @@ def assemble(
                corners; None: in space
     law:       of impact and friction, see `mechanics.laws`; one that names a friction, or a restitution, says it for all contacts, so that
                the pairs must not
+    sites, sensors: see `Site`, `Sensor`; no motion depends on them
 
     Raises ValueError, TypeError or KeyError for parts that are no parts, names that are not there or twice, joints in a cycle, inertias of
     no body (not positive, or with a moment larger than the sum of the two others), NaN, pairs of kinds that have no gap function.
     """
-    bodies, world, closed, springs, motors = map(several, (bodies, world, loops, springs, motors))
+    bodies, world, closed, springs, motors, sites, sensors = map(several, (bodies, world, loops, springs, motors, sites, sensors))
     for name, found, kinds in (
         ("bodies", bodies, Body),
         ("world", world, Shape),
         ("loops", closed, (Connect, Weld, Couple)),
         ("springs", springs, Spring),
         ("motors", motors, Motor),
+        ("sites", sites, Site),
+        ("sensors", sensors, Sensor),
     ):
         _are(name, found, kinds)
     for body in bodies:
@@ -77,7 +83,7 @@ def assemble(
         _are(f"shapes of {body.name!r}", several(body.shapes), Shape)
     if not isinstance(contacts, str):
         _are("contacts", several(contacts), Pair)
-    given.check_parts(bodies, world, closed, springs, motors, contacts)
+    given.check_parts(bodies, contacts, world, closed, springs, motors, sites, sensors)
     given.check_options(gravity, control, medium, law, mu=mu, e_N=e_N, e_F=e_F, limit_restitution=limit_restitution)
     for pair in exclude:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -105,7 +111,10 @@ def assemble(
         tuple((_name_of(motor), _driven(joints, motor)) for motor in motors),
         _plane(plane),
         _has(bodies, joint_parts, medium),
+        sites=tuple(SiteOf(site.name, find("body", site.body, names), "" if site.volume is None else site.volume.kind) for site in sites),
     )
+    _unique("site", [site.name for site in sites])
+    structure = dataclasses.replace(structure, sensors=_sensors(structure, sensors))
     structure = dataclasses.replace(structure, dry=_dry(structure, joint_parts))
     if not structure.layout.n_u:
         raise ValueError("assemble: at least one body must have a joint that moves, got none; give one of them joints=bodies.Free()")
@@ -121,6 +130,7 @@ def assemble(
             **_numbers_of_joints(structure, bodies, joint_parts, limit_restitution),
             **_numbers_of_shapes(shape_parts),
             **_numbers_of_pairs(materials),
+            **_numbers_of_sites(sites, sensors),
             loops=_loops(connects, welds, couples),
             springs=_springs(springs),
             motors=_motors(motors, joint_parts, joints),
@@ -193,6 +203,21 @@ def _driven(joints, motor):
     return found
 
 
+def _sensors(structure, sensors):
+    """``(SensorOf, ...)``."""
+    found = []
+    for sensor in sensors:
+        name = sensor.name or "_".join(filter(None, (sensor.of, sensor.kind)))
+        find("kind of sensor", sensor.kind, tuple(KINDS))
+        of = number_of(structure, KINDS[sensor.kind].of, sensor.of)
+        if sensor.frame is not None and not sensor.kind.startswith("frame"):
+            raise ValueError(f"assemble: the sensor {name!r} must have no frame, as a {sensor.kind} has none, got {sensor.frame!r}")
+        frame = 0 if sensor.frame is None else number_of(structure, KINDS[sensor.kind].of, sensor.frame)
+        found.append(SensorOf(name, sensor.kind, of, frame))
+    _unique("sensor", [sensor.name for sensor in found])
+    return tuple(found)
+
+
 def _has(bodies, joint_parts, medium):
     """What of a model that few have is there, see `Structure`."""
     there = {
@@ -263,6 +288,15 @@ def _numbers_of_shapes(shape_parts):
 def _numbers_of_pairs(materials):
     names = ("friction", "restitution", "tangential_restitution", "drilling", "rolling")
     return {name: _stack([m[k] for m in materials]) for k, name in enumerate(names)}
+
+
+def _numbers_of_sites(sites, sensors):
+    return {
+        "site_position": _stack([site.position for site in sites], 3),
+        "site_orientation": _stack([site.orientation for site in sites], 4),
+        "site_size": _stack([parts.ZERO if site.volume is None else site.volume.size() for site in sites], 3),
+        "sensor_cutoff": _stack([sensor.cutoff for sensor in sensors]),
+    }
 
 
 def _springs(springs):
@@ -638,6 +672,7 @@ def _check(system):
         ("axis of the joint", [joint.name for joint in structure.joints], system.joint_axis),
         ("orientation of the body", structure.bodies, system.orientation),
         ("orientation of the shape", [shape.name for shape in structure.shapes], system.shape_orientation),
+        ("orientation of the site", [site.name for site in structure.sites], system.site_orientation),
     ):
         if known(vectors):
             for name, vector in zip(names, np.asarray(vectors), strict=True):

@@ -8,11 +8,12 @@ from ..mechanics.laws import ImpactLaw
 from ..native.jax_internals import is_traced
 from ..programs.given import numbers, shown, takes
 from . import forces
-from .parts import Body, Connect, Joint, Spring, Weld, several
+from .parts import IDENTITY, ZERO, Body, Connect, Joint, Shape, Site, Spring, Weld, several
+from .sensors import VOLUMES
 
 #: What a field of a part holds, whatever the part: a number, or so many. What is None by default may be None.
 SIZES = {
-    (): "mass carried radius length stiffness reference rest limit mu e_N e_F drilling rolling damping gain offset slope rate",
+    (): "mass carried radius length stiffness reference rest limit mu e_N e_F drilling rolling damping gain offset slope rate cutoff",
     (2,): "limits motor_limits control_limits force_limits",
     (3,): "center position edges half_axes axis second_position anchor",
     (4,): "orientation",
@@ -25,15 +26,18 @@ WANTED = {(): "a number", (2,): "(lower, upper), two numbers", (3,): "3 numbers"
 #: Names of the other end, and of what is driven: a name, or several.
 NAMES = ("first", "second", "joint", "parent")
 
+#: What is one word or name.
+WORDS = ("kind", "of", "body", "frame")
 
-def check_parts(bodies, world, loops, springs, motors, contacts):
+
+def check_parts(bodies, contacts, *others):
     """Raise TypeError or ValueError for a field of a part that holds something else than it must."""
     pairs = () if isinstance(contacts, str) else several(contacts)
     for body in bodies:
         _check(body)
         for part in (*several(body.joints), *several(body.shapes)):
             _check(part, f" of {body.name!r}")
-    for part in (*world, *loops, *springs, *motors, *pairs):
+    for part in (*(part for parts in others for part in parts), *pairs):
         _check(part)
 
 
@@ -60,7 +64,7 @@ def check_options(gravity, control, medium, law, **values):
 def _check(part, owner=""):
     kind = type(part).__name__
     own = getattr(part, "name", "")
-    if not isinstance(own, str) or (isinstance(part, Body) and not own):
+    if not isinstance(own, str) or (isinstance(part, Body | Site) and not own):
         raise TypeError(f"assemble: the name of a {kind} must be text, got {shown(own)}")
     who = f" of the {kind.lower()} {own!r}" if own else f" of {'the' if owner else 'a'} {kind.lower()}{owner}"
     for field in dataclasses.fields(part):
@@ -69,6 +73,10 @@ def _check(part, owner=""):
             continue
         if field.name in NAMES:
             _name(f"{field.name}{who}", value)
+        elif field.name in WORDS:
+            _word(f"{field.name}{who}", value)
+        elif field.name == "volume":
+            _volume(f"volume{who}", value)
         elif field.name == "motion":
             takes(f"assemble: motion{who}", value, "t")
         elif field.name == "points":
@@ -95,6 +103,20 @@ def _name(what, value):
     for one in several(value) if not isinstance(value, str) else (value,):
         if not isinstance(one, str):
             raise TypeError(f"assemble: {what} must be a name, got {shown(one)}")
+
+
+def _word(what, value):
+    if not isinstance(value, str):
+        raise TypeError(f"assemble: {what} must be text, got {shown(value)}")
+
+
+def _volume(what, value):
+    if not isinstance(value, Shape) or value.kind not in VOLUMES:
+        raise TypeError(f"assemble: {what} must be a shape of the kinds {', '.join(VOLUMES)}, got {shown(value)}")
+    for own, none in ((value.position, ZERO), (value.orientation, IDENTITY)):
+        if not isinstance(own, tuple) or own != none:
+            raise ValueError(f"assemble: {what} must be about the site, with no place of its own, got {shown(own)}; move the site")
+    _check(value)
 
 
 def _numbers(what, value, shape, wanted=None, fits=None):

@@ -15,6 +15,7 @@ from . import forces, lists, pairs, parts
 from .assemble import assemble
 from .multibody import Multibody
 from .rotations import IDENTITY, of_numbers, quaternion
+from .sensors import KINDS, VOLUMES
 from .structure import named
 
 #: What MuJoCo calls its kinds of geoms.
@@ -315,6 +316,7 @@ class _Importer:
         motors, take = self.motors()
         loops = self.loops()
         self.rest()
+        sites, sensors, sensors_left_out = self.sensors(motors)
         gravity = np.zeros(3) if self.off("gravity") else m.opt.gravity
         chosen_controls, keyframes = _Chosen(tuple(take), m.nu), self.keyframes(take)
 
@@ -332,6 +334,8 @@ class _Importer:
             control=keyframes[named(keyframes, control, "control")][3] if isinstance(control, str) else chosen_controls.of_numbers(control),
             medium=self.medium(),
             plane=self.plane(chosen) if plane == "auto" else plane,
+            sites=sites,
+            sensors=sensors,
         )
         if callable(system.control) and len(take) < m.nu:
             system = dataclasses.replace(system, control=jax.tree_util.Partial(chosen_controls, system.control))
@@ -343,8 +347,8 @@ class _Importer:
             if strict:
                 raise ValueError(f"{text}. Take them out of the model, or leave out strict=True")
             warnings.warn(text, UserWarning, stacklevel=3)
-        structure = dataclasses.replace(system.structure, left_out=tuple(self.left_out), keyframes=keyframes)
-        return dataclasses.replace(system, structure=structure)
+        more = {"left_out": tuple(self.left_out), "sensors_left_out": sensors_left_out, "keyframes": keyframes}
+        return dataclasses.replace(system, structure=dataclasses.replace(system.structure, **more))
 
     def keyframes(self, take):
         """Names, coordinates, velocities, and controls of the motors, of the states that the model has; ``take``: places of these."""
@@ -465,19 +469,12 @@ class _Importer:
     # ------------------------------------------------------------------------------------------------------------- shapes
     def shape(self, g):
         """A geom; its size is in MuJoCo's half lengths."""
-        m, kind, (a, b, c) = self.m, GEOMS[self.m.geom_type[g]], map(float, self.m.geom_size[g])
+        m, kind = self.m, GEOMS[self.m.geom_type[g]]
         position, orientation = self.frame_of_shape(g)
         common = {"name": self.geom_names[g], "position": tuple(position), "orientation": tuple(orientation)}
         if kind == "mesh":
             return parts.Points(self.hull(m.geom_dataid[g]), **common)
-        return {
-            "plane": lambda: parts.Plane(**common),
-            "sphere": lambda: parts.Sphere(a, **common),
-            "capsule": lambda: parts.Capsule(a, 2 * b, **common),
-            "cylinder": lambda: parts.Cylinder(a, 2 * b, **common),
-            "ellipsoid": lambda: parts.Ellipsoid((a, b, c), **common),
-            "box": lambda: parts.Box((2 * a, 2 * b, 2 * c), **common),
-        }[kind]()
+        return _shape(kind, m.geom_size[g], **common)
 
     def hull(self, mesh):
         """Corners (k, 3) of the convex hull of a mesh."""
@@ -685,6 +682,61 @@ class _Importer:
         numbers = (m.opt.density, m.opt.viscosity, m.opt.wind, principal, edges)
         return forces.Medium(*(jnp.asarray(x, float) for x in numbers))
 
+    # ------------------------------------------------------------------------------------------------------------- sensors
+    def sites(self):
+        """Sites, by what there is at each of them in the model."""
+        m, names, found = self.m, self._names("site", range(self.m.nsite)), {}
+        for k, name in enumerate(names):
+            b, kind = m.site_bodyid[k], GEOMS[m.site_type[k]]
+            own = np.zeros(3), np.array(IDENTITY), *self.frame_of_inertia(b)
+            frame = _in_frame(m.site_sameframe[k], m.site_pos[k], m.site_quat[k], own)
+            volume = _shape(kind, m.site_size[k]) if kind in VOLUMES else None
+            found["site", k] = parts.Site(name, self.body_names[b], *map(tuple, frame), volume)
+        return found
+
+    def sensors(self, motors):
+        """``(sites, sensors, (name, kind) of those that are not read)``; a geom, a camera or axes of inertia with a sensor have a site."""
+        m, sites, found, left_out = self.m, self.sites(), [], []
+        for i, name in enumerate(self._names("sensor", range(m.nsensor))):
+            kind = self.mujoco.mjtSensor(int(m.sensor_type[i])).name.removeprefix("mjSENS_").lower()
+            of, frame = (self.measured(kind, *place, sites, motors) for place in self.objects(i))
+            late = np.any([_there(m, f"sensor_{what}")[i].any() for what in ("delay", "interval")])
+            if kind not in KINDS or of is None or frame is None or late:
+                left_out.append((name, f"{kind} with a delay" if late else kind))
+            else:
+                found.append(parts.Sensor(kind, of, frame or None, name, float(m.sensor_cutoff[i])))
+        return tuple(sites.values()), found, tuple(left_out)
+
+    def objects(self, i):
+        """``(kind, number)`` of what a sensor is of, and of what it is relative to; the number is -1 where there is none."""
+        m = self.m
+        for kind, k in ((m.sensor_objtype[i], m.sensor_objid[i]), (m.sensor_reftype[i], m.sensor_refid[i])):
+            yield self.mujoco.mjtObj(int(kind)).name.removeprefix("mjOBJ_").lower(), int(k)
+
+    def measured(self, sensor, kind, k, sites, motors):
+        """Name of what a sensor is of; "" of nothing, None of what is not here. A site is made where there is none."""
+        m = self.m
+        if k < 0:
+            return ""
+        if kind == "joint":
+            return self.joint_names[k]
+        if kind == "actuator":
+            return next((motor.name for motor in motors if motor.name == self._name(kind, k)), None)
+        if kind == "xbody" or (kind == "body" and sensor in ("subtreecom", "subtreelinvel")):
+            return f"body {self.body_names[k]}"
+        if (kind == "camera" and m.cam_mode[k]) or kind not in ("site", "body", "geom", "camera"):
+            return None
+        if (kind, k) not in sites:
+            names, body, frame = {
+                "body": lambda: (self.body_names, k, self.frame_of_inertia(k)),
+                "geom": lambda: (self.geom_names, m.geom_bodyid[k], self.frame_of_shape(k)),
+                "camera": lambda: ({k: self._name(kind, k)}, m.cam_bodyid[k], (m.cam_pos[k], m.cam_quat[k])),
+            }[kind]()
+            word = "inertia" if kind == "body" else kind
+            sites[kind, k] = parts.Site(f"{word} {names[k]}", self.body_names[body], *map(tuple, frame))
+        site = sites[kind, k]
+        return None if sensor == "touch" and site.volume is None else site.name
+
     def rest(self):
         """Note what else there is and is not taken."""
         m = self.m
@@ -723,6 +775,19 @@ class _Chosen:
         return jnp.asarray(values)[..., np.array(self.take, int)]
 
 
+def _shape(kind, size, **common):
+    """A shape of this kind, of a size in MuJoCo's half lengths."""
+    a, b, c = map(float, size)
+    return {
+        "plane": lambda: parts.Plane(**common),
+        "sphere": lambda: parts.Sphere(a, **common),
+        "capsule": lambda: parts.Capsule(a, 2 * b, **common),
+        "cylinder": lambda: parts.Cylinder(a, 2 * b, **common),
+        "ellipsoid": lambda: parts.Ellipsoid((a, b, c), **common),
+        "box": lambda: parts.Box((2 * a, 2 * b, 2 * c), **common),
+    }[kind]()
+
+
 def _in_frame(same, position, orientation, frames):
     """A frame in that of a body, as MuJoCo moves it along: what is within its tolerance of the body's own, or of its inertia's, is there.
 
@@ -740,7 +805,7 @@ def _in_frame(same, position, orientation, frames):
 
 def _there(m, attribute):
     """What a model says of each of its parts; zeros where this version of MuJoCo knows no such thing."""
-    return getattr(m, attribute, np.zeros(max(m.nv, m.njnt, m.ngeom, m.npair, m.ntendon, m.nu)))
+    return getattr(m, attribute, np.zeros(max(m.nv, m.njnt, m.ngeom, m.npair, m.ntendon, m.nu, m.nsensor)))
 
 
 def _anisotropic(given, taken):

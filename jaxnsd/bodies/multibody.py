@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -15,15 +16,19 @@ from ..mechanics.system import INERTIA, MECHANICS, System, static, system
 from ..schemes.projection import project_position, project_velocity
 from ..sets import Disc, Segment
 from ..simulation import checks
-from . import dynamics, forces, kinematics, lists, loops, names, pairs
+from . import dynamics, forces, kinematics, lists, loops, names, pairs, sensors
 from .frames import Frames, Touch
 from .lists import pick
 from .rotations import compose, cross, dot, matrix, product, turn
+from .sensors import Velocity
 from .structure import Contact, Structure, find, named
 
 
 class Pose(NamedTuple):
-    """Where the bodies are, in the order of `Multibody.body_names`: what is at ``r`` in a body's frame is at ``position + rotation r``."""
+    """Where the bodies are, in the order of `Multibody.body_names`: what is at ``r`` in a body's frame is at ``position + rotation r``.
+
+    Of sites likewise, in the order of `Multibody.site_names`.
+    """
 
     position: jax.Array  # (n_b, 3) origins of the frames, m
     rotation: jax.Array  # (n_b, 3, 3) body to world
@@ -46,7 +51,8 @@ class Multibody(System):
     translation. These are MuJoCo's qpos and qvel. No number depends on the length of a quaternion.
 
     All numbers are leaves: derivatives with respect to them are those of the motion. They are arrays over the bodies (n_b), the joints
-    (n_j), the shapes (n_s), the pairs of shapes (n_p), the limits of joints (n_l) and the motors (n_m); `where` finds a name's place.
+    (n_j), the shapes (n_s), the pairs of shapes (n_p), the limits of joints (n_l), the motors (n_m), the sites (n_f) and the sensors (n_o);
+    `where` finds a name's place.
 
     Rows of the contacts are the points of all pairs (see `contacts`), then the limits of joints, which have no friction.
 
@@ -80,6 +86,10 @@ class Multibody(System):
     tangential_restitution: Any  # (n_p,) e_F
     drilling: Any  # (n_p,) arm of drilling friction, m
     rolling: Any  # (n_p,) arm of rolling friction, m
+    site_position: Any  # (n_f, 3) in the frame of the body, m
+    site_orientation: Any  # (n_f, 4)
+    site_size: Any  # (n_f, 3) of its volume, as of a shape, m
+    sensor_cutoff: Any  # (n_o,) what its numbers do not exceed in size; 0: any
     loops: Any  # `loops.Loops`
     springs: Any  # `forces.Springs`
     motors: Any  # `forces.Motors`
@@ -139,6 +149,16 @@ class Multibody(System):
         return tuple(name for name, _ in self.structure.motors)
 
     @property
+    def site_names(self) -> tuple[str, ...]:
+        """Names of the sites."""
+        return tuple(site.name for site in self.structure.sites)
+
+    @property
+    def sensor_names(self) -> tuple[str, ...]:
+        """Names of the sensors."""
+        return tuple(sensor.name for sensor in self.structure.sensors)
+
+    @property
     def contacts(self) -> tuple[Contact, ...]:
         """What touches in each row of `gap`: a `Contact` with the names of two shapes, or of a joint and its limit."""
         return rows(self.structure)
@@ -147,6 +167,11 @@ class Multibody(System):
     def left_out(self) -> tuple[str, ...]:
         """What the model file has that is not in this system, in words."""
         return self.structure.left_out
+
+    @property
+    def sensors_left_out(self) -> tuple[str, ...]:
+        """Sensors that the model file has and that are not read, in words. No motion depends on them, so that nothing warns of them."""
+        return tuple(f"the {kind} {name!r}" for name, kind in self.structure.sensors_left_out)
 
     @property
     def coordinate_names(self) -> tuple[str, ...]:
@@ -164,9 +189,10 @@ class Multibody(System):
         return tuple(map(str, self.contacts))
 
     def where(self, name: str, kind: str | None = None) -> int:
-        """Place of a body, joint, shape or motor in the arrays of its kind, by its name.
+        """Place of a body, joint, shape, motor, site or sensor in the arrays of its kind, by its name.
 
-        kind: "body", "joint", "shape" or "motor"; None: whichever has the name. A joint without a name of its own has that of its body
+        kind: "body", "joint", "shape", "motor", "site" or "sensor"; None: whichever has the name, sites and sensors after the others. A
+              joint without a name of its own has that of its body
 
         Raises KeyError for a name that there is not, or that is one of several kinds with different places.
         """
@@ -175,17 +201,20 @@ class Multibody(System):
             "joint": self.joint_names,
             "shape": tuple(s.name for s in self.structure.shapes),
             "motor": self.motor_names,
+            "site": self.site_names,
+            "sensor": self.sensor_names,
         }
         if kind is not None:
             find("kind of part", kind, tuple(kinds))
             return find(kind, name, kinds[kind])
         found = {kind: names.index(name) for kind, names in kinds.items() if name in names}
+        found = {kind: place for kind, place in found.items() if kind not in ("site", "sensor")} or found
         if len(set(found.values())) == 1:
             return next(iter(found.values()))
         if found:
             places = " and ".join(f"{kind} {place}" for kind, place in found.items())
             raise KeyError(f"{name!r} is the name of several parts, {places}; say the kind, too: where({name!r}, {next(iter(found))!r})")
-        return find("body, joint, shape or motor", name, tuple(n for names in kinds.values() for n in names))
+        return find("body, joint, shape, motor, site or sensor", name, tuple(n for names in kinds.values() for n in names))
 
     def replace(self, values: dict[str, ArrayLike]) -> "Multibody":
         """This system with other numbers, by their names: ``system.replace({"torso.mass": 3.0, "pair floor-foot.mu": 0.5})``.
@@ -194,8 +223,9 @@ class Multibody(System):
         reference, stiffness, damping, armature, limits (2,), limit_restitution, and dry_friction if it has some; damping, armature and
         dry_friction of a ball joint (3,), of a free one (6,). Of a shape: position, orientation, size (3,). Of a motor: control, gain,
         offset, slope, rate, control_limits and force_limits (2,). Of a pair of shapes: mu, e_N, e_F, drilling, rolling. ``gravity`` (3,).
-        Units are those of the fields. Where parts of several kinds have the name, the kind is said before it: ``"joint torso.position"``.
-        Values may be traced, and differentiated.
+        Of a site: position, orientation, size (3,); of a sensor: cutoff. Units are those of the fields. Where parts of several kinds have
+        the name, the kind is said before it: ``"joint torso.position"``; what is not said is not a site. Values may be traced, and
+        differentiated.
 
         Raises KeyError for a name that there is not, or that means several numbers, ValueError for a value of another shape, TypeError for
         what is no dictionary.
@@ -250,6 +280,31 @@ class Multibody(System):
         """Position (n_b, 3) and rotation (n_b, 3, 3) of every body's frame in the world."""
         places = self.places(t, q)
         return Pose(places.x[1:], places.R[1:])
+
+    def site_pose(self, t: ArrayLike, q: jax.Array) -> Pose:
+        """Position (n_f, 3) and rotation (n_f, 3, 3) of every site in the world."""
+        R, x = sensors.frames(self, self.places(t, q))
+        n = len(self.body_names) + 1
+        return Pose(x[n:], R[n:])
+
+    def site_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> Velocity:
+        """Velocity (n_f, 3) and angular velocity (n_f, 3) of every site, along the axes of the world."""
+        places, (all_u, _) = self.places(t, q), kinematics.velocities(self, t, u)
+        w, v = sensors.velocities(self, places, sensors.frames(self, places)[1], all_u)
+        n = len(self.body_names) + 1
+        return Velocity(v[n:], w[n:])
+
+    def sensors(
+        self, t: ArrayLike, q: jax.Array, u: jax.Array, names: Sequence[str] | str | None = None, forces: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
+        """What the sensors say in this state, by their names: see `Sensor`; `readings` of all nodes of a `Solution`.
+
+        names:   of the sensors; None: of all, but for those that touch where there are no forces
+        forces:  normal forces (n_N,) of the contacts in N, percussions over dt, that touch sensors sum up
+
+        Raises KeyError for a name that there is not, or whose kind is not read; ValueError for one that touches, without forces.
+        """
+        return sensors.sensors(self, t, q, u, names, forces)
 
     def initial_state(self, key: str | int | None = None, *, project: bool = False) -> tuple[jax.Array, jax.Array]:
         """``(q0, u0)``: joints at their reference, free bodies where their frame says, all at rest; or those of a keyframe of the model's

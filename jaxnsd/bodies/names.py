@@ -21,18 +21,20 @@ class Place(NamedTuple):
     at: object  # index
 
 
-#: Attributes of a body, a joint, a shape, a motor and a pair, and the fields of a system that hold them, a row for each.
+#: Attributes of a body, a joint, a shape, a motor, a site, a sensor and a pair, and the fields of a system that hold them, a row for each.
 FIELDS = {
     "body": {name: name for name in ("mass", "center", "inertia", "position", "orientation")},
     "joint": {"position": "joint_position", "axis": "joint_axis", "reference": "reference", "stiffness": "stiffness"},
     "shape": {"position": "shape_position", "orientation": "shape_orientation", "size": "shape_size"},
     "motor": {"control": "control"}
     | {name: f"motors.{name}" for name in ("gain", "offset", "slope", "rate", "control_limits", "force_limits")},
+    "site": {"position": "site_position", "orientation": "site_orientation", "size": "site_size"},
+    "sensor": {"cutoff": "sensor_cutoff"},
     "pair": {"mu": "friction", "e_N": "restitution", "e_F": "tangential_restitution", "drilling": "drilling", "rolling": "rolling"},
 }
 
 #: Fields whose numbers are not negative.
-NOT_NEGATIVE = ("mass", "armature", "shape_size", "friction", "drilling", "rolling", "dry_friction")
+NOT_NEGATIVE = ("mass", "armature", "shape_size", "site_size", "friction", "drilling", "rolling", "dry_friction")
 
 
 def places(structure):
@@ -43,6 +45,8 @@ def places(structure):
         "joint": [joint.name for joint in structure.joints],
         "shape": [shape.name for shape in structure.shapes],
         "motor": [name for name, _ in structure.motors],
+        "site": [site.name for site in structure.sites],
+        "sensor": [sensor.name for sensor in structure.sensors],
         "pair": [f"{structure.shapes[a].name}-{structure.shapes[b].name}" for a, b in structure.pairs],
     }
     for kind, fields in FIELDS.items():
@@ -71,6 +75,8 @@ def find(known, key):
     kinds = (first,) if first in FIELDS and rest else tuple(FIELDS)
     name = rest if len(kinds) == 1 else name
     fitting = {kind: place for (kind, n, a), place in known.items() if kind in kinds and a == attribute and _same(kind, n, name)}
+    if len(fitting) > 1:
+        fitting.pop("site", None)
     if len(fitting) == 1:
         return next(iter(fitting.values()))
     if fitting:
@@ -143,10 +149,13 @@ def misshapen(system):
         "velocity": (of.layout.n_u, "damping armature"),
         "limited joint": (len(of.limits), "limits limit_restitution"),
         "shape": (len(of.shapes), "shape_position shape_orientation shape_size"),
+        "site": (len(of.sites), "site_position site_orientation site_size"),
+        "sensor": (len(of.sensors), "sensor_cutoff"),
         "pair of shapes": (len(of.pairs), "friction restitution tangential_restitution drilling rolling"),
     }
-    vectors = dict.fromkeys(["center", "position", "joint_position", "joint_axis", "shape_position", "shape_size"], (3,))
-    rows = vectors | {"inertia": (3, 3), "orientation": (4,), "shape_orientation": (4,), "limits": (2,)}
+    vectors = "center position joint_position joint_axis shape_position shape_size site_position site_size"
+    quaternions = "orientation shape_orientation site_orientation"
+    rows = dict.fromkeys(vectors.split(), (3,)) | dict.fromkeys(quaternions.split(), (4,)) | {"inertia": (3, 3), "limits": (2,)}
     wanted = {field: (kind, (n, *rows.get(field, ()))) for kind, (n, fields) in counts.items() for field in fields.split()}
     cure = "system.replace(...) sets numbers by their names"
     if np.shape(system.gravity) != (3,):

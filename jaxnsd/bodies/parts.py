@@ -1,4 +1,4 @@
-"""What a system of rigid bodies is put together of: bodies, joints, shapes, pairs, springs, loops, motors.
+"""What a system of rigid bodies is put together of: bodies, joints, shapes, pairs, springs, loops, motors, sensors.
 
 Parts are plain values. Their numbers may be traced, so that a length or a mass which several parts depend on is differentiated through
 `assemble`; names, parents and kinds are not. Lengths are in m, angles in rad, masses in kg. Orientations are quaternions (w, x, y, z).
@@ -387,3 +387,52 @@ class Motor:
     control_limits: Any = None  # (lower, upper) of the control; None: there are none
     force_limits: Any = None  # (lower, upper) of F
     name: str = ""
+
+
+# ----------------------------------------------------------------------------------------------------------- what is measured
+@dataclass(frozen=True)
+class Site:
+    """A frame fixed in a body, or in the world: a place for sensors. It has no mass, and nothing touches it.
+
+    name:         its name, one of a kind
+    body:         name of the body it is fixed in; "world"
+    position, orientation: in the frame of the body
+    volume:       a `Sphere`, `Capsule`, `Cylinder`, `Box` or `Ellipsoid` about the site, along its axes: where a touch sensor feels; None:
+                  there is none
+    """
+
+    name: str
+    body: str
+    position: Vector = ZERO
+    orientation: Vector = IDENTITY
+    volume: Shape | None = None
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """Something that is measured, by a word of MJCF. What `Multibody.sensors` gives of each ``kind``:
+
+    ============================================  ========================================================================================
+    ``jointpos, jointvel``                        coordinate and velocity of a joint with one axis, rad or m, per s
+    ``ballquat, ballangvel``                      quaternion (4,) and angular velocity (3,) of a ball joint, rad/s in the frame of the body
+    ``actuatorpos, actuatorvel``                  of a motor: gear times coordinate, and velocity
+    ``framepos, framequat``                       position (3,) in m and quaternion (4,), with w >= 0, of a site or body
+    ``framexaxis, frameyaxis, framezaxis``        its axes (3,)
+    ``framelinvel, frameangvel``                  its velocity (3,) in m/s and angular velocity (3,) in rad/s
+    ``velocimeter, gyro``                         the same two in its own frame, against the world
+    ``touch``                                     sum of the normal forces on the body of a site in the site's volume, N
+    ``subtreecom, subtreelinvel``                 centre of mass (3,) of a body and all that hangs on it, m, and its velocity, m/s
+    ``clock``                                     t in s
+    ============================================  ========================================================================================
+
+    of:      name of the joint, motor, site or body; where a site and a body have one name, of the site: "body torso" is the body
+    frame:   of kinds that begin with frame: the site or body as which a moving observer sees it; None: the world
+    name:    "": such as "imu_gyro"
+    cutoff:  what no number exceeds in size, but for quaternions and axes; 0: there is no bound
+    """
+
+    kind: str
+    of: str = ""
+    frame: str | None = None
+    name: str = ""
+    cutoff: Number = 0.0

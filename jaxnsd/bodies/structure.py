@@ -39,6 +39,26 @@ class ShapeOf(NamedTuple):
     across: int | None = None
 
 
+class SiteOf(NamedTuple):
+    """A site: its name, body (number, 0 the world), and the kind of its volume, "" if it has none."""
+
+    name: str
+    body: int
+    kind: str = ""
+
+
+class SensorOf(NamedTuple):
+    """A sensor: its name, kind, and the number of what it is of: joint, motor, body or frame; the frame that it is relative to.
+
+    Frames are the world, the bodies, and then the sites.
+    """
+
+    name: str
+    kind: str
+    of: int
+    frame: int = 0
+
+
 class Contact(NamedTuple):
     """A row of the contacts: names of the two shapes, or of a joint and of its limit; ``pair`` is its place in the pairs, or limits."""
 
@@ -79,6 +99,10 @@ class Structure:
     across: tuple[tuple[int, int, int] | None, ...] = ()
     #: Velocities with dry friction: all of every joint that has some.
     dry: tuple[int, ...] = ()
+    sites: tuple[SiteOf, ...] = ()
+    sensors: tuple[SensorOf, ...] = ()
+    #: Sensors of a model file that are not here: (name, kind).
+    sensors_left_out: tuple[tuple[str, str], ...] = ()
 
     def __hash__(self):
         return self._hash
