@@ -64,9 +64,9 @@ def from_mjcf(
     of their forces on a joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that
     disable some of these, and the friction that overrides that of all contacts. What softens contact in MuJoCo (solref, solimp, margin,
     impratio, also as overrides) has no meaning here. What cannot be taken is named in one warning, and in `Multibody.left_out`. Sites and
-    sensors are there by their names (see `Multibody.sensors`); a geom, a camera or axes of inertia that a sensor is of have a site named such
-    as "geom foot". Sensors that are not read are in `Multibody.sensors_left_out`, without a warning. Keyframes
-    are states to start from, by ``initial_state(key)``, and controls to hold them, by ``control=key`` or `Multibody.control_of`.
+    sensors are there by their names (see `Multibody.sensors`); a geom, a camera or axes of inertia that a sensor is of have a site of a
+    name such as "geom foot". Sensors that are not read are in `Multibody.sensors_left_out`, without a warning. Keyframes are states
+    to start from, by ``initial_state(key)``, and controls to hold them, by ``control=key`` or `Multibody.control_of`.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
