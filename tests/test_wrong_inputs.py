@@ -793,7 +793,7 @@ FILES = {
         "give this link mass and inertia",
         lambda: urdf(SOLID.format(".01"), LINK.format("tool"), TURNS.format("base", "a"), TURNS.format("a", "tool")),
     ),
-    "URDF inertia of no body": ('balanceinertia="true"', lambda: urdf(SOLID.format(".03"), TURNS.format("base", "a"))),
+    "URDF inertia of no body": ("repair=True", lambda: urdf(SOLID.format(".03"), TURNS.format("base", "a"))),
     "a start beyond a limit": ("initial_state(project=True)", checked_leg),
     "no such file": ("nowhere.xml", lambda: bodies.from_mjcf("nowhere.xml")),
     "no such file as a path": ("nowhere.xml", lambda: bodies.from_mjcf(Path("nowhere.xml"))),

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..programs.given import flag, number, shown
 from . import forces, lists, pairs, parts
+from . import repair as repairs
 from .assemble import assemble
 from .multibody import Multibody
 from .rotations import IDENTITY, of_numbers, quaternion
@@ -125,20 +126,26 @@ def from_urdf(
     control: Any = None,
     plane: str | int | None = "auto",
     strict: bool = False,
+    repair: bool = False,
 ) -> Multibody:
     """The `Multibody` of a model in URDF, a path or a string of XML.
 
     floating:  whether the root link is free, with the first seven coordinates; else it is fixed to the world
     floor:     whether there is a plane z = 0, to which URDF has no word
     mu:        friction coefficient of all contacts, about which URDF says nothing
+    repair:    mend inertias that no body can have, by the least change of their principal moments, and give links that move without mass
+               or moments of inertia a thousandth of those of the lightest link (1 g and 1e-7 kg m^2 where no link has both), with one
+               warning that says what was mended; without, they are refused. A file that is taken without is not changed
     The rest is as in `from_mjcf`. Meshes are looked for beside the file, those of a ``package://`` in the folders above it. Visual geometry
     is not taken, nor are the bounds of efforts and velocities, which are a controller's. Links behind fixed joints become parts of the
-    links before them. Transmissions, and whatever else URDF's own words do not describe (Gazebo's, say, or Bullet's), are named as left
-    out, as are links that move without an inertia of their own: MuJoCo gives them that of their collision shapes at the density of water.
+    links before them. Links that a joint connects do not touch each other, the root link that is fixed to the world and the first links
+    that move on it neither. Transmissions, and whatever else URDF's own words do not describe (Gazebo's, say, or Bullet's), are named as
+    left out, as are links that move without an inertia of their own: MuJoCo gives them that of their collision shapes at the density of
+    water.
 
     Raises ImportError without the package ``mujoco``; ValueError for a file that it refuses.
     """
-    for name, value in (("floating", floating), ("floor", floor), ("strict", strict)):
+    for name, value in (("floating", floating), ("floor", floor), ("strict", strict), ("repair", repair)):
         flag(f"from_urdf: {name}", value)
     number("from_urdf: mu", mu)
     mujoco = _mujoco("from_urdf")
@@ -150,7 +157,9 @@ def from_urdf(
             _float(spec)
         if floor:
             spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[1, 1, 1])
-        compiled = spec.compile()
+        compiled, mended = repairs.compiled(spec) if repair else (spec.compile(), "")
+    if mended:
+        warnings.warn(f"from_urdf: repaired: {mended}", UserWarning, stacklevel=2)
     compiled.geom_friction[:, 0] = mu
     importer = _Importer(mujoco, compiled, "from_urdf")
     importer.without(model, floating)
@@ -169,11 +178,13 @@ def _read(caller, model, from_string, from_file):
     return from_file(text)
 
 
-#: What to do about what MuJoCo refuses, by words of its own.
+#: What to do about what MuJoCo refuses, by words of its own, and how a URDF is mended.
 CURES = {
     "mjMINVAL": "give this link mass and inertia, or a fixed joint",
-    "balanceinertia": 'correct the moments, or write <mujoco><compiler balanceinertia="true"/></mujoco> into the file',
+    "balanceinertia": 'correct the moments, or write <compiler balanceinertia="true"/> into the file',
+    "positive eigenvalues": "correct the moments",
 }
+REPAIR = ", or have it mended with repair=True"
 
 
 @contextlib.contextmanager
@@ -186,6 +197,7 @@ def _refusals(caller):
             raise
         said = " ".join(str(error).partition("The static bodies of the spec")[0].split())
         cure = next((f"; {cure}" for words, cure in CURES.items() if words in said), "")
+        cure += REPAIR if cure and caller == "from_urdf" else ""
         raise ValueError(f"{caller}: MuJoCo refuses the model: {said}{cure}") from None
 
 
@@ -509,7 +521,9 @@ class _Importer:
                 if w == v or (one, two) in excluded or (two, one) in excluded:
                     continue
                 above = weld[m.body_parentid[w]], weld[m.body_parentid[v]]
-                if filter_parents and w and v and (w == above[1] or v == above[0]):
+                # What is fixed to the world touches what moves on it; but the base of a URDF, which has no planes, is a link as others are.
+                links = (w or self.of_base(a)) and (v or self.of_base(b))
+                if filter_parents and links and (w == above[1] or v == above[0]):
                     continue
                 found[a, b] = self.friction(a, b)
         overrides = bool(m.opt.enableflags & int(self.mujoco.mjtEnableBit.mjENBL_OVERRIDE))
@@ -545,6 +559,10 @@ class _Importer:
         if overrides and any(_anisotropic(m.opt.o_friction, mu) for mu in materials):
             self.leave_out("anisotropic friction that overrides that of all contacts, taken as isotropic")
         return chosen, materials
+
+    def of_base(self, g):
+        """Whether a geom that does not move is of a link of a URDF."""
+        return self.caller == "from_urdf" and GEOMS[self.m.geom_type[g]] != "plane"
 
     def friction(self, a, b):
         """Of two geoms: the larger coefficients, or those of the geom with the higher priority."""

@@ -214,12 +214,12 @@ def of_file(path, names):
     Taken are all geoms of groups 0 to 2, those for pictures alone too, but no planes; of a link of URDF its visual geometry, where it has
     such. Raises ImportError without ``mujoco``, ValueError for a file, or a mesh, that it refuses.
     """
-    from ..bodies import mjcf
+    from ..bodies import mjcf, repair
 
     mujoco = mjcf._mujoco("drawing")
     spec, urdf = _spec(mujoco, mjcf, path)
     with mjcf._refusals("drawing"):
-        model = spec.compile()
+        model = repair.compiled(spec)[0] if urdf else spec.compile()  # shapes need no masses
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     found = {}
