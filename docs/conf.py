@@ -34,7 +34,7 @@ nitpicky = True
 smartquotes = False
 # Types of other packages, whose pages are elsewhere, and those of our own that nobody makes by hand.
 nitpick_ignore_regex = [
-    ("py:.*", r"(jax|numpy|np|matplotlib|optax|os|collections|concurrent|types|pathlib|typing|xarray)\..*"),
+    ("py:.*", r"(jax|numpy|np|matplotlib|optax|os|collections|concurrent|types|pathlib|typing|xarray|gymnasium)\..*"),
     ("py:.*", r"jaxnsd\.([a-z_]+\.[a-z_.]+|laws|system)\.[A-Z]\w*"),
 ]
 

@@ -31,7 +31,7 @@ from .simulation.nodes import at_times, node_velocities
 from .simulation.simulate import SimulationError, Solution, check, simulate
 
 if TYPE_CHECKING:
-    from . import bodies, compare, drawing, ensemble, identify, models, orbits, plotting
+    from . import bodies, compare, drawing, ensemble, gym, identify, models, orbits, plotting
 
 __all__ = [
     "HHT",
@@ -67,6 +67,7 @@ __all__ = [
     "drawing",
     "energy",
     "ensemble",
+    "gym",
     "identify",
     "keep",
     "models",
@@ -84,7 +85,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 #: Modules that are imported when they are asked for: plotting imports matplotlib.
-_ON_DEMAND = ("bodies", "compare", "drawing", "ensemble", "identify", "models", "orbits", "plotting")
+_ON_DEMAND = ("bodies", "compare", "drawing", "ensemble", "gym", "identify", "models", "orbits", "plotting")
 
 
 def __getattr__(name: str) -> Any:

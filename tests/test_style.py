@@ -56,6 +56,7 @@ WINGS = (
     "plotting",
     "compare",
     "drawing",
+    "gym",
     "orbits",
     "ensemble",
     "identify",

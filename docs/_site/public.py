@@ -45,6 +45,7 @@ MODULES = (
     "jaxnsd.ensemble",
     "jaxnsd.identify",
     "jaxnsd.orbits",
+    "jaxnsd.gym",
     "jaxnsd.energy",
     "jaxnsd.compare",
     "jaxnsd.plotting",
