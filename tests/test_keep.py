@@ -163,6 +163,26 @@ def test_a_fingerprint_sees_globals_far_away(monkeypatch):
     fingerprints._version.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("path", "installed"),
+    [
+        ("/home/ada/.local/lib/python3.12/site-packages/flax/nn.py", True),  # pip install --user
+        ("/usr/lib/python3/dist-packages/scipy/linalg.py", True),
+        (jax.__file__, True),
+        (np.linalg.__file__, True),
+        (functools.__file__, True),
+        ("/home/ada/project/ball.py", False),
+        ("/home/ada/my-site-packages/ball.py", False),
+        (__file__, False),
+    ],
+)
+def test_what_is_installed_is_told_from_what_a_user_writes(path, installed):
+    """Of what is installed nobody looks for what it reads: JAX has a million objects."""
+    module = module_with("")
+    module.__file__ = path
+    assert fingerprints.is_installed(module) is installed
+
+
 def test_what_has_no_fingerprint():
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"lock.* has no fingerprint"):

@@ -26,8 +26,11 @@ from ..native.jax_internals import is_traced
 #: The name of this library.
 PACKAGE = __name__.partition(".")[0]
 
-#: Where Python keeps what is installed, and itself.
-_LIBRARIES = tuple({os.path.realpath(path) + os.sep for path in (*sysconfig.get_paths().values(), *site.getsitepackages())})
+#: Where Python keeps what is installed, and itself; JAX and NumPy may be elsewhere.
+_FOLDERS = *sysconfig.get_paths().values(), *site.getsitepackages(), *(os.path.dirname(package.__file__) for package in (jax, np))
+_LIBRARIES = tuple({os.path.realpath(path) + os.sep for path in _FOLDERS})
+#: Folders of what is installed for a user, or for another Python from whose packages this one takes them.
+_PACKAGES = {"site-packages", "dist-packages"}
 
 #: What a class has that says nothing of what its instances do.
 _SAYS_NOTHING = {"__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__abstractmethods__", "_abc_impl"}
@@ -268,7 +271,8 @@ def is_installed(module):
         return True
     if file is None:
         return getattr(module.__spec__, "origin", None) in ("built-in", "frozen")
-    return os.path.realpath(file).startswith(_LIBRARIES)
+    path = os.path.realpath(file)
+    return path.startswith(_LIBRARIES) or not _PACKAGES.isdisjoint(path.split(os.sep))
 
 
 def is_named(x):
