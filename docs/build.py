@@ -61,7 +61,9 @@ def gather(source):
             write(source / path.relative_to(HERE), text)
         elif path.suffix in (".gif", ".png", ".css", ".py"):
             write(source / path.relative_to(HERE), path.read_bytes())
-    for path in (*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "examples/benchmarks").glob("*.png")):
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        write(source / path.relative_to(ROOT), path.read_text(encoding="utf-8").replace("](../docs/", "](../"))
+    for path in (ROOT / "examples/benchmarks").glob("*.png"):
         write(source / path.relative_to(ROOT), path.read_bytes())
     write(source / "changelog.md", (ROOT / "CHANGELOG.md").read_bytes())
     write(source / "index.md", (HERE / "README.md").read_text(encoding="utf-8") + toctree(SECTIONS))
