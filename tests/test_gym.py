@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxnsd
 from jaxnsd import Moreau, MoreauJean, Outcome, SymmetricMoreau, bodies, gym, models
-from jaxnsd.bodies import Body, Motor, Prismatic, Revolute, Rows
+from jaxnsd.bodies import Body, Motor, Prismatic, Revolute
 
 DT, STEPS = 2e-3, 5
 
@@ -97,13 +97,6 @@ def of_simulate(system, scheme, q0, u0, actions, dt=DT, steps=STEPS):
         states.append(np.hstack([sol.q[-1], sol.u[-1]]))
         impacts += int(sol.count(jaxnsd.Event.IMPACT) + sol.count(jaxnsd.Event.GRAZING))
     return states, impacts
-
-
-def of_rows(system, scheme, q0, u0, actions, dt=DT, steps=STEPS):
-    """States at the ends of actions, of one run with a row of controls for each of the steps."""
-    system = dataclasses.replace(system, control=Rows(jnp.repeat(jnp.asarray(actions), steps, axis=0), dt=dt))
-    sol = jaxnsd.simulate(system, scheme, q0, u0, dt=dt, n_steps=steps * len(actions)).raise_if_failed()
-    return np.hstack([sol.q, sol.u])[::steps]
 
 
 def test_spaces(env, three):
@@ -334,8 +327,6 @@ def test_a_hopper(scheme):
     own, impacts = of_simulate(leg, scheme, *leg.initial_state(), actions, 1e-3, 20)
     assert impacts
     assert_allclose(seen, own, atol=1e-7)
-    if isinstance(scheme, Moreau):  # explicit: a step asks for the controls at its start alone
-        assert_allclose(seen, of_rows(leg, scheme, *leg.initial_state(), actions, 1e-3, 20), atol=1e-7)
     assert one._advance._cache_size() == 1
 
 

@@ -81,6 +81,13 @@ def large(code, x, dtype):
     """An array that can be read at an index that is known only when the function runs."""
     if isinstance(x, Large):
         return x
+    key = "large", id(x), np.dtype(dtype)
+    if key not in code.known:
+        code.known[key] = _large(code, x, dtype), x
+    return code.known[key][0]
+
+
+def _large(code, x, dtype):
     entries = list(x.ravel())
     known = list(map(is_known, entries))
     if all(entry is entries[0] for entry in entries) or (all(known) and len(set(map(_bits, entries))) <= 1):
@@ -88,16 +95,13 @@ def large(code, x, dtype):
         return Large(x.shape, dtype, lambda index: value, cheap=True)
     if all(known):
         return in_memory(code, code.table(entries, dtype), x.shape, dtype)
-    key = "large", id(x)
-    if key not in code.known:
-        pointer = code.room(x.size, dtype)
-        if many := sum(known) > max(4, x.size // 2):
-            code.copy(pointer, code.table([entry if k else 0 for entry, k in zip(entries, known, strict=True)], dtype), x.size, dtype)
-        for i, (entry, k) in enumerate(zip(entries, known, strict=True)):
-            if not (many and k):
-                code.store(entry, pointer, np.int64(i), dtype)
-        code.known[key] = in_memory(code, pointer, x.shape, dtype), x
-    return code.known[key][0]
+    pointer = code.room(x.size, dtype)
+    if many := sum(known) > max(4, x.size // 2):
+        code.copy(pointer, code.table([entry if k else 0 for entry, k in zip(entries, known, strict=True)], dtype), x.size, dtype)
+    for i, (entry, k) in enumerate(zip(entries, known, strict=True)):
+        if not (many and k):
+            code.store(entry, pointer, np.int64(i), dtype)
+    return in_memory(code, pointer, x.shape, dtype)
 
 
 def _bits(x):
