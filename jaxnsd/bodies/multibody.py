@@ -207,8 +207,7 @@ class Multibody(System):
         if kind is not None:
             find("kind of part", kind, tuple(kinds))
             return find(kind, name, kinds[kind])
-        found = {kind: names.index(name) for kind, names in kinds.items() if name in names}
-        found = {kind: place for kind, place in found.items() if kind not in ("site", "sensor")} or found
+        found = names.before_what_measures({kind: known.index(name) for kind, known in kinds.items() if name in known})
         if len(set(found.values())) == 1:
             return next(iter(found.values()))
         if found:

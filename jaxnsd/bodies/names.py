@@ -75,8 +75,7 @@ def find(known, key):
     kinds = (first,) if first in FIELDS and rest else tuple(FIELDS)
     name = rest if len(kinds) == 1 else name
     fitting = {kind: place for (kind, n, a), place in known.items() if kind in kinds and a == attribute and _same(kind, n, name)}
-    if len(fitting) > 1:
-        fitting.pop("site", None)
+    fitting = before_what_measures(fitting)
     if len(fitting) == 1:
         return next(iter(fitting.values()))
     if fitting:
@@ -90,6 +89,11 @@ def find(known, key):
             f"no number has the name {key!r}; names are such as 'torso.mass' or 'pair floor-foot.mu', see body_names, joint_names, contacts"
         )
     raise KeyError(f"replace: {text}")
+
+
+def before_what_measures(found):
+    """Of what was found by its kind, what is no site and no sensor, if there is such: a name means what moves before what measures it."""
+    return {kind: place for kind, place in found.items() if kind not in ("site", "sensor")} or found
 
 
 def _same(kind, known, name):

@@ -31,6 +31,9 @@ def compiled(spec):
         return spec.copy().compile(), ""
     except ValueError:
         pass
+    for body in spec.bodies:
+        if not body.mass >= 0:
+            raise ValueError(f"from_urdf: the mass of the link {body.name!r} must be a number that is not negative, got {shown(body.mass)}")
     least_mass, least_moment = least(spec)
     balanced, change = _balance(spec, least_moment)
     for body in spec.bodies[1:]:
@@ -74,8 +77,6 @@ def least(spec):
 def _inertias(spec):
     """``(body, principal moments, axes)`` of the bodies that say their inertia, and have one."""
     for body in spec.bodies:
-        if not body.mass >= 0:
-            raise ValueError(f"from_urdf: the mass of the link {body.name!r} must be a number that is not negative, got {shown(body.mass)}")
         if not body.explicitinertial:
             continue
         xx, yy, zz, xy, xz, yz = body.fullinertia

@@ -246,7 +246,7 @@ def readings(system: Any, solution: Solution, names: Sequence[str] | str | None 
     # After the end of a motion that was stopped no time passes.
     forces = solution.P_N / jnp.where(length > 0, length, 1.0)
     forces = jnp.concatenate([solution.initial.P_N[None] / solution.dt, forces])
-    return jax.vmap(lambda *state: system.sensors(*state[:3], names, state[3]))(solution.t, solution.q, u, forces)
+    return jax.vmap(lambda t, q, u, forces: system.sensors(t, q, u, names, forces))(solution.t, solution.q, u, forces)
 
 
 # ------------------------------------------------------------------------------------------------------------------ volumes

@@ -101,14 +101,19 @@ def film(
     look("film", view, title, arrows)
     parts = scene.checked("film", system, sol, members, span)
     shown = scene.of("film", parts, speed / fps, span, scene.HELD * speed, geometry, arrows)
-    track = None if follow is None else shown.track(follow)
-    draw = (_in_space if shown.dimension == 3 else _in_plane)(shown, track, view, size, title, speed)
+    draw = painter(shown, follow, view, size, title, speed)
     count = len(shown.t)
     frames = progress.bar(map(draw, range(count)), total=count, desc="film", unit="frame") if count > 200 else map(draw, range(count))
     data = (_mp4 if kind == "mp4" else _gif)(frames, size, fps)
     if path is not None:
         path.write_bytes(data)
     return Film(data, kind, count, fps, tuple(size), speed, path)
+
+
+def painter(shown, follow, view, size, title, speed=1.0):
+    """``draw(k)``, the picture (height, width, 3) of the frame k of a `scene.Scene`."""
+    track = None if follow is None else shown.track(follow)
+    return (_in_space if shown.dimension == 3 else _in_plane)(shown, track, view, size, title, speed)
 
 
 def _target(path):
@@ -152,9 +157,14 @@ def positive(caller, **values):
 
 def _numbers(speed, fps, size):
     positive("film", speed=speed, fps=fps)
+    pixels("film", size)
+
+
+def pixels(caller, size):
+    """Raise ValueError for what is no size of a picture."""
     pixels = numbers(size)
     if pixels is None or pixels.shape != (2,) or np.any(pixels % 2) or np.any(pixels < 16) or np.any(pixels > 8192):
-        raise ValueError(f"film: size must be (width, height) in pixels, even numbers from 16 to 8192, got {shown(size)}")
+        raise ValueError(f"{caller}: size must be (width, height) in pixels, even numbers from 16 to 8192, got {shown(size)}")
 
 
 # --------------------------------------------------------------------------------------------------------------- the files

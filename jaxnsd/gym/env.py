@@ -71,7 +71,7 @@ class Env(gymnasium.Env if gymnasium else object):
         needed("gym.Env")
         self._task = task.task("gym.Env", system, scheme, dt, steps, reward, terminated, observe, reset, act, max_episode_steps, solver)
         self.action_space, self.observation_space = spaces("gym.Env", self._task, action_space, observation_space)
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": max(1, round(1 / (dt * steps)))}
+        self.metadata = metadata(dt, steps)
         self.render_mode, self._camera = render_mode, camera("gym.Env", system, render_mode, picture)
         self._begin, self._advance = jax.jit(self._begun), jax.jit(self._task.advance)
         self._state = None
@@ -138,6 +138,11 @@ def spaces(caller, of, action_space, observation_space):
             f"{shown(observation_space)}"
         )
     return action_space, observation_space
+
+
+def metadata(dt, steps):
+    """What gymnasium asks for: the modes of `render`, and its frames a second in real time."""
+    return {"render_modes": ["rgb_array"], "render_fps": max(1, round(1 / (dt * steps)))}
 
 
 def camera(caller, system, render_mode, options):

@@ -17,7 +17,7 @@ def checked(caller, system, options):
         raise TypeError(f"{caller}: picture must be a dict of options, of {', '.join(OPTIONS)}, got {shown(options)}")
     scene.drawable(caller, system)
     options = OPTIONS | (options or {})
-    films._numbers(1.0, 1.0, options["size"])
+    films.pixels(caller, options["size"])
     films.look(caller, options["view"], options["title"], False)
     return options
 
@@ -29,6 +29,4 @@ def of(task, start, state, *, follow, view, size, geometry, title):
     t = max(float(task.time(state)), 1e-9)
     motion = SimpleNamespace(t=np.array([0.0, t]), q=np.stack([np.asarray(start.q), np.asarray(state.q)]), P_N=None)
     parts = scene.of("gym", [("", system, motion)], t, geometry=geometry, arrows=False)
-    track = None if follow is None else parts.track(follow)
-    draw = (films._in_space if parts.dimension == 3 else films._in_plane)(parts, track, view, size, title, 1.0)
-    return np.ascontiguousarray(draw(1)[..., :3])
+    return np.ascontiguousarray(films.painter(parts, follow, view, size, title)(1)[..., :3])

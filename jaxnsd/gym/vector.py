@@ -10,7 +10,7 @@ from jax import lax
 
 from ..programs.given import shown, whole
 from . import picture, task
-from .env import camera, drawn, given, gymnasium, needed, spaces
+from .env import camera, drawn, given, gymnasium, metadata, needed, spaces
 
 
 class VectorEnv(gymnasium.vector.VectorEnv if gymnasium else object):
@@ -50,11 +50,7 @@ class VectorEnv(gymnasium.vector.VectorEnv if gymnasium else object):
         self.single_action_space, self.single_observation_space = spaces("gym.VectorEnv", self._task, action_space, observation_space)
         batch = gymnasium.vector.utils.batch_space
         self.action_space, self.observation_space = (batch(s, n) for s in (self.single_action_space, self.single_observation_space))
-        self.metadata = {
-            "render_modes": ["rgb_array"],
-            "render_fps": max(1, round(1 / (dt * steps))),
-            "autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP,
-        }
+        self.metadata = metadata(dt, steps) | {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
         self.render_mode, self._camera = render_mode, camera("gym.VectorEnv", system, render_mode, picture)
         self._begin, self._advance = jax.jit(self._begun), jax.jit(self._advanced)
         self._generators, self._state = None, None
