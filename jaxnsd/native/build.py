@@ -234,13 +234,14 @@ end:
 
 def _function(head, code):
     """The text of a function whose lines are those of ``code``."""
-    first = f"  %memory = call ptr @malloc(i64 {code.memory})" if code.memory else "  %memory = getelementptr i8, ptr null, i64 0"
+    memory = f"  %memory = call ptr @malloc(i64 {code.memory})" if code.memory else "  %memory = getelementptr i8, ptr null, i64 0"
+    later = "  %later = getelementptr ptr, ptr @later, i64 0"
     last = ["  call void @free(ptr %memory)"] if code.memory else []
-    return "\n".join([head + " {", "entry:", first, *code.lines, *last, "  ret void", "}", ""])
+    return "\n".join([head + " {", "entry:", memory, later, *code.lines, *last, "  ret void", "}", ""])
 
 
 def text_of(closed):
-    """``(LLVM's text of a jaxpr, whose function XLA calls, programs that are compiled later)``.
+    """``(Text of a jaxpr, whose function XLA calls, programs that are compiled later)``.
 
     Raises `UnknownError` where there is something in it that has no rule.
     """
@@ -249,7 +250,7 @@ def text_of(closed):
     program = control.Program(closed, [None] * len(kinds), kinds, results)
     text, later = _text_of(program)
     major, minor = _api()
-    return text + _HANDLER.format(major=major, minor=minor), later
+    return replace(text, main=text.main + _HANDLER.format(major=major, minor=minor)), later
 
 
 def _text_of(program, direct=False):
@@ -285,19 +286,46 @@ def _of_size(program, sizes, direct):
     declared.update(code.declared)
     head = "define void @program(ptr %args)" if direct else "define internal void @run(ptr %args, ptr %results)"
     functions.append(_function(head, code))
-    threads = _SPREAD if len(functions) > 1 else ""
-    functions = [f"define internal void {name}{text}" for text, name in code.parts.items()] + functions
-    if threads:
+    if len(functions) > 1:
+        functions.insert(0, _SPREAD)
         declared.pop("llvm.umin.i64", None)
-    table = f"@later = global [{len(code.later)} x ptr] zeroinitializer" if code.later else ""
-    return "\n".join([*declared.values(), table, threads, *functions]), code.later
+    functions.insert(0, f"@later = global [{len(code.later)} x ptr] zeroinitializer")
+    declared = {name.removeprefix("@"): text for name, text in declared.items()}
+    # A part calls those before it.
+    declared.update((name[1:], f"declare void {name}{text[: text.index(')') + 1]}") for name, text in code.parts.items())
+    parts = {name: _with_declared(f"define void {name}{text}", declared) for name, text in code.parts.items()}
+    return Text(_with_declared("\n".join(functions), declared), parts), code.later
+
+
+def _with_declared(text, declared):
+    """The text of a module: functions, and what is called and read in them of what is ``declared``, by name."""
+    names = sorted({*re.findall(r"@([\w.]+)", text)} - {*re.findall(r"define .*?@([\w.]+)", text)})
+    return "\n".join([*(declared[name] for name in names if name in declared), text])
+
+
+@dataclass(frozen=True)
+class Text:
+    """A program as LLVM reads it: the module of what is called from outside, and those of its parts, which are shared with others.
+
+    A part has the name of what it does, and is compiled once.
+    """
+
+    main: str
+    parts: dict  # by name, those that are called first
+
+    def __str__(self):
+        return "\n".join([*self.parts, self.main])  # a part's name tells what it is
+
+    def lines(self):
+        """Number of lines."""
+        return sum(text.count("\n") for text in (self.main, *self.parts.values()))
 
 
 @dataclass(frozen=True)
 class Packed:
     """A program that is compiled later, for another process: its text, those of what it compiles later, and the sizes of its results."""
 
-    text: str
+    text: Text
     later: list
     n_given: int
     sizes: list  # in bytes
@@ -421,7 +449,7 @@ def _folder():
 
 
 def machine_code(text):
-    """The object code of a text: kept on disk under what it was made of."""
+    """The object code of a module: kept on disk under what it was made of."""
     key = key_of(text)
     try:
         folder = _folder()
@@ -449,7 +477,7 @@ def machine_code(text):
     return data
 
 
-_ready, _engines, _lock, _kept = {}, {}, threading.RLock(), []
+_ready, _engines, _parts, _lock, _kept = {}, {}, {}, threading.RLock(), []
 
 
 def key_of(text):
@@ -457,12 +485,24 @@ def key_of(text):
     return hashlib.sha256(f"{_ready_for_code()} {_level()}\n{text}".encode()).hexdigest()[:32]
 
 
-def loaded(text, later):
-    """The engine of a text, with its programs that are compiled later."""
+def _engine(text):
+    """A module, ready to be called."""
     data = machine_code(text)  # first: LLVM is made ready with it
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(data))
     engine.finalize_object()
+    return engine
+
+
+def loaded(text, later):
+    """The engine of a `Text`, with its programs that are compiled later."""
+    with _lock:  # while it is made the names of parts mean those of its level
+        for name, part in text.parts.items():
+            key = key_of(name)
+            if key not in _parts:
+                _parts[key] = _engine(part)
+            binding.add_symbol(name[1:], _parts[key].get_function_address(name[1:]))
+        engine = _engine(text.main)
     if later:
         table = (ctypes.c_void_p * len(later)).from_address(engine.get_global_value_address("later"))
         _kept.append([(Told if isinstance(x, control.Host) else Later)(x, table, k) for k, x in enumerate(later)])

@@ -115,7 +115,7 @@ class Code:
         self.memory = 0  # bytes of working memory
         self.inside = False  # whether a loop is being made
         self.types = {}  # LLVM's types of names
-        self.parts = parts  # the functions that are called from here
+        self.parts = parts  # the functions that are called from here, and from each other: texts by name, those called first
         self.later = later  # programs that are compiled when they are first needed
         self.spread = None  # what makes a loop over members that several threads share
 
@@ -271,7 +271,8 @@ class Code:
     def apart(self, make):
         """``make()``, names of numbers and pointers, in a function of its own where it is long: ``{name there: name here}``, else None.
 
-        LLVM's time grows faster than the length of a function.
+        LLVM's time grows faster than the length of a function. And a function has the name of its text, so that it is compiled once for
+        all programs: a run of other length has the same step.
         """
         before, known, base, first, label = self.block, self.known, self.memory, len(self.lines), self.label()
         self.jump(label)
@@ -290,15 +291,17 @@ class Code:
             lines += [f"  %out{k} = getelementptr i8, ptr %out, i64 {8 * k}", f"  store {self.types[name]} {name}, ptr %out{k}"]
         # Its working memory begins where that of the others ends.
         text = _ROOM.sub(lambda found: f"ptr %memory, i64 {int(found[1]) - base}", "\n".join(lines))
-        parameters = ", ".join(["ptr %memory", "ptr %out", *(f"{self.types[name]} {name}" for name in given)])
-        text = f"({parameters}) noinline nounwind {{\nentry:\n  br label %{label}\n{text}\n  ret void\n}}\n"
+        parameters = ", ".join(["ptr %memory", "ptr %out", "ptr %later", *(f"{self.types[name]} {name}" for name in given)])
+        text = f"({parameters}) nounwind {{\nentry:\n  br label %{label}\n{text}\n  ret void\n}}\n"
         # Two that are the same but for names become one.
         names = {}
         text = _RENAMED.sub(lambda found: names.setdefault(found[0], f"{found[0][0]}{len(names)}"), text)
-        function = self.parts.setdefault(text, f"@part{len(self.parts)}")
+        function = f"@part_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+        self.parts.setdefault(function, text)
         memory = self.value(f"getelementptr i8, ptr %memory, i64 {base}", np.int64).name
         room = self.room(8 * max(len(back), 1), np.int8)
-        self.line(f"call void {function}({', '.join([f'ptr {memory}', f'ptr {room}', *(f'{self.types[x]} {x}' for x in given)])})")
+        operands = [f"ptr {memory}", f"ptr {room}", "ptr %later", *(f"{self.types[x]} {x}" for x in given)]
+        self.line(f"call void {function}({', '.join(operands)})")
         return {
             name: self.fresh(f"load {self.types[name]}, ptr {self.place(room, np.int64(k), np.int64)}", np.int64).name
             for k, name in enumerate(back)
@@ -309,7 +312,7 @@ class Code:
         table = self.room(len(pointers), np.int64)
         for k, pointer in enumerate(pointers):
             self.line(f"store ptr {pointer}, ptr {self.place(table, np.int64(k), np.int64)}")
-        place = f"getelementptr ([0 x ptr], ptr @later, i64 0, i64 {len(self.later)})"
+        place = self.place("%later", np.int64(len(self.later)), np.int64)
         self.later.append(program)
         self.line(f"call void {self.fresh(f'load ptr, ptr {place}', np.int64).name}(ptr {table})")
 

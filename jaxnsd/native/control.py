@@ -94,6 +94,8 @@ def _equation(code, equation, arrays, kinds, results):
         inner = next(params[key] for key in _INNER if key in params)
         if params.get("name") == "when_needed" and work(inner) > LATER:
             return _when_needed(code, inner, arrays, kinds, results)
+        if params.get("name") == "by_itself":
+            return _apart(code, lambda: evaluate(code, inner, arrays), results)
         with code.in_memory() if params.get("name") == "in_memory" else contextlib.nullcontext():
             return evaluate(code, inner, arrays)
     if name == "jaxnsd_rule":
@@ -348,12 +350,13 @@ def _scan(code, params, arrays, kinds, results):
     rooms = [code.room(kind.size, kind.dtype) for kind in rows_out]
     carry = _Carry(code, arrays[n:m], kinds[n:m])
     rows = [settled(code, large(code, x, kind.dtype)) for x, kind in zip(arrays[m:], rows_in, strict=True)]
+    of_pass = [Kind(x.aval) for x in parts_of(closed)[0].outvars]
 
     def body(k, entries):
         if params["reverse"]:
             k = rules.of(code, "sub", [np.int64(length - 1), k], np.int64)
         x = [row(code, whole, kind, k) for whole, kind in zip(rows, rows_in, strict=True)]
-        out = evaluate(code, closed, [*consts, *carry.arrays(entries), *x])
+        out = _apart(code, lambda: evaluate(code, closed, [*consts, *carry.arrays(entries), *x]), of_pass)
         write_rows(code, out[m - n :], rows_out, rooms, k)
         return carry.next(out[: m - n])
 

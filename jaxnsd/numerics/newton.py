@@ -82,3 +82,12 @@ def implicit(response, x, args):
         return x, response(x, args, tangents[1])
 
     return with_rule(lambda x, args: x, rule)(x, args)
+
+
+def by_itself(function):
+    """``function``, of which native code makes a function of its own, so that it is compiled once for all programs that call it."""
+
+    def by_itself(*args):
+        return function(*args)
+
+    return jax.jit(by_itself)

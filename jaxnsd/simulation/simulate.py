@@ -23,6 +23,7 @@ from ..mechanics.results import EXPLANATION, Event, Outcome
 from ..mechanics.system import System
 from ..native.jax_internals import varying
 from ..numerics import linalg, sparsity
+from ..numerics.newton import by_itself
 from ..programs import progress as progress_bar
 from ..programs import runs
 from ..programs.derivatives import is_float, moving, undefined, undefined_unless
@@ -663,14 +664,10 @@ class _History:
         t0, dt, t1 = times
         dtype = q0.dtype
         prepared = self.scheme.prepare(system, dt)
-        accelerations = jnp.abs(system.h(t0, q0, u0)) / jnp.diagonal(system.M(t0, q0, u0))
-        speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
-        limit = BLOW_UP * lax.stop_gradient(speeds)
-        limit = jnp.where(limit > 0, limit, jnp.inf)
         # Where the bound is the default one, infinity, nothing is looked at in a step.
         may_drift = system.defines("drift_bound") and not on_position_level(self.scheme)
 
-        def outcome(t, state, info):
+        def outcome(t, state, info, limit):
             speed = jnp.max(jnp.abs(state.u))
             finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
             if 0 < state.P.P_N.shape[0] <= sensitivities.FEW and state.u.shape[0] <= sensitivities.SMALL:
@@ -685,7 +682,20 @@ class _History:
             code = jnp.where(speed > limit, Outcome.DIVERGED, code)
             return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
 
-        state, info = self.initial(*args)
+        @by_itself  # a run of any length begins with it
+        def at_first_node():
+            state, info = self.initial(*args)
+            accelerations = jnp.abs(system.h(t0, q0, u0)) / jnp.diagonal(system.M(t0, q0, u0))
+            speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
+            limit = BLOW_UP * lax.stop_gradient(speeds)
+            limit = jnp.where(limit > 0, limit, jnp.inf)
+            # One that goes on has acted at its first node before.
+            goes_on = bool(args[4:]) and args[4] is not None
+            events = 0 if goes_on else sensitivities.events_at_start(self.scheme, prepared, t0, dt, q0, u0, state)
+            codes = jnp.asarray(events), outcome(t0, state, info, limit), _parameters(system, times, q0, u0)
+            return state, limit, codes
+
+        state, limit, codes = at_first_node()
         shapes = jax.eval_shape(lambda: (state, self.record(*args)))
         nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[1])
         nothing = nothing._replace(contact=nothing.contact - 1)
@@ -708,7 +718,7 @@ class _History:
             kept = self.scheme.keeping_rows(prepared, t, dt, before.q)
             state, info = advance(kept, t, dt, before)
             events = sensitivities.events(self.scheme, kept, t, dt, before, state)
-            record = Record(state.P, info.iterations, info.residual, outcome(t + dt, state, info), info.contact, events)
+            record = Record(state.P, info.iterations, info.residual, outcome(t + dt, state, info, limit), info.contact, events)
             if every > 1:
                 record = _accumulate(_thaw(total, shapes[1]), record)
             return _freeze(state), _freeze(record)
@@ -739,10 +749,6 @@ class _History:
         def final(carry):
             return _pack(_thaw(carry[0], shapes[0]), dtype)
 
-        # One that goes on has acted at its first node before.
-        goes_on = bool(args[4:]) and args[4] is not None
-        at_start = 0 if goes_on else sensitivities.events_at_start(self.scheme, prepared, t0, dt, q0, u0, state)
-        codes = jnp.asarray(at_start), outcome(t0, state, info), _parameters(system, times, q0, u0)
         carry = _freeze((state, nothing))
         if until is not None:
             carry = (*carry, jnp.zeros((), jnp.int32))
