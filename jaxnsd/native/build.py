@@ -25,7 +25,7 @@ import numpy as np
 
 from . import control
 from .arrays import in_memory, is_small, large, small, stored, written
-from .code import SIZES, Code, TooLargeError, UnknownError, is_known
+from .code import ONCE, SIZES, Code, TooLargeError, UnknownError, is_known
 
 try:
     from llvmlite import binding
@@ -47,9 +47,9 @@ THREADS, BLOCKS = 64, 8
 #: drop an option, and then it ends the process: up to the newest version that is known to have them.
 OPTIONS, NEWEST = ("-combiner-tokenfactor-inline-limit=64", "-pre-RA-sched=fast"), 22
 
-#: Characters of a text from which on LLVM does less to it before it chooses instructions: a quadruped's step, 89,000 lines, is compiled in
-#: 18 CPU s for 23, to code as fast. What is short gains by all that LLVM can do: a woodpecker runs 10 % faster.
-LONG = 500_000
+#: Characters of a text from which on LLVM does less to it, before it chooses instructions and then: a quadruped's step is compiled in 4.7
+#: CPU s for 5.7, its gradient in 33 for 44, to code that is 5 to 10 % slower, or as fast. What is short gains by all that LLVM can do.
+LONG = 400_000
 
 #: Where the number of threads stands for compiled code.
 _threads = ctypes.c_int64(1)
@@ -106,9 +106,10 @@ def _level():
     return min(int(told[1]), 2) if told else 2
 
 
-def _machine():
+def _machine(level=None):
+    level = _level() if level is None else level
     cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return binding.Target.from_default_triple().create_target_machine(opt=_level(), cpu=cpu, features=features)
+    return binding.Target.from_default_triple().create_target_machine(opt=level, cpu=cpu, features=features)
 
 
 @functools.cache
@@ -316,6 +317,15 @@ class Text:
     def __str__(self):
         return "\n".join([*self.parts, self.main])  # a part's name tells what it is
 
+    def often(self):
+        """Names of the parts that are called more than once in a run."""
+        called, new = set(), [self.main]
+        while new:
+            names = {name for name in re.findall(r"call void (@[\w.]+)", new.pop()) if name in self.parts and not name[1:].startswith(ONCE)}
+            new += [self.parts[name] for name in names - called]
+            called |= names
+        return called
+
     def lines(self):
         """Number of lines."""
         return sum(text.count("\n") for text in (self.main, *self.parts.values()))
@@ -457,10 +467,10 @@ def machine_code(text):
             return file.read_bytes()
     except (OSError, RuntimeError):
         folder = None
-    module, machine = binding.parse_assembly(text), _machine()
+    level = min(_level(), 1) if len(text) > LONG else _level()
+    module, machine = binding.parse_assembly(text), _machine(level)
     module.verify()
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
-    level = min(_level(), 1) if len(text) > LONG else _level()
     tuning = binding.create_pipeline_tuning_options(speed_level=level)
     tuning.slp_vectorization = False
     passes = binding.create_pass_builder(machine, tuning)
@@ -497,10 +507,12 @@ def _engine(text):
 def loaded(text, later):
     """The engine of a `Text`, with its programs that are compiled later."""
     with _lock:  # while it is made the names of parts mean those of its level
+        often = text.often()
         for name, part in text.parts.items():
-            key = key_of(name)
-            if key not in _parts:
-                _parts[key] = _engine(part)
+            with contextlib.nullcontext() if name in often else run_once():
+                key = key_of(name)
+                if key not in _parts:
+                    _parts[key] = _engine(part)
             binding.add_symbol(name[1:], _parts[key].get_function_address(name[1:]))
         engine = _engine(text.main)
     if later:

@@ -96,6 +96,9 @@ def literal(x, dtype):
 #: Lines from which on a loop or a branch is a function of its own.
 PART = 1000
 
+#: How the names of functions begin that are called once in a run.
+ONCE = "once"
+
 _NAME, _ROOM = re.compile(r"%v\d+"), re.compile(r"ptr %memory, i64 (\d+)")
 _RENAMED = re.compile(r"\b[vb]\d+\b")
 
@@ -268,11 +271,12 @@ class Code:
 
     # Functions of their own.
 
-    def apart(self, make):
+    def apart(self, make, once=False):
         """``make()``, names of numbers and pointers, in a function of its own where it is long: ``{name there: name here}``, else None.
 
         LLVM's time grows faster than the length of a function. And a function has the name of its text, so that it is compiled once for
-        all programs: a run of other length has the same step.
+        all programs: a run of other length has the same step. What is done ``once`` in a run is compiled in a fifteenth of the time, to
+        code that takes five times as long.
         """
         before, known, base, first, label = self.block, self.known, self.memory, len(self.lines), self.label()
         self.jump(label)
@@ -296,7 +300,7 @@ class Code:
         # Two that are the same but for names become one.
         names = {}
         text = _RENAMED.sub(lambda found: names.setdefault(found[0], f"{found[0][0]}{len(names)}"), text)
-        function = f"@part_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+        function = f"@{ONCE if once else 'part'}_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
         self.parts.setdefault(function, text)
         memory = self.value(f"getelementptr i8, ptr %memory, i64 {base}", np.int64).name
         room = self.room(8 * max(len(back), 1), np.int8)

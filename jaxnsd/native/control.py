@@ -94,8 +94,8 @@ def _equation(code, equation, arrays, kinds, results):
         inner = next(params[key] for key in _INNER if key in params)
         if params.get("name") == "when_needed" and work(inner) > LATER:
             return _when_needed(code, inner, arrays, kinds, results)
-        if params.get("name") == "by_itself":
-            return _apart(code, lambda: evaluate(code, inner, arrays), results)
+        if params.get("name") == "once":
+            return _apart(code, lambda: evaluate(code, inner, arrays), results, once=True)
         with code.in_memory() if params.get("name") == "in_memory" else contextlib.nullcontext():
             return evaluate(code, inner, arrays)
     if name == "jaxnsd_rule":
@@ -118,8 +118,8 @@ def _equation(code, equation, arrays, kinds, results):
     return out
 
 
-def _apart(code, make, kinds):
-    """``make()``, arrays of these kinds, in a function of its own if it is long."""
+def _apart(code, make, kinds, once=False):
+    """``make()``, arrays of these kinds, in a function of its own if it is long; ``once`` as `Code.apart` has it."""
     arrays = []
 
     def names():
@@ -128,7 +128,7 @@ def _apart(code, make, kinds):
         numbers = [entry.name for x in arrays if is_small(x) for entry in x.ravel() if not is_known(entry)]
         return numbers + [x.pointer for x in arrays if not is_small(x)]
 
-    here = code.apart(names)
+    here = code.apart(names, once)
     if here is None:
         return arrays
     out = []

@@ -84,10 +84,10 @@ def implicit(response, x, args):
     return with_rule(lambda x, args: x, rule)(x, args)
 
 
-def by_itself(function):
-    """``function``, of which native code makes a function of its own, so that it is compiled once for all programs that call it."""
+def once(function):
+    """``function``, which a run calls once: native code of it is a function of its own, which is compiled fast rather than to be fast."""
 
-    def by_itself(*args):
+    def once(*args):
         return function(*args)
 
-    return jax.jit(by_itself)
+    return jax.jit(once)

@@ -23,7 +23,7 @@ from ..mechanics.results import EXPLANATION, Event, Outcome
 from ..mechanics.system import System
 from ..native.jax_internals import varying
 from ..numerics import linalg, sparsity
-from ..numerics.newton import by_itself
+from ..numerics.newton import once
 from ..programs import progress as progress_bar
 from ..programs import runs
 from ..programs.derivatives import is_float, moving, undefined, undefined_unless
@@ -682,7 +682,7 @@ class _History:
             code = jnp.where(speed > limit, Outcome.DIVERGED, code)
             return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
 
-        @by_itself  # a run of any length begins with it
+        @once
         def at_first_node():
             state, info = self.initial(*args)
             accelerations = jnp.abs(system.h(t0, q0, u0)) / jnp.diagonal(system.M(t0, q0, u0))
