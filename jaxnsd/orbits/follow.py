@@ -1,6 +1,5 @@
 """`follow`: pseudo-arclength continuation of a periodic orbit in a parameter (Keller 1977; Allgower & Georg 2003)."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,14 +7,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from ..simulation import checks
 from .branch import Branch
+from .grazing import point_of
 from .leaves import parameter as named_parameter
-from .newton import Given, Start, find, orbit
+from .newton import Given, Start, find
 from .orbit import SENTENCES, Orbit, OrbitOutcome
-from .periodic import sizes
+from .periodic import sizes, whole
 from .special import CRITICAL, Special, bordered, extrapolated, illinois, null_vectors, shifted_by, torus
 
 #: Motions in one search of a corrector.
@@ -73,10 +72,11 @@ def follow(
         raise ValueError(f"follow: the orbit has not converged: {orbit.sentence}")
     which = named_parameter("follow", orbit.system, parameter)
     first = float(which.value(orbit.system))
-    if not (math.isfinite(to) and to != first):
+    if not (isinstance(to, (int, float, np.number)) and math.isfinite(to) and to != first):
         raise ValueError(f"follow: to must be a finite value other than that of the orbit, {first:.8g}, got {to!r}")
-    if max_points < 2 or not 0 < step <= 1:
-        raise ValueError(f"follow: max_points must be at least 2 and step in (0, 1], got {max_points!r} and {step!r}")
+    max_points = whole("follow", "max_points", max_points, 2)
+    if not (isinstance(step, (int, float)) and 0 < step <= 1):
+        raise ValueError(f"follow: step must be a number in (0, 1], got {step!r}")
     return _Follower(orbit, which, first, float(to), max_points, step, back).run()
 
 
@@ -169,17 +169,13 @@ class _Follower:
     # --------------------------------------------------------------------------------------------------------------- the start
     def crowded(self):
         """Whether an impact comes near to the start of the period, which it must not pass, and the period may start elsewhere."""
-        last, shooting = self.points[-1], self.start.shooting
-        if shooting.section is not None or shooting.reset is not None or not last.events:
-            return False
-        return _distance(last.orbit, np.asarray(last.orbit.t0)) < CROWDED and len(self.points) > 1
+        return len(self.points) > 1 and near_an_impact(self.points[-1].orbit)
 
     def start_elsewhere(self):
         """Start the period at the node that is farthest from all impacts."""
         last, before = self.points[-1], self.points[-2]
-        t = np.asarray(last.orbit.solution.t)[:-1]
-        k = int(np.argmax([_distance(last.orbit, x) for x in t]))
-        if _distance(last.orbit, t[k]) < 2 * CROWDED:
+        t, k = np.asarray(last.orbit.solution.t)[:-1], far_from_impacts(last.orbit)
+        if k is None:
             return
         given, states = self.given, []
         for point in (before, last):
@@ -237,7 +233,7 @@ class _Follower:
         self.outcome = found.outcome
         if int(found.outcome) != OrbitOutcome.CONVERGED:
             return None
-        found_orbit, multipliers, near = _point(shooting, given, start, found)
+        found_orbit, multipliers, near = point_of(shooting, given, start, found)
         J = np.asarray(found.J)
         scaled = J * self.scale
         rows = np.max(np.abs(scaled), axis=1)
@@ -337,7 +333,7 @@ class _Follower:
         value, error = extrapolated(at[first:], values[first:])
         if error > KNOWN * self.span:
             return None
-        self.special.append(Special("grazing", value, error, len(self.points) - 1, None, self.which))
+        self.special.append(Special("grazing", value, error, len(self.points) - 1, self.points[-1].orbit, self.which, closes=k == 1))
         what = ("an impact loses its speed", "a gap that was open closes")[k]
         return f"grazing at {self.which.name} = {value:.8g}: {what}"
 
@@ -370,36 +366,22 @@ class _Follower:
         )
 
 
+def near_an_impact(orbit):
+    """Whether an impact is near to the start of the period, and the period may start elsewhere."""
+    shooting = orbit.shooting
+    if shooting.section is not None or shooting.reset is not None or not orbit.events:
+        return False
+    return _distance(orbit, np.asarray(orbit.t0)) < CROWDED
+
+
+def far_from_impacts(orbit):
+    """The node that is farthest from all impacts, None where they are everywhere."""
+    t = np.asarray(orbit.solution.t)[:-1]
+    k = int(np.argmax([_distance(orbit, x) for x in t]))
+    return k if _distance(orbit, t[k]) >= 2 * CROWDED else None
+
+
 def _distance(orbit, t):
     """Distance of a time from the impacts of an orbit, in periods."""
     T = float(orbit.period)
     return min(abs((impact.time - t + 0.5 * T) % T - 0.5 * T) for impact in orbit.impacts) / T
-
-
-@functools.partial(jax.jit, static_argnames="shooting")
-def _point(shooting, given, start, found):
-    """``(Orbit, multipliers, least gap at a near miss)``."""
-    result = orbit(shooting, given, start, found)
-    return result, result.multipliers, near_miss(result)
-
-
-def near_miss(orbit: Orbit) -> ArrayLike:
-    """The least gap of open contacts at a minimum between impacts, from cubics through gaps and gap velocities at the nodes; infinite where
-    no gap has one.
-    """
-    sol = orbit.solution
-    if not sol.P_N.shape[1]:
-        return jnp.full((), jnp.inf, sol.q.dtype)
-    gap = jax.vmap(orbit.system.gap)(sol.t, sol.q)
-    rate = jax.vmap(orbit.system.gap_velocity)(sol.t, sol.q, sol.u)
-    dt = sol.dt
-    g, g1, r, r1 = gap[:-1], gap[1:], dt * rate[:-1], dt * rate[1:]
-    # g + r x + a x^2 + b x^3 has its minimum where its derivative rises through zero.
-    a, b = 3 * (g1 - g) - 2 * r - r1, 2 * (g - g1) + r + r1
-    root = jnp.sqrt(jnp.maximum(a * a - 3 * b * r, 0))
-    x = -r / jnp.where(a + root != 0, a + root, jnp.inf)
-    least = g + x * (r + x * (a + x * b))
-    # What pushes in a step beside opens or closes there, with a velocity of round-off: it misses nothing.
-    pushes = jnp.pad(sol.P_N > 0, ((1, 1), (0, 0)))
-    inside = (r < 0) & (r1 > 0) & ~(pushes[:-2] | pushes[1:-1] | pushes[2:])
-    return jnp.min(jnp.where(inside, least, jnp.inf))

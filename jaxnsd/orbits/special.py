@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .grazing import across
 from .leaves import Parameter, all_of
 from .newton import Given, Start, find
 from .newton import orbit as orbit_of
@@ -39,7 +40,8 @@ class Special:
     error:   an estimate of its error: the last change of the iteration, or of the extrapolation to the grazing. What the steps of the
              scheme are off by is not in it: more ``n_steps`` tell
     index:   the point lies behind this one of the branch, before the next
-    orbit:   the orbit there; None for a grazing, whose value is extrapolated, and for what was loaded
+    orbit:   the orbit there, of a grazing, whose value is extrapolated, the last one before it; None for what was loaded
+    closes:  of a grazing: whether an open gap closes there; otherwise an impact loses its speed
     """
 
     kind: str
@@ -48,6 +50,7 @@ class Special:
     index: int
     orbit: Orbit | None = None
     parameter: Parameter | None = field(default=None)
+    closes: bool = False
 
     def __repr__(self) -> str:
         """One line."""
@@ -60,7 +63,7 @@ class Special:
         derivatives are compiled by the first call. Raises ValueError for others.
         """
         if self.kind not in ("fold", "period doubling") or self.orbit is None:
-            what = "what was loaded" if self.orbit is None and self.kind != "grazing" else f"a {self.kind}"
+            what = f"a {self.kind}" if self.orbit is not None else "what was loaded"
             raise ValueError(f"Special.derivatives: folds and period doublings of a followed branch have derivatives here, {what} has not")
         orbit, own = self.orbit, self.parameter
         v = np.concatenate([orbit.q, orbit.u, [orbit.period, 0.0]])
@@ -108,6 +111,16 @@ class Special:
         start = Start(v, self.parameter.direction(orbit.system), x / scale**2, scale, np.int32(LIMIT))
         given = Given(orbit.system, orbit.t0, T)
         return orbit_of(shooting, given, start, find(shooting, given, start))
+
+    def across(self) -> Orbit:
+        """The orbit behind this grazing, with the impact more or less that the branch does not have, to be followed.
+
+        It is near to the grazing, and its parameter is found with it: where both sides of a grazing exist for the same values, the branch
+        turns back there. Its outcome says whether it was found. Raises ValueError for other points.
+        """
+        if self.kind != "grazing" or self.orbit is None:
+            raise ValueError(f"Special.across: only the grazings of a followed branch have such an orbit, not {self!r}")
+        return across(self.orbit, self.parameter, self.closes)
 
 
 @dataclass(frozen=True)
