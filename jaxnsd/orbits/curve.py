@@ -1,8 +1,8 @@
-"""`curve`: the curve of a special point in the plane of two parameters (Kuznetsov 2004, ch. 10; Govaerts 2000).
+"""`curve`: the curve of a special point in the plane of two parameters (Kuznetsov, Elements of Applied Bifurcation Theory, 2004, ch. 10).
 
 Invariant: a point y = (z, T, lam, nu) obeys ``F(z, T; lam, nu) = 0``, it is an orbit, and ``g(y) = 0``, it is of its kind, with
 
-    fold, period doubling    g = s of the bordered K(1), K(-1), see `jaxnsd.orbits.special`
+    fold, period doubling    g = det K(1), det K(-1), see `jaxnsd.orbits.special`
     Neimark-Sacker           g = |mu|^2 - 1 of the complex pair nearest to the unit circle
     grazing                  g = the least gap at a near miss, less a small one, from which the parameters at none are extrapolated
 
@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .follow import LONGEST, STRAIGHT, far_from_impacts, near_an_impact
+from .follow import LONGEST, STRAIGHT, far_from_impacts, in_velocities, near_an_impact
 from .grazing import point_of
 from .leaves import parameter as named_parameter
 from .newton import RANK, Given, Start, find
 from .orbit import SENTENCES, Orbit, OrbitOutcome
 from .periodic import sizes, whole
 from .shooting import shifted
-from .special import CRITICAL, Special, bordered, null_vectors, shifted_by
+from .special import CRITICAL, Special, shifted_by, singular
 
 #: First and shortest step, in the length of the curve, as `follow` measures that of a branch.
 FIRST, SHORTEST = 0.01, 1e-6
@@ -136,6 +136,7 @@ class _Follower:
         self.first = np.array([float(point.parameter.value(orbit.system)), first])
         self.max_points, self.longest, self.back = max_points, step, back
         self.span = abs(to - first)
+        self.orbit = orbit
         self.system, self.shooting, self.dtype = orbit.system, orbit.shooting, orbit.q.dtype
         self.directions = [w.direction(orbit.system) for w in self.which]
         self.restart(orbit)
@@ -147,7 +148,7 @@ class _Follower:
         sol = orbit.solution
         self.t0, q, u = (orbit.t0, orbit.q, orbit.u) if k is None else (sol.t[k], sol.q[k], sol.u[k])
         lengths = [abs(self.first[0]) or 1.0, self.span]
-        self.T, self.scale = orbit.period, np.append(np.array(sizes(q, u, orbit.period))[:-1], lengths)
+        self.T, self.scale = orbit.period, np.append(np.array(sizes(self.system, self.t0, q, u, orbit.period))[:-1], lengths)
         return np.concatenate([q, u])
 
     def run(self):
@@ -215,7 +216,7 @@ class _Follower:
     def tested(self, y, test):
         """Test function at some y."""
         given, start, found = self.moved(y, 0)
-        return test(np.asarray(found.J) * self.scale[:-1], given, start, found)
+        return test(np.asarray(found.J), given, start, found)
 
     def moved(self, y, own, row=None, limit=1):
         """What `find` takes and gives, parameter ``own`` being the one by which it derives: of one motion where the limit is 1."""
@@ -225,17 +226,22 @@ class _Follower:
         start = Start(v.astype(self.dtype), self.directions[own], row.astype(self.dtype), scale.astype(self.dtype), np.int32(limit))
         return given, start, find(self.shooting, given, start)
 
-    def test(self, K):
-        """Test function of the kind: of the scaled Jacobian, and of what `find` takes and gives."""
+    def test(self, J, y):
+        """Test function of the kind: of the Jacobian by all but the second parameter, and of what `find` takes and gives."""
         if self.kind == "grazing":
             size = self.scale[: self.shooting.n_q].max()
             return lambda J, *of: float(point_of(self.shooting, *of)[2]) / size - GAP
-        rows = self.scale[: len(K), None]
         if self.kind == "Neimark-Sacker":
             return lambda J, given, start, found: _on_the_circle(point_of(self.shooting, given, start, found))
         mu = CRITICAL[self.kind]
-        w, x, _ = null_vectors(shifted_by(K / rows, mu))
-        return lambda J, *_: bordered(shifted_by(J[:, :-1] / rows, mu), w, x)
+        L, R = (np.asarray(x) for x in self.shooting.frames(self.system, self.t0, y[:-1]))
+        scale = in_velocities(self.scale, self.orbit)
+
+        def K(J):
+            return shifted_by((L @ J @ R)[:, :-1] * scale / scale[:, None], mu)
+
+        value = singular(K(J))
+        return lambda J, *_: value(K(J))
 
     def at(self, y, row, tangent=None):
         """The `_Point` at which Newton's method ends, or None; ``row`` holds it where it starts."""
@@ -247,11 +253,14 @@ class _Follower:
                 self.code = OrbitOutcome.SIMULATION_FAILED
                 return None
             if test is None:
-                test = self.test(J[:, :-2])
+                test = self.test(J[:, :-1] / self.scale[:-1], y)
             rows = np.max(np.abs(J), axis=1)
             rows = np.where(rows > 0, rows, 1.0)
-            back = np.linalg.lstsq(J / rows[:, None], -F / rows, rcond=RANK)[0]
-            plane = np.linalg.svd(J / rows[:, None])[2][len(J) :]
+            # The length of a quaternion makes no difference, and is no direction of the plane.
+            still = np.asarray(self.shooting.still(self.system, self.t0, y[:-1])) * self.scale[:-1]
+            M = np.concatenate([J / rows[:, None], np.pad(still, ((0, 0), (0, 1)))])
+            back = np.linalg.lstsq(M, np.append(-F / rows, np.zeros(len(still))), rcond=RANK)[0]
+            plane = np.linalg.svd(M)[2][-2:]
             p = y + self.scale * back
             g, *others = (self.tested(p + DIFFERENCE * self.scale * n, test) for n in (np.zeros_like(row), *plane))
             M = np.stack([(np.array(others) - g) / DIFFERENCE, plane @ row]) if np.all(np.isfinite([g, *others])) else np.zeros((2, 2))

@@ -15,7 +15,7 @@ from .leaves import parameter as named_parameter
 from .newton import Given, Start, find
 from .orbit import SENTENCES, Orbit, OrbitOutcome
 from .periodic import sizes, whole
-from .special import CRITICAL, Special, bordered, extrapolated, illinois, null_vectors, shifted_by, torus
+from .special import CRITICAL, Special, extrapolated, illinois, shifted_by, singular, torus
 
 #: Motions in one search of a corrector.
 LIMIT = 8
@@ -95,7 +95,7 @@ class _Point(NamedTuple):
     @property
     def signs(self):
         """Signs of the test functions: where the parameter turns, det K(1), det K(-1), and a pair on the unit circle."""
-        K = self.J[:, :-1]
+        K = np.asarray(self.orbit.jacobian)[:, :-1]
         values = [self.tangent[-1], *(np.linalg.slogdet(shifted_by(K, mu))[0] for mu in (1.0, -1.0)), self.torus]
         return np.sign(values)
 
@@ -114,8 +114,7 @@ class _Follower:
         self.span = abs(to - first)
         self.direction = which.direction(start.system)
         self.given = Given(start.system, start.t0, start.period)
-        self.scale = np.array(sizes(start.q, start.u, start.period))
-        self.scale[-1] = self.span
+        self.scale = self.sizes(start.t0, start.q, start.u, start.period)
         self.points, self.special = [], []
 
     def run(self):
@@ -185,15 +184,18 @@ class _Follower:
             states.append(np.concatenate([sol.q[node], sol.u[node], point.v[-2:]]))
         self.given = given._replace(t0=jnp.asarray(t[k], last.orbit.q.dtype))
         scale = self.scale
-        self.scale = np.append(
-            np.array(sizes(*(getattr(last.orbit.solution, name)[k] for name in "qu"), last.orbit.period))[:-1], self.span
-        )
+        sol = last.orbit.solution
+        self.scale = self.sizes(sol.t[k], sol.q[k], sol.u[k], last.orbit.period)
         way = (states[1] - states[0]) / self.scale
         point = self.at(states[1], np.append(np.zeros(len(way) - 1), 1.0), way / np.linalg.norm(way))
         if point is None or len(point.events) != len(last.events):
             self.given, self.scale = given, scale
             return
         self.points[-1] = point
+
+    def sizes(self, *start):
+        """Sizes of the unknowns."""
+        return np.append(np.array(sizes(self.start.system, *start))[:-1], self.span)
 
     def value(self, point):
         """The parameter at a point."""
@@ -238,8 +240,9 @@ class _Follower:
         scaled = J * self.scale
         rows = np.max(np.abs(scaled), axis=1)
         reference = np.append(np.zeros(len(v) - 1), 1.0) if tangent is None else tangent
-        M = np.concatenate([scaled / np.where(rows > 0, rows, 1)[:, None], reference[None]])
-        new = np.linalg.lstsq(M, np.append(np.zeros(len(v) - 1), 1.0), rcond=1e-11)[0]
+        still = np.asarray(shooting.still(found_orbit.system, given.t0, found.v)) * self.scale
+        M = np.concatenate([scaled / np.where(rows > 0, rows, 1)[:, None], still, reference[None]])
+        new = np.linalg.lstsq(M, np.append(np.zeros(len(M) - 1), 1.0), rcond=1e-11)[0]
         impacts = found_orbit.impacts
         weakest = min((impact.percussion for impact in impacts), default=np.inf)
         events = tuple(impact.contact for impact in impacts)
@@ -257,22 +260,22 @@ class _Follower:
         if changes[2]:
             kinds.append("period doubling")
         for kind in kinds:
-            self.locate(kind, last, point, h, self.singular(kind, last, point))
+            self.locate(kind, last, point, h, self.singular(kind, point))
         if changes[3]:
             # A pair of real multipliers with the product 1 is no bifurcation.
             self.locate(
                 "Neimark-Sacker", last, point, h, lambda point: point.torus, lambda point: abs(np.imag(point.multipliers[0])) > 1e-6
             )
 
-    def singular(self, kind, last, point):
+    def singular(self, kind, point):
         """Test function of a point that vanishes where K is singular."""
-        K = [shifted_by(p.J[:, :-1] * self.scale[:-1] / self.scale[: len(p.J), None], CRITICAL[kind]) for p in (last, point)]
-        w, x, _ = min((null_vectors(k) for k in K), key=lambda vectors: vectors[2])
+        scale = in_velocities(self.scale, self.start)
 
-        def test(p):
-            return bordered(shifted_by(p.J[:, :-1] * self.scale[:-1] / self.scale[: len(p.J), None], CRITICAL[kind]), w, x)
+        def K(p):
+            return shifted_by(np.asarray(p.orbit.jacobian)[:, :-1] * scale / scale[:, None], CRITICAL[kind])
 
-        return test
+        test = singular(K(point))
+        return lambda p: test(K(p))
 
     def locate(self, kind, last, point, h, test, accept=lambda point: True):
         """Find the zero of a test function between two points, and keep it."""
@@ -364,6 +367,13 @@ class _Follower:
             orbits=[point.orbit for point in points],
             **stacked,
         )
+
+
+def in_velocities(scale, orbit):
+    """Sizes of state and period in steps of velocities (m + 1,), see `Shooting.frames`, from those of the unknowns."""
+    n_q, n_u = orbit.q.size, orbit.u.size
+    of_q, rest = scale[:n_q], scale[n_q : n_q + n_u + 1]
+    return np.concatenate([of_q if n_q == n_u else rest[:-1] * rest[-1] / (2 * np.pi), rest])
 
 
 def near_an_impact(orbit):

@@ -38,7 +38,7 @@ def across(last: Orbit, parameter: Any, closes: bool) -> Orbit:
     shooting, dtype = last.shooting, last.q.dtype
     direction, given = parameter.direction(last.system), Given(last.system, last.t0, last.period)
     v = np.concatenate([last.q, last.u, [last.period, 0.0]])
-    scale = np.array(sizes(last.q, last.u, last.period))
+    scale = np.array(sizes(last.system, last.t0, last.q, last.u, last.period))
     scale[-1] = abs(float(parameter.value(last.system))) or 1.0
 
     def found(v, row, limit=LIMIT):
