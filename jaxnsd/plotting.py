@@ -30,7 +30,7 @@ from .simulation.simulate import Solution
 
 if TYPE_CHECKING:
     from .identify import Result
-    from .orbits import Basin, Branch, Diagram, Orbit
+    from .orbits import Basin, Branch, Curve, Diagram, Orbit
 
 #: Okabe & Ito's palette without its yellow, which is faint on white: blue, vermilion, green, purple, orange, sky blue, black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -508,6 +508,23 @@ def branch(branch: "Branch", of: str = "max q[0]", *, label: str | None = None, 
         text = f"{point.kind}, {point.value:.6g}"
         ax.plot(point.value, y[i] + part * (y[j] - y[i]), SPECIAL[point.kind], color="black", markersize=5, linestyle="none", label=text)
     ax.set(xlabel=branch.parameter, ylabel=label or of)
+    ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+@styled
+def curve(curve: "Curve", *, label: str | None = None, ax: Axes | None = None) -> Axes:
+    """A curve of special points in the plane of two parameters, the second one to the right; several go into the same axes.
+
+    Each kind has a colour and a marker, which stands where the curve starts. ``label`` is its name in the legend, by default the kind.
+    """
+    _is("curve", curve, "Curve of orbits.curve", "parameters")
+    ax, name = _axes(ax), label or curve.kind
+    name = f"_{name}" if name in {line.get_label() for line in ax.lines} else name
+    colour = COLOURS[list(SPECIAL).index(curve.kind)]
+    ax.plot(curve.values[:, 1], curve.values[:, 0], color=colour, label=name)
+    ax.plot(*curve.values[0, ::-1], SPECIAL[curve.kind], color=colour, markersize=5)
+    ax.set(xlabel=curve.parameters[1], ylabel=curve.parameters[0])
     ax.legend(frameon=False, fontsize="small")
     return ax
 

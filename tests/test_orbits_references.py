@@ -148,3 +148,30 @@ def test_the_benchmark_beside_a_shooting_code(monkeypatch, capsys):
     assert float(lines[-1].split()[-1]) < 1e-9
     with pytest.raises(SystemExit):
         benchmark.main(["--points", "1"])
+
+
+@pytest.mark.long
+def test_the_woodpeckers_cycle_doubles_its_period_at_both_ends():
+    """Between two values of mu it is stable. Motions that start on it stay there inside, and go to one far away outside."""
+    woodpecker = jaxnsd.models.Woodpecker
+    scheme = jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3), slowest=1e-3)
+    start = orbits.periodic(woodpecker(), scheme, n_steps=1000, **woodpecker().limit_cycle()).raise_if_failed()
+
+    def falls(orbit, mu):
+        """Of the last four cycles, between passes through the section, by a simulation that starts on an orbit."""
+        n_cycles = 600
+        sol = jaxnsd.simulate(woodpecker(mu=mu), scheme, orbit.q, orbit.u, t1=n_cycles * float(start.period), n_steps=500 * n_cycles)
+        q = np.asarray(sol.q)
+        passed = np.flatnonzero((q[:-1, 2] > 0.0066) & (q[1:, 2] <= 0.0066))
+        part = (q[passed, 2] - 0.0066) / (q[passed, 2] - q[passed + 1, 2])
+        return np.diff(q[passed, 0] + part * (q[passed + 1, 0] - q[passed, 0]))[-4:]
+
+    for to, known, outwards in ((0.2895, 0.29012853, -1), (0.325, 0.31860805, 1)):
+        branch = orbits.follow(start, "mu", to=to, max_points=40)
+        (point,) = branch.special
+        assert point.kind == "period doubling" and branch.stable[0] and not branch.stable[-1]
+        assert abs(point.value - known) < 1e-7  # with 2000 steps
+        near = branch.orbits[int(np.argmin(np.abs(branch.values - (point.value - 0.003 * outwards))))]
+        inside, outside = falls(near, float(near.system.mu)), falls(point.orbit, point.value + 0.001 * outwards)
+        assert np.ptp(inside) < 1e-5 and np.ptp(outside) > 4e-3
+        np.testing.assert_allclose(outside[2:], outside[:2], rtol=0, atol=1e-5)

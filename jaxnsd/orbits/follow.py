@@ -1,6 +1,5 @@
 """`follow`: pseudo-arclength continuation of a periodic orbit in a parameter (Keller 1977; Allgower & Georg 2003)."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,15 +7,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from ..simulation import checks
 from .branch import Branch
+from .grazing import point_of
 from .leaves import parameter as named_parameter
-from .newton import Given, Start, find, orbit
+from .newton import Given, Start, find
 from .orbit import SENTENCES, Orbit, OrbitOutcome
-from .periodic import sizes
-from .special import CRITICAL, Special, bordered, extrapolated, illinois, null_vectors, shifted_by, torus
+from .periodic import sizes, whole
+from .special import CRITICAL, Special, extrapolated, illinois, shifted_by, singular, torus
 
 #: Motions in one search of a corrector.
 LIMIT = 8
@@ -73,10 +72,11 @@ def follow(
         raise ValueError(f"follow: the orbit has not converged: {orbit.sentence}")
     which = named_parameter("follow", orbit.system, parameter)
     first = float(which.value(orbit.system))
-    if not (math.isfinite(to) and to != first):
+    if not (isinstance(to, (int, float, np.number)) and math.isfinite(to) and to != first):
         raise ValueError(f"follow: to must be a finite value other than that of the orbit, {first:.8g}, got {to!r}")
-    if max_points < 2 or not 0 < step <= 1:
-        raise ValueError(f"follow: max_points must be at least 2 and step in (0, 1], got {max_points!r} and {step!r}")
+    max_points = whole("follow", "max_points", max_points, 2)
+    if not (isinstance(step, (int, float)) and 0 < step <= 1):
+        raise ValueError(f"follow: step must be a number in (0, 1], got {step!r}")
     return _Follower(orbit, which, first, float(to), max_points, step, back).run()
 
 
@@ -95,7 +95,7 @@ class _Point(NamedTuple):
     @property
     def signs(self):
         """Signs of the test functions: where the parameter turns, det K(1), det K(-1), and a pair on the unit circle."""
-        K = self.J[:, :-1]
+        K = np.asarray(self.orbit.jacobian)[:, :-1]
         values = [self.tangent[-1], *(np.linalg.slogdet(shifted_by(K, mu))[0] for mu in (1.0, -1.0)), self.torus]
         return np.sign(values)
 
@@ -114,8 +114,7 @@ class _Follower:
         self.span = abs(to - first)
         self.direction = which.direction(start.system)
         self.given = Given(start.system, start.t0, start.period)
-        self.scale = np.array(sizes(start.q, start.u, start.period))
-        self.scale[-1] = self.span
+        self.scale = self.sizes(start.t0, start.q, start.u, start.period)
         self.points, self.special = [], []
 
     def run(self):
@@ -169,17 +168,13 @@ class _Follower:
     # --------------------------------------------------------------------------------------------------------------- the start
     def crowded(self):
         """Whether an impact comes near to the start of the period, which it must not pass, and the period may start elsewhere."""
-        last, shooting = self.points[-1], self.start.shooting
-        if shooting.section is not None or shooting.reset is not None or not last.events:
-            return False
-        return _distance(last.orbit, np.asarray(last.orbit.t0)) < CROWDED and len(self.points) > 1
+        return len(self.points) > 1 and near_an_impact(self.points[-1].orbit)
 
     def start_elsewhere(self):
         """Start the period at the node that is farthest from all impacts."""
         last, before = self.points[-1], self.points[-2]
-        t = np.asarray(last.orbit.solution.t)[:-1]
-        k = int(np.argmax([_distance(last.orbit, x) for x in t]))
-        if _distance(last.orbit, t[k]) < 2 * CROWDED:
+        t, k = np.asarray(last.orbit.solution.t)[:-1], far_from_impacts(last.orbit)
+        if k is None:
             return
         given, states = self.given, []
         for point in (before, last):
@@ -189,15 +184,18 @@ class _Follower:
             states.append(np.concatenate([sol.q[node], sol.u[node], point.v[-2:]]))
         self.given = given._replace(t0=jnp.asarray(t[k], last.orbit.q.dtype))
         scale = self.scale
-        self.scale = np.append(
-            np.array(sizes(*(getattr(last.orbit.solution, name)[k] for name in "qu"), last.orbit.period))[:-1], self.span
-        )
+        sol = last.orbit.solution
+        self.scale = self.sizes(sol.t[k], sol.q[k], sol.u[k], last.orbit.period)
         way = (states[1] - states[0]) / self.scale
         point = self.at(states[1], np.append(np.zeros(len(way) - 1), 1.0), way / np.linalg.norm(way))
         if point is None or len(point.events) != len(last.events):
             self.given, self.scale = given, scale
             return
         self.points[-1] = point
+
+    def sizes(self, *start):
+        """Sizes of the unknowns."""
+        return np.append(np.array(sizes(self.start.system, *start))[:-1], self.span)
 
     def value(self, point):
         """The parameter at a point."""
@@ -237,13 +235,14 @@ class _Follower:
         self.outcome = found.outcome
         if int(found.outcome) != OrbitOutcome.CONVERGED:
             return None
-        found_orbit, multipliers, near = _point(shooting, given, start, found)
+        found_orbit, multipliers, near = point_of(shooting, given, start, found)
         J = np.asarray(found.J)
         scaled = J * self.scale
         rows = np.max(np.abs(scaled), axis=1)
         reference = np.append(np.zeros(len(v) - 1), 1.0) if tangent is None else tangent
-        M = np.concatenate([scaled / np.where(rows > 0, rows, 1)[:, None], reference[None]])
-        new = np.linalg.lstsq(M, np.append(np.zeros(len(v) - 1), 1.0), rcond=1e-11)[0]
+        still = np.asarray(shooting.still(found_orbit.system, given.t0, found.v)) * self.scale
+        M = np.concatenate([scaled / np.where(rows > 0, rows, 1)[:, None], still, reference[None]])
+        new = np.linalg.lstsq(M, np.append(np.zeros(len(M) - 1), 1.0), rcond=1e-11)[0]
         impacts = found_orbit.impacts
         weakest = min((impact.percussion for impact in impacts), default=np.inf)
         events = tuple(impact.contact for impact in impacts)
@@ -261,22 +260,22 @@ class _Follower:
         if changes[2]:
             kinds.append("period doubling")
         for kind in kinds:
-            self.locate(kind, last, point, h, self.singular(kind, last, point))
+            self.locate(kind, last, point, h, self.singular(kind, point))
         if changes[3]:
             # A pair of real multipliers with the product 1 is no bifurcation.
             self.locate(
                 "Neimark-Sacker", last, point, h, lambda point: point.torus, lambda point: abs(np.imag(point.multipliers[0])) > 1e-6
             )
 
-    def singular(self, kind, last, point):
+    def singular(self, kind, point):
         """Test function of a point that vanishes where K is singular."""
-        K = [shifted_by(p.J[:, :-1] * self.scale[:-1] / self.scale[: len(p.J), None], CRITICAL[kind]) for p in (last, point)]
-        w, x, _ = min((null_vectors(k) for k in K), key=lambda vectors: vectors[2])
+        scale = in_velocities(self.scale, self.start)
 
-        def test(p):
-            return bordered(shifted_by(p.J[:, :-1] * self.scale[:-1] / self.scale[: len(p.J), None], CRITICAL[kind]), w, x)
+        def K(p):
+            return shifted_by(np.asarray(p.orbit.jacobian)[:, :-1] * scale / scale[:, None], CRITICAL[kind])
 
-        return test
+        test = singular(K(point))
+        return lambda p: test(K(p))
 
     def locate(self, kind, last, point, h, test, accept=lambda point: True):
         """Find the zero of a test function between two points, and keep it."""
@@ -337,7 +336,7 @@ class _Follower:
         value, error = extrapolated(at[first:], values[first:])
         if error > KNOWN * self.span:
             return None
-        self.special.append(Special("grazing", value, error, len(self.points) - 1, None, self.which))
+        self.special.append(Special("grazing", value, error, len(self.points) - 1, self.points[-1].orbit, self.which, closes=k == 1))
         what = ("an impact loses its speed", "a gap that was open closes")[k]
         return f"grazing at {self.which.name} = {value:.8g}: {what}"
 
@@ -370,36 +369,29 @@ class _Follower:
         )
 
 
+def in_velocities(scale, orbit):
+    """Sizes of state and period in steps of velocities (m + 1,), see `Shooting.frames`, from those of the unknowns."""
+    n_q, n_u = orbit.q.size, orbit.u.size
+    of_q, rest = scale[:n_q], scale[n_q : n_q + n_u + 1]
+    return np.concatenate([of_q if n_q == n_u else rest[:-1] * rest[-1] / (2 * np.pi), rest])
+
+
+def near_an_impact(orbit):
+    """Whether an impact is near to the start of the period, and the period may start elsewhere."""
+    shooting = orbit.shooting
+    if shooting.section is not None or shooting.reset is not None or not orbit.events:
+        return False
+    return _distance(orbit, np.asarray(orbit.t0)) < CROWDED
+
+
+def far_from_impacts(orbit):
+    """The node that is farthest from all impacts, None where they are everywhere."""
+    t = np.asarray(orbit.solution.t)[:-1]
+    k = int(np.argmax([_distance(orbit, x) for x in t]))
+    return k if _distance(orbit, t[k]) >= 2 * CROWDED else None
+
+
 def _distance(orbit, t):
     """Distance of a time from the impacts of an orbit, in periods."""
     T = float(orbit.period)
     return min(abs((impact.time - t + 0.5 * T) % T - 0.5 * T) for impact in orbit.impacts) / T
-
-
-@functools.partial(jax.jit, static_argnames="shooting")
-def _point(shooting, given, start, found):
-    """``(Orbit, multipliers, least gap at a near miss)``."""
-    result = orbit(shooting, given, start, found)
-    return result, result.multipliers, near_miss(result)
-
-
-def near_miss(orbit: Orbit) -> ArrayLike:
-    """The least gap of open contacts at a minimum between impacts, from cubics through gaps and gap velocities at the nodes; infinite where
-    no gap has one.
-    """
-    sol = orbit.solution
-    if not sol.P_N.shape[1]:
-        return jnp.full((), jnp.inf, sol.q.dtype)
-    gap = jax.vmap(orbit.system.gap)(sol.t, sol.q)
-    rate = jax.vmap(orbit.system.gap_velocity)(sol.t, sol.q, sol.u)
-    dt = sol.dt
-    g, g1, r, r1 = gap[:-1], gap[1:], dt * rate[:-1], dt * rate[1:]
-    # g + r x + a x^2 + b x^3 has its minimum where its derivative rises through zero.
-    a, b = 3 * (g1 - g) - 2 * r - r1, 2 * (g - g1) + r + r1
-    root = jnp.sqrt(jnp.maximum(a * a - 3 * b * r, 0))
-    x = -r / jnp.where(a + root != 0, a + root, jnp.inf)
-    least = g + x * (r + x * (a + x * b))
-    # What pushes in a step beside opens or closes there, with a velocity of round-off: it misses nothing.
-    pushes = jnp.pad(sol.P_N > 0, ((1, 1), (0, 0)))
-    inside = (r < 0) & (r1 > 0) & ~(pushes[:-2] | pushes[1:-1] | pushes[2:])
-    return jnp.min(jnp.where(inside, least, jnp.inf))

@@ -86,7 +86,7 @@ def find(shooting, given, start):
     def rule(primals, tangents):
         given, start = primals
         found = solved(given, start)
-        J = lax.stop_gradient(_square(found.J, start.row))
+        J = lax.stop_gradient(_square(found.J, start.row, shooting.still(given.system, given.t0, found.v)))
 
         def equations(given, v):
             F, _ = shooting.equations(given.system, start.direction, v, given.t0, given.T)
@@ -108,15 +108,16 @@ def find(shooting, given, start):
     return solved(given, start)
 
 
-def _square(J, row):
-    return jnp.concatenate([J, row[None]])
+def _square(J, row, still):
+    return jnp.concatenate([J, row[None], still])
 
 
 def _least_squares(J, b, scale):
-    """The x of least size, in units of ``scale``, with ``J x = b``."""
+    """The x of least size, in units of ``scale``, with ``J x = b`` in the least squares; b is 0 in the rows behind its end."""
+    b = jnp.pad(b, (0, J.shape[0] - b.size))
     rows = jnp.max(jnp.abs(J * scale[None]), axis=1)
     rows = jnp.where(rows > 0, rows, 1)
-    U, s, V = jnp.linalg.svd(J * scale[None] / rows[:, None])
+    U, s, V = jnp.linalg.svd(J * scale[None] / rows[:, None], full_matrices=False)
     inverse = jnp.where(s > RANK * s[0], 1 / jnp.where(s > 0, s, 1), 0)
     return scale * (V.T @ (inverse * (U.T @ (b / rows))))
 
@@ -129,19 +130,20 @@ def _iterate(shooting, given, start):
     def evaluate(v):
         F, J, sol = shooting.linearized(given.system, start.direction, v, given.t0, given.T)
         F = jnp.concatenate([F, (start.row @ (v - start.v))[None]])
-        rows = jnp.concatenate([start.scale[:-2], jnp.max(jnp.abs(_square(J, start.row) * start.scale[None])[-2:], axis=1)])
+        rows = jnp.concatenate([start.scale[:-2], jnp.max(jnp.abs(jnp.stack([J[-1], start.row]) * start.scale[None]), axis=1)])
         size = jnp.max(jnp.abs(F) / jnp.where(rows > 0, rows, 1))
         # Every motion returns after no time.
         usable = jnp.all(jnp.isfinite(J)) & jnp.isfinite(size) & sol.success & (v[-2] > SHORTEST * start.v[-2])
         return F, J, sol, jnp.where(usable, size, jnp.inf)
 
     def body(c):
-        v = c.v + c.part * c.step
+        v = shooting.normalized(given.system, c.v + c.part * c.step)
         F, J, sol, size = evaluate(v)
         first = c.tries == 0
         better = first | (size < c.size)
         changed = c.changed | (~first & (_order(sol) != _order(c.solution)))
-        step = _least_squares(_square(J, start.row), -F, start.scale)
+        still = shooting.still(given.system, given.t0, v)
+        step = _least_squares(_square(J, start.row, still), -F, start.scale)
         step = jnp.where(jnp.isfinite(step), step, 0)
         moves = jnp.max(jnp.abs(step) / start.scale)
         stuck = ~better & ((c.size <= accepted) | (c.part < 2.0 ** (0.5 - HALVINGS)))
@@ -225,6 +227,8 @@ def orbit(shooting, given, start, found):
     monodromy = found.J[:n, :n] + jnp.eye(n, dtype=found.v.dtype)
     if shooting.section is not None:
         monodromy = _returned(shooting, system, given.t0, q, u, found, monodromy)
+    uneven = q.shape != u.shape
+    L, R = shooting.frames(system, given.t0, found.v)
     return Orbit(
         system,
         q,
@@ -232,8 +236,8 @@ def orbit(shooting, given, start, found):
         given.t0,
         found.v[-2],
         found.solution,
-        monodromy,
-        found.J,
+        L[:-1, :-1] @ monodromy @ R[:-2, :-2] if uneven else monodromy,
+        L @ found.J @ R if uneven else found.J,
         found.residual,
         found.outcome,
         found.iterations,

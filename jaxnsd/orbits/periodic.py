@@ -20,7 +20,7 @@ from ..simulation import checks
 from ..simulation.simulate import check, simulate
 from .newton import Given, Start, find, orbit
 from .orbit import Orbit
-from .shooting import Shooting, of_system, takes_system
+from .shooting import Shooting, kinematics, of_system, takes_system
 
 #: Evaluations of the period map in one search.
 LIMIT = 40
@@ -45,7 +45,8 @@ def periodic(
 ) -> Orbit:
     """Find a periodic orbit near a guess, by Newton's method on the map of one period, with derivatives through located impacts.
 
-    system:   a `System` with as many coordinates as velocities
+    system:   a `System`; with quaternions multipliers are those of steps of velocities, n = 2 n_u, and -p, the same orientation as p, is
+              another state: where a motion returns to it, a ``reset`` turns the sign
     scheme:   ``LocatedImpacts(Lobatto(3))``, ``LocatedImpacts(MoreauJean())``, ...; without contacts any whose velocities are at the nodes
     q, u:     guess of the state (n_q,), (n_u,) at ``t0``
     period:   of forced motion: T in s, or a function of the system, ``lambda system: 2 * jnp.pi / system.frequency``, where parameters
@@ -71,7 +72,7 @@ def periodic(
     if settle:
         q, u, T = _settled(shooting, system, q, u, t0, T, settle)
     given = Given(system, t0, T if section is None else lax.stop_gradient(T))
-    start = at_parameters(system, q, u, T)
+    start = at_parameters(system, q, u, t0, T)
     return orbit(shooting, given, start, find(shooting, given, start))
 
 
@@ -86,21 +87,24 @@ def refined(orbit: Orbit, factor: int = 2) -> Orbit:
     return periodic(orbit.system, shooting.scheme, orbit.q, orbit.u, period, n_steps=n_steps, **options)
 
 
-def at_parameters(system, q, u, T):
+def at_parameters(system, q, u, t0, T):
     """`Start` of a search at given parameters."""
     direction = jax.tree.map(lambda x: jnp.zeros_like(x) if is_float(x) else x, system)
     v = lax.stop_gradient(jnp.concatenate([q, u, jnp.stack([T, jnp.zeros_like(T)])]))
     row = jnp.zeros_like(v).at[-1].set(1)
-    return Start(v, direction, row, sizes(q, u, T), jnp.asarray(LIMIT, jnp.int32))
+    return Start(v, direction, row, sizes(system, t0, q, u, T), jnp.asarray(LIMIT, jnp.int32))
 
 
-def sizes(q, u, T):
+def sizes(system, t, q, u, T):
     """Sizes (n + 2,) of the unknowns: what a coordinate moves by, its velocity, the period, and 1 for the parameter."""
-    q, u, T = lax.stop_gradient((q, u, T))
-    size = jnp.abs(q) + jnp.abs(u) * T / (2 * jnp.pi)
+    system, t, q, u, T = lax.stop_gradient((system, t, q, u, T))
+    alike = q.shape == u.shape
+    size = jnp.abs(q) + jnp.abs(u if alike else system.q_dot(t, q, u)) * T / (2 * jnp.pi)
     largest = jnp.max(size)
-    size = jnp.maximum(size, 1e-3 * jnp.where(largest > 0, largest, 1))
-    return jnp.concatenate([size, size * 2 * jnp.pi / T, jnp.stack([T, jnp.ones_like(T)])])
+    # A quaternion at rest has entries of zero, which move as far as the others.
+    size = jnp.maximum(size, (1e-3 if alike else 0.1) * jnp.where(largest > 0, largest, 1))
+    of_u = size if alike else 1 / jnp.max(jnp.abs(kinematics(system, t, q, u)) / size[:, None], axis=0)
+    return jnp.concatenate([size, of_u * 2 * jnp.pi / T, jnp.stack([T, jnp.ones_like(T)])])
 
 
 def whole(caller, name, value, least):
@@ -142,10 +146,10 @@ def prepared(caller, system, scheme, q, u, period, n_steps, section, reset, t0, 
     if not callable(period) and (np.shape(length := numbers(period)) or length is None):
         raise TypeError(f"{caller}: period must be a positive time in s, or a function of the system, got {shown(period)}")
     q, u = jnp.asarray(q), jnp.asarray(u)
-    if q.ndim != 1 or u.ndim != 1 or q.shape != u.shape:
+    if q.ndim != 1 or u.ndim != 1 or (q.shape != u.shape and not system.defines("q_dot")):
         raise ValueError(
-            f"{caller}: q and u must be vectors with as many velocities as coordinates, got shapes {q.shape} and {u.shape}; orbits of "
-            "quaternions are not found here: describe the motion by as many coordinates as it has velocities"
+            f"{caller}: q and u must be vectors with as many velocities as coordinates, or the system has a q_dot, got shapes {q.shape} "
+            f"and {u.shape}"
         )
     if not (is_float(q) and is_float(u)):
         raise TypeError(f"{caller}: q and u must be floating, got {q.dtype} and {u.dtype}; write 1.0 in place of 1")

@@ -20,7 +20,7 @@ from ..simulation.simulate import simulate
 from .leaves import parameter as named_parameter
 from .newton import closings, resting, staying
 from .periodic import prepared, whole
-from .shooting import shifted
+from .shooting import kinematics, shifted
 
 #: Blocks of periods whose means tell the standard error of an exponent.
 BLOCKS = 20
@@ -89,7 +89,10 @@ def _impacts(sol):
 
 @functools.partial(jax.jit, static_argnames="shooting")
 def _exponents(shooting, system, q, u, t0, T, transient, length):
-    n = q.shape[0] + u.shape[0]
+    n, n_u = q.shape[0] + u.shape[0], u.shape[0]
+    # Of a quaternion only those directions are carried along in which velocities move it.
+    moved = jnp.eye(n_u) if q.shape == u.shape else jnp.linalg.qr(kinematics(system, t0, q, u))[0]
+    directions = jax.scipy.linalg.block_diag(moved, jnp.eye(n_u)).astype(q.dtype)
     e_N = system.contact_data(t0, q)[0]
     nothing = jax.tree.map(lambda x: jnp.zeros_like(x) if is_float(x) else x, system)
 
@@ -110,12 +113,12 @@ def _exponents(shooting, system, q, u, t0, T, transient, length):
 
     def block(carry, length):
         z, Q, *of_all = carry
-        z, Q, logs, *of_all = lax.fori_loop(0, length, one, (z, Q, jnp.zeros_like(z), *of_all))
+        z, Q, logs, *of_all = lax.fori_loop(0, length, one, (z, Q, jnp.zeros(2 * n_u, z.dtype), *of_all))
         return (z, Q, *of_all), logs / length
 
     zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
     lengths = jnp.concatenate([jnp.reshape(transient, (1,)), jnp.broadcast_to(length, (BLOCKS,))])
-    start = (jnp.concatenate([q, u]), jnp.eye(n, dtype=q.dtype), zero, no, zero, ~no)
+    start = (jnp.concatenate([q, u]), directions, zero, no, zero, ~no)
 
     def blocks(carry, of):
         length, first = of

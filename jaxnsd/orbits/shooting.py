@@ -26,6 +26,11 @@ def shifted(system, direction, amount):
     return jax.tree.map(lambda x, d: x + amount * d if is_float(x) else x, system, direction)
 
 
+def kinematics(system, t, q, u):
+    """B of ``q_dot = B u + beta`` (n_q, n_u)."""
+    return jax.jacfwd(lambda u: system.q_dot(t, q, u))(u)
+
+
 def of_system(function, n):
     """``function(system, *args)`` of a function of n arguments, or of one more, the system, before them."""
     parameters = inspect.signature(function).parameters.values()
@@ -72,6 +77,30 @@ class Shooting:
     def on_section(self, system, t, q, u):
         """Value of the section, a scalar."""
         return jnp.reshape(of_system(self.section, 3)(system, t, q, u), ())
+
+    def frames(self, system, t0, v):
+        """``(L (m + 1, n + 1), R (n + 2, m + 2))``, m = 2 n_u, which make ``L J R`` of a Jacobian J (n + 1, n + 2) of the equations.
+
+        That is J in steps y of velocities, by which coordinates move by ``B y``, B being that of ``q_dot = B u + beta``. What coordinates
+        do at right angles to these, as the length of a quaternion, is no motion. Both are 1 where n_q = n_u.
+        """
+        n_u = len(v) - 2 - self.n_q
+        B = kinematics(system, t0, v[: self.n_q], v[self.n_q : -2]) if n_u != self.n_q else jnp.eye(n_u, dtype=v.dtype)
+        others = jnp.eye(n_u + 2, dtype=v.dtype)
+        block = jax.scipy.linalg.block_diag
+        return block(jnp.linalg.pinv(B) if n_u != self.n_q else B, others[1:, 1:]), block(B, others)
+
+    def still(self, system, t0, v):
+        """Steps of v at right angles to those that velocities make, (n_q - n_u, n + 2): that of the length of a quaternion."""
+        n_u = len(v) - 2 - self.n_q
+        if n_u == self.n_q:
+            return jnp.zeros((0, len(v)), v.dtype)
+        B = kinematics(system, t0, v[: self.n_q], v[self.n_q : -2])
+        return jnp.pad(jnp.linalg.svd(B)[0][:, n_u:].T, ((0, 0), (0, len(v) - self.n_q)))
+
+    def normalized(self, system, v):
+        """v with coordinates that mean the same, quaternions of length one."""
+        return jnp.concatenate([system.normalized(v[: self.n_q]), v[self.n_q :]])
 
     def equations(self, system, direction, v, t0, T):
         """``(F, solution)``; ``T`` is the period of forced motion where that is a number."""

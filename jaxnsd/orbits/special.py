@@ -7,9 +7,9 @@ state and period with the multiplier mu in place of 1, the orbit
     doubles its period at   det K(-1) = 0
     sheds a torus at        mu_1 mu_2 = 1 with a complex pair, det of the bialternate product of the multipliers (Neimark & Sacker)
 
-(Kuznetsov, Elements of Applied Bifurcation Theory, 2004, ch. 10). A zero is found along the branch, by the secant method on the bordered
-scalar s of ``[K b; c' 0] [x; s] = [0; 1]``, which is a smooth function with a simple zero there (Govaerts 2000), and asks for no second
-derivative. Those, ``w' D(K) x`` with the null vectors w and x, give the derivatives of the point's parameter.
+(Kuznetsov, Elements of Applied Bifurcation Theory, 2004, ch. 10). A zero is found along the branch, by the secant method on the
+determinant, which is smooth and has a simple zero there, also where another multiplier is near, and asks for no second derivative. Those,
+``w' D(K) x`` with the null vectors w and x, give the derivatives of the point's parameter.
 """
 
 import functools
@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .grazing import across
 from .leaves import Parameter, all_of
 from .newton import Given, Start, find
 from .newton import orbit as orbit_of
@@ -39,7 +40,8 @@ class Special:
     error:   an estimate of its error: the last change of the iteration, or of the extrapolation to the grazing. What the steps of the
              scheme are off by is not in it: more ``n_steps`` tell
     index:   the point lies behind this one of the branch, before the next
-    orbit:   the orbit there; None for a grazing, whose value is extrapolated, and for what was loaded
+    orbit:   the orbit there, of a grazing, whose value is extrapolated, the last one before it; None for what was loaded
+    closes:  of a grazing: whether an open gap closes there; otherwise an impact loses its speed
     """
 
     kind: str
@@ -48,6 +50,7 @@ class Special:
     index: int
     orbit: Orbit | None = None
     parameter: Parameter | None = field(default=None)
+    closes: bool = False
 
     def __repr__(self) -> str:
         """One line."""
@@ -60,13 +63,14 @@ class Special:
         derivatives are compiled by the first call. Raises ValueError for others.
         """
         if self.kind not in ("fold", "period doubling") or self.orbit is None:
-            what = "what was loaded" if self.orbit is None and self.kind != "grazing" else f"a {self.kind}"
+            what = f"a {self.kind}" if self.orbit is not None else "what was loaded"
             raise ValueError(f"Special.derivatives: folds and period doublings of a followed branch have derivatives here, {what} has not")
         orbit, own = self.orbit, self.parameter
         v = np.concatenate([orbit.q, orbit.u, [orbit.period, 0.0]])
         K = shifted_by(np.asarray(orbit.jacobian)[:, :-1], CRITICAL[self.kind])
         w, x, _ = null_vectors(K)
-        along = np.append(x, 0.0)
+        L, R = map(np.asarray, orbit.shooting.frames(orbit.system, orbit.t0, v))
+        w, along = w @ L, R @ np.append(x, 0.0)
 
         def by(parameter):
             direction = parameter.direction(orbit.system)
@@ -99,15 +103,26 @@ class Special:
         shooting = replace(old, n_steps=2 * old.n_steps, period=old.period and Twice(old.period))
         _, x, _ = null_vectors(shifted_by(np.asarray(orbit.jacobian)[:, :-1], CRITICAL[self.kind]))
         T = 2 * orbit.period
-        scale = np.array(sizes(orbit.q, orbit.u, T))
+        scale = np.array(sizes(orbit.system, orbit.t0, orbit.q, orbit.u, T))
         # After the first of the two periods it is on the other side, so the sum of both has no other length.
-        x = np.append(x[:-1], [0.0, 0.0])
+        v = np.concatenate([orbit.q, orbit.u, [T, 0.0]])
+        x = np.asarray(old.frames(orbit.system, orbit.t0, v)[1]) @ np.append(x[:-1], [0.0, 0.0])
         x /= np.linalg.norm(x / scale)
         scale[-1] = abs(self.value) or 1.0
-        v = np.concatenate([orbit.q, orbit.u, [T, 0.0]]) + distance * x
+        v = v + distance * x
         start = Start(v, self.parameter.direction(orbit.system), x / scale**2, scale, np.int32(LIMIT))
         given = Given(orbit.system, orbit.t0, T)
         return orbit_of(shooting, given, start, find(shooting, given, start))
+
+    def across(self) -> Orbit:
+        """The orbit behind this grazing, with the impact more or less that the branch does not have, to be followed.
+
+        It is near to the grazing, and its parameter is found with it: where both sides of a grazing exist for the same values, the branch
+        turns back there. Its outcome says whether it was found. Raises ValueError for other points.
+        """
+        if self.kind != "grazing" or self.orbit is None:
+            raise ValueError(f"Special.across: only the grazings of a followed branch have such an orbit, not {self!r}")
+        return across(self.orbit, self.parameter, self.closes)
 
 
 @dataclass(frozen=True)
@@ -137,11 +152,17 @@ def null_vectors(K):
     return U[:, -1], V[-1], s[-1] / s[0]
 
 
-def bordered(K, b, c):
-    """The scalar s of the bordered system."""
-    n = len(K)
-    M = np.block([[K, b[:, None]], [c[None], np.zeros((1, 1))]])
-    return np.linalg.solve(M, np.append(np.zeros(n), 1.0))[-1]
+def singular(K):
+    """A function of matrices near K that vanishes where they are singular: the determinant over the product of all singular values of K but
+    the smallest.
+    """
+    others = np.sum(np.log(np.linalg.svd(K, compute_uv=False)[:-1]))
+
+    def test(K):
+        sign, size = np.linalg.slogdet(K)
+        return sign * np.exp(size - others)
+
+    return test
 
 
 def torus(multipliers):
