@@ -323,9 +323,12 @@ def _in_plane(shown, track, view, size, title, speed):
     from .. import plotting
 
     with plotting.matplotlib.rc_context(plotting.STYLE):
-        fig = plotting.Figure(figsize=(size[0] / 100, size[1] / 100), dpi=100)
+        width, height = size[0] / 100, size[1] / 100
+        fig = plotting.Figure(figsize=(width, height), dpi=100)
         canvas = FigureCanvasAgg(fig)
-        ax = fig.add_axes((0.09, 0.09, 0.88, 0.83))
+        # Letters have the same size in small pictures: numbers and labels need the same room.
+        left, bottom, right, top = min(0.72 / width, 0.3), min(0.54 / height, 0.3), min(0.24 / width, 0.1), min(0.48 / height, 0.2)
+        ax = fig.add_axes((left, bottom, 1 - left - right, 1 - bottom - top))
         ax.set(xlabel="$x$ in m", ylabel="$y$ in m")
         ax.set_aspect("equal", adjustable="datalim")
         middle, half = _window(shown, track, ax)
@@ -335,7 +338,10 @@ def _in_plane(shown, track, view, size, title, speed):
             fig.text(0.97, 0.985, title, ha="right", va="top", fontsize="medium")
     names = [artist for artist, *_ in artists if artist.get_label()[0] != "_"]
     if 1 < len(names) <= 8:
-        ax.legend(handles=names, frameon=False, fontsize="small", loc="upper right", ncols=min(len(names), 4))
+        for columns in range(min(len(names), 4), 0, -1):
+            legend = ax.legend(handles=names, frameon=False, fontsize="small", loc="upper right", ncols=columns)
+            if legend.get_window_extent().width <= ax.get_window_extent().width:
+                break
 
     def draw(k):
         with plotting.matplotlib.rc_context(plotting.STYLE):

@@ -282,7 +282,7 @@ def _plots(shown, data, system, sol):
     ]
     P_N = np.asarray(sol.P_N, float)
     if P_N.shape[1]:
-        names = [str(contact) for contact in system.contacts] if scene._of_bodies(system) else [f"contact {i}" for i in range(P_N.shape[1])]
+        names = scene.names_of_contacts(system, P_N.shape[1])
         together = {name: np.zeros(len(P_N)) for name in names}
         for i, name in enumerate(names):
             together[name] = together[name] + P_N[:, i]
