@@ -403,6 +403,10 @@ class Multibody(System):
 
     _closes_over: ClassVar[str] = "a field, or of a control an argument: control=jax.tree_util.Partial(function, numbers)"
 
+    def _functions(self):
+        """The control, where it is a function."""
+        return forces.functions(self)
+
     def _refuses(self, q, u):
         """A state of other lengths, and a quaternion that is zero."""
         return names.no_state(self.structure, q, u)

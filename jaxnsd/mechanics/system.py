@@ -391,6 +391,10 @@ class System:
         """What is wrong with a state, in words behind the system's name, or None; without velocities, u is None."""
         return None
 
+    def _functions(self):
+        """What was given as a function of (t, q, u) beside methods, and returns n numbers: ``[(name, f(system, t, q, u), n, of what)]``."""
+        return []
+
     def _misshapen(self):
         """A sentence on a field of the wrong shape, or None: it is asked for before a run."""
         return None
