@@ -144,15 +144,7 @@ class Independent:
     def __call__(self, key: jax.Array, point: jax.Array | None = None) -> tuple[System, jax.Array, jax.Array]:
         """``(system, q0, u0)`` of one member."""
         dtype = jnp.result_type(float)
-        if point is None:
-            # The numbers of a name do not depend on which others there are.
-            values = {name: d.draw(jax.random.fold_in(key, _code(name)), dtype) for name, d in self.parameters.items()}
-        else:
-            for name, distribution in self.parameters.items():
-                if not hasattr(distribution, "quantile"):
-                    raise TypeError(f"{type(distribution).__name__} of {name} has no quantile: it cannot be drawn from points")
-            values = {name: d.quantile(point[i].astype(dtype)) for i, (name, d) in enumerate(self.parameters.items())}
-        fields = self._fields()
+        values, fields = self.values(key, point), self._fields()
         system = dataclasses.replace(self.system, **{name: x for name, x in values.items() if name in fields})
         if self.start is None:
             q0, u0 = system.initial_state(**self.initial | {name: x for name, x in values.items() if name not in fields})
@@ -162,6 +154,17 @@ class Independent:
             if name not in fields:
                 parts[name[:2]] = parts[name[:2]].at[int(name[3:-1])].set(x)
         return system, parts["q0"], parts["u0"]
+
+    def values(self, key: jax.Array, point: jax.Array | None = None) -> dict[str, jax.Array]:
+        """The numbers of one member, by their names."""
+        dtype = jnp.result_type(float)
+        if point is None:
+            # The numbers of a name do not depend on which others there are.
+            return {name: d.draw(jax.random.fold_in(key, _code(name)), dtype) for name, d in self.parameters.items()}
+        for name, distribution in self.parameters.items():
+            if not hasattr(distribution, "quantile"):
+                raise TypeError(f"{type(distribution).__name__} of {name} has no quantile: it cannot be drawn from points")
+        return {name: d.quantile(point[i].astype(dtype)) for i, (name, d) in enumerate(self.parameters.items())}
 
     def _fields(self):
         """Names of the parameters of the system."""
