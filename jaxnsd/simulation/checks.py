@@ -297,7 +297,9 @@ def system(system, scheme, t0, t1, dt, q0, u0, own=False):
         raise ValueError(f"simulate: {name} {sentence}")
     if sentence := system._misshapen():
         raise ValueError(f"{name}.{sentence}")
-    shapes, q, u = jax.eval_shape(lambda *args: args, system, q0, u0)
+    # What varies over the devices of a `shard_map`, as u alone may do, is of no concern in a check.
+    shapes = jax.eval_shape(lambda *args: args, system, q0, u0)
+    shapes, q, u = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type), shapes)
     leaves, structure = jax.tree.flatten(shapes)
     signatures.check(structure, tuple(leaves), q, u)
     reason = scheme.refuse(anisotropy.isotropic(system), t0, q0, u0)
