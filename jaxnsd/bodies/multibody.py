@@ -183,6 +183,13 @@ class Multibody(System):
         """Names of the velocities with their units."""
         return _names(self.structure, 1)
 
+    def __repr__(self) -> str:
+        """One line: how much there is of what; the numbers are too many."""
+        structure = self.structure
+        parts = {"body": self.body_names, "joint": structure.joints, "contact": self.contacts, "motor": structure.motors}
+        counts = [f"{len(of)} {'bodies' if name == 'body' and len(of) != 1 else name + 's' * (len(of) != 1)}" for name, of in parts.items()]
+        return f"{type(self).__name__}({', '.join(counts)})"
+
     @property
     def contact_names(self) -> tuple[str, ...]:
         """Names of the contacts: "foot and floor"; a pair of shapes that touches in several points has several of one name."""

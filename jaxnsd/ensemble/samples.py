@@ -139,7 +139,10 @@ class Independent:
             if not hasattr(distribution, "draw") or isinstance(distribution, type):
                 raise TypeError(f"{name} must be a distribution such as Normal(0.3, 0.02), got {shown(distribution)}")
             if name in self._fields() and np.ndim(getattr(self.system, name)):
-                raise ValueError(f"{of}.{name} is an array: a sample of your own, sample(key) -> (system, q0, u0), can draw it")
+                raise ValueError(
+                    f"{of}.{name} is an array, and numbers are drawn: give a function sample(key) in place of names, that returns "
+                    f"(dataclasses.replace(system, {name}=...), q0, u0)"
+                )
 
     def __call__(self, key: jax.Array, point: jax.Array | None = None) -> tuple[System, jax.Array, jax.Array]:
         """``(system, q0, u0)`` of one member."""

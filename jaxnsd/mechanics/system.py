@@ -48,7 +48,9 @@ def system(cls: S) -> S:
         raise TypeError(f"@jaxnsd.system stands above a class that derives from jaxnsd.System, got {shown(cls)}")
     new = [part for part in cls.__mro__ if "__dataclass_fields__" not in vars(part) and part not in (System, object)]
     inherited_fields = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
-    cls = dataclasses.dataclass(frozen=True)(cls)
+    # A base class that says in short what it is, as bodies do, has written so itself; what dataclasses write wraps another function.
+    shown_in_full = cls.__repr__ is object.__repr__ or hasattr(cls.__repr__, "__wrapped__")
+    cls = dataclasses.dataclass(frozen=True, repr=shown_in_full)(cls)
     _refuse_hidden(cls, new, inherited_fields)
     _warn_of_typos(cls, new)
     _warn_of_closed_forms(cls, new)
