@@ -57,6 +57,8 @@ def test_errors_of_linear_regression(result):
     """Drawn by its noise the estimate scatters as the closed form says, up to what 100 draws tell: four of their standard errors, 28 %."""
     g, error = least_squares(result.problem)
     boot = identify.bootstrap(result, 100)
+    # A line for the names, one for each parameter, one for the draws.
+    assert len(repr(boot).splitlines()) == len(result.labels) + 2 and "100 draws, 0 of which" in repr(boot)
     np.testing.assert_allclose(boot.estimate, g, rtol=1e-6)
     assert boot.labels == ("gravity",) and boot.values.shape == (100, 1) and boot.failed == 0
     np.testing.assert_allclose(boot.standard_errors, error, rtol=4 / np.sqrt(200))

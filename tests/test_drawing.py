@@ -376,6 +376,19 @@ def test_a_page_of_a_plane_holds_discs_and_percussions(bouncing):
     assert [curve["name"] for curve in data["plots"][1]["curves"]] == data["contacts"] == list(Woodpecker.contact_names)
 
 
+def test_a_page_that_follows_has_what_is_around_in_the_picture():
+    """A foot that hangs far below what is followed is seen from the first camera."""
+    foot = bodies.Body("foot", 0.1, shapes=bodies.Sphere(0.05), joints=(), parent="trunk", position=(0, 0, -0.8))
+    system = bodies.assemble([bodies.Body("trunk", 1.0, shapes=bodies.Box((0.3, 0.2, 0.1)), position=(0, 0, 0.9)), foot], contacts=())
+    sol = still(system, system.initial_state()[0])
+    data, _ = unpacked(drawing.page(system, sol, follow="trunk"))
+    along = np.array([0, 0, 0.1]) - np.array([0, 0, 0.9])  # of the foot, from what is followed, which is in the middle of the picture
+    forward = -np.array(data["eye"])
+    beside = along - along @ forward * forward
+    # 32 degrees from the upper border to the lower one.
+    assert np.linalg.norm(beside) + 0.05 < np.tan(np.radians(16)) * (data["distance"] + along @ forward)
+
+
 def test_neighbouring_quaternions_have_one_sign():
     from jaxnsd.drawing.pages import quaternions
 

@@ -215,10 +215,7 @@ def _in_space(shown, track, view, size, title, speed):
     axes = raster.axes_of(*_angles(shown, view), shown.up)
     points = scene.seen(shown)
     if track is not None:
-        # What is followed stays where it is in the picture, and the picture is as large as what is around it.
-        around = points.reshape(-1, 3)
-        reach = 1.4 * _reach(shown, track, around)
-        points = track[0] + reach * np.array(np.meshgrid(*[(-1, 1)] * 3)).reshape(3, 8).T
+        points = around(shown, track, points)
     camera = raster.aimed(points, axes, width, height)
     radius = 0.5 * np.linalg.norm(points.max(axis=0) - points.min(axis=0))
     square = _round_length(radius / 3)
@@ -267,6 +264,12 @@ def _angles(shown, view):
         along = {(shown.up + 1) % 3: 0.0, (shown.up + 2) % 3: np.pi / 2}[shown.plane]
         return along + (0.0 if sign > 0 else np.pi), np.radians(10.0)
     return np.radians(VIEW if view is None else view)
+
+
+def around(shown, track, points):
+    """Points (8, 3) that the picture is to show at the start: what is followed stays where it is, with what is around it."""
+    reach = _reach(shown, track, points.reshape(-1, 3))
+    return track[0] + reach * np.array(np.meshgrid(*[(-1, 1)] * 3)).reshape(3, 8).T
 
 
 def _reach(shown, track, points):

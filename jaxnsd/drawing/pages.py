@@ -196,6 +196,9 @@ def _scene(shown, data, follow, view, speed, title):
     if flat:
         out["half"] = (0.6 * np.ptp(points, axis=0) + 0.1 * shown.size).tolist()
     else:
+        if follow is not None:
+            track = shown.track(follow)
+            points, middle = films.around(shown, track, points), track[0]
         camera = raster.aimed(points, axes, 700, 600)
         out |= {
             "middle": (camera.eye + axes[2] * ((middle - camera.eye) @ axes[2])).tolist(),
