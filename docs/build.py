@@ -1,11 +1,13 @@
-"""Build the site: `python docs/build.py out/docs`, which `make docs` does.
+"""Build the site: `python docs/build.py out/docs`, which `make docs` does. With `--films cradle` or so it has only these films.
 
 Sphinx reads one folder. The pages, the notebooks and their pictures are copied into one, and the pages of the reference are written into
 it. All is made anew each time: a page shows what other pages, docstrings and the files in `_site` say.
 """
 
+import argparse
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +22,7 @@ SECTIONS = {
         "bodies",
         "runs",
         "films",
+        "gallery",
         "ensembles",
         "identification",
         "controllers",
@@ -47,8 +50,21 @@ def write(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def gather(source):
-    """Everything that Sphinx reads, in the folder ``source``."""
+def filmed(folder, names):
+    """Names of the films in ``folder`` -> what a page shows of them. `examples/gallery.py` makes all of them, or these ``names``."""
+    script = ROOT / "examples/gallery.py"
+    subprocess.run([sys.executable, script, "--out", folder, *(["--only", *names] if names else [])], check=True, stdout=subprocess.DEVNULL)
+    found = {}
+    for path in folder.iterdir():
+        if path.suffix in (".mp4", ".gif"):
+            address = f'src="gallery/{path.name}" style="width: 480px; max-width: 100%"'
+            film = f"<img {address}>" if path.suffix == ".gif" else f"<video controls loop autoplay muted playsinline {address}></video>"
+            found[path.stem] = f'{film}\n<p><a href="gallery/{path.stem}.html">Turn it, stop it, look closer</a></p>'
+    return found
+
+
+def gather(source, films):
+    """Everything that Sphinx reads, in the folder ``source``; ``films`` is of `filmed`."""
     import public
 
     for path in sorted(HERE.rglob("*")):
@@ -56,6 +72,7 @@ def gather(source):
             # What lies beside docs/ lies within it here.
             text = re.sub(r"\]\(\.\./(notebooks|examples)/", r"](\1/", path.read_text(encoding="utf-8"))
             text = text.replace("](../CHANGELOG.md)", "](changelog.md)")
+            text = re.sub(r"<!-- film: (\w+) -->", lambda found: films.get(found[1], ""), text)
             if path.parent == HERE and (pages := SECTIONS.get(path.stem)):
                 text += toctree(pages, ":glob:")
             write(source / path.relative_to(HERE), text)
@@ -73,16 +90,22 @@ def gather(source):
     write(source / "reference.md", (HERE / "reference.md").read_text(encoding="utf-8") + toctree(entries))
 
 
-def main(out):
+def main(argv=None):
     sys.path[:0] = [str(HERE / "_site"), str(ROOT)]
     from sphinx.cmd.build import main as sphinx
 
-    shutil.rmtree(out, ignore_errors=True)
+    parser = argparse.ArgumentParser(prog="build.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, nargs="?", default=ROOT / "out/docs", help="folder of the site (default: out/docs)")
+    parser.add_argument("--films", nargs="+", metavar="NAME", help="films of the gallery that are made (default: all)")
+    args = parser.parse_args(argv)
+    shutil.rmtree(args.out, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
-        source, read = Path(folder) / "docs", Path(folder) / "read"
-        gather(source)
-        return sphinx(["-W", "--keep-going", "-q", "-b", "html", "-d", str(read), str(source), str(out)])
+        source, read, gallery = (Path(folder) / name for name in ("docs", "read", "gallery"))
+        gather(source, filmed(gallery, args.films))
+        status = sphinx(["-W", "--keep-going", "-q", "-b", "html", "-d", str(read), str(source), str(args.out)])
+        shutil.copytree(gallery, args.out / "gallery")
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "out/docs")))
+    sys.exit(main())

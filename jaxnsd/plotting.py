@@ -441,7 +441,8 @@ def _contacts(ax, t, values, sol, at_impact, labels, name):
     """A line a contact, dots where it closes."""
     n = values.shape[1]
     if labels is None:
-        labels = [f"contact {i}" for i in range(n)]
+        named = getattr(sol, "labels", None)
+        labels = (named and named.contacts) or [f"contact {i}" for i in range(n)]
     if len(labels) != n:
         raise ValueError(f"{name}: {len(labels)} labels for {n} contacts")
     closing, times = impacts(sol), np.asarray(sol.t)[1:]

@@ -733,3 +733,15 @@ def test_overlap_at_the_start_is_named():
     system = bodies.assemble([dataclasses.replace(BALL, position=(0, 0, 0.04))], Plane(name="floor"))
     with pytest.raises(ValueError, match=r"contact 0 \(floor and ball_sphere\) must be .* got the gap -0\.06"):
         jaxnsd.check(system, jaxnsd.Moreau(), *system.initial_state(), 1.0, 1e-3)
+
+
+def test_a_robot_is_printed_in_one_line():
+    @jaxnsd.system
+    class Own(bodies.Multibody):
+        wind: float = 0.0
+
+    ball = Body("ball", 1.0, shapes=Sphere(0.1))
+    made = bodies.assemble([ball, Body("other", 1.0, shapes=Sphere(0.1))], Plane(name="floor"))
+    assert repr(made) == "Multibody(2 bodies, 2 joints, 3 contacts, 0 motors)"
+    assert repr(Own.from_system(bodies.assemble([ball]))) == "Own(1 body, 1 joint, 0 contacts, 0 motors)"
+    assert "mass=" in repr(jaxnsd.models.BouncingBall())

@@ -14,8 +14,8 @@ def posed(seed=0, heights=(1.0, 1.2), noise=NOISE, **options):
     """Balls that fall and do not arrive: the height is h - g t^2 / 2, linear in g. Everything is made anew, functions too."""
     random = np.random.default_rng(seed)
     data = [identify.Trajectory(T, h - 0.5 * 9.81 * T**2 + noise * random.normal(size=T.size), [h], [0.0], t0=0.0) for h in heights]
-    options = {"measure": lambda t, q, u, m: q, "noise": noise, "dt": 0.02} | options
-    return identify.Problem(BouncingBall(gravity=9.0), data, fit=["gravity"], scheme=jaxnsd.SymmetricMoreau(), **options)
+    options = {"measure": lambda t, q, u, m: q, "noise": noise, "dt": 0.02, "fit": ["gravity"]} | options
+    return identify.Problem(BouncingBall(gravity=9.0), data, scheme=jaxnsd.SymmetricMoreau(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,8 @@ def test_errors_of_linear_regression(result):
     """Drawn by its noise the estimate scatters as the closed form says, up to what 100 draws tell: four of their standard errors, 28 %."""
     g, error = least_squares(result.problem)
     boot = identify.bootstrap(result, 100)
+    # A line for the names, one for each parameter, one for the draws.
+    assert len(repr(boot).splitlines()) == len(result.labels) + 2 and "100 draws, 0 of which" in repr(boot)
     np.testing.assert_allclose(boot.estimate, g, rtol=1e-6)
     assert boot.labels == ("gravity",) and boot.values.shape == (100, 1) and boot.failed == 0
     np.testing.assert_allclose(boot.standard_errors, error, rtol=4 / np.sqrt(200))
@@ -82,6 +84,16 @@ def test_what_was_held_out_takes_no_part():
     alone = identify.fit(problem, validation=["trajectory 2"])
     both = least_squares(posed(heights=(1.0, 1.2)))[1]
     np.testing.assert_allclose(identify.bootstrap(alone, 100).standard_errors, both, rtol=0.35)
+
+
+def test_what_the_data_say_nothing_about_is_warned_of():
+    """The mass of a ball in flight: its estimates do not spread, and that is no certainty."""
+    fitted = identify.fit(posed(fit=["gravity", "mass"]))
+    mass, gravity = map(list(fitted.labels).index, ("mass", "gravity"))
+    assert np.isinf(fitted.standard_errors[mass])
+    with pytest.warns(UserWarning, match="the data say nothing about mass: estimates of it stay where they start"):
+        boot = identify.bootstrap(fitted, 10)
+    assert np.ptp(boot.values[:, mass]) < 1e-9 < np.ptp(boot.values[:, gravity])
 
 
 def test_what_makes_no_sense_is_refused(result):

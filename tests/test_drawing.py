@@ -308,6 +308,24 @@ def test_an_mp4_has_its_frames_and_lasts_as_long(bouncing, tmp_path):
     assert "video/mp4;base64" in made._repr_html_()
 
 
+def test_letters_fit_into_small_pictures():
+    """The label below the axes and the names of what moves leave a border of white, as in large pictures."""
+
+    @jaxnsd.system
+    class Many(BouncingBall):
+        def draw(self, t, q):
+            return {f"a thing with a name, {i}": jnp.stack([q[0], 0.1 * i + 0 * t]) for i in range(8)}
+
+    q = jnp.linspace(0.0, 1.0, 11)[:, None]
+    for size in ((800, 600), (480, 360), (320, 240)):
+        found = shown(Many(), still(Many(), q), 0.5, arrows=False)
+        picture = films.painter(found, None, None, size, "")(1)
+        border = np.concatenate([picture[:2].reshape(-1, 3), picture[-2:].reshape(-1, 3), picture[:, :2].reshape(-1, 3)])
+        assert border.min() > 200, size
+        # Some of the label's ink is below the axis and its numbers.
+        assert picture[-25:].min() < 120, size
+
+
 # ---------------------------------------------------------------------------------------------------------------- pages
 def unpacked(page):
     """``(scene, array)`` of a page: what it holds, and a function that takes an array out of its numbers."""
@@ -353,6 +371,22 @@ def test_a_page_of_a_plane_holds_discs_and_percussions(bouncing):
     percussions = data["plots"][1]["curves"][0]
     assert percussions["name"] == "contact 0"
     assert_allclose(array(percussions["values"])[1:], bouncing.P_N[:, 0], rtol=1e-5, atol=1e-9)
+    pecked = still(Woodpecker(), Woodpecker().initial_state()[0], P_N=np.ones((10, 3)))
+    data, _ = unpacked(drawing.page(Woodpecker(), pecked))
+    assert [curve["name"] for curve in data["plots"][1]["curves"]] == data["contacts"] == list(Woodpecker.contact_names)
+
+
+def test_a_page_that_follows_has_what_is_around_in_the_picture():
+    """A foot that hangs far below what is followed is seen from the first camera."""
+    foot = bodies.Body("foot", 0.1, shapes=bodies.Sphere(0.05), joints=(), parent="trunk", position=(0, 0, -0.8))
+    system = bodies.assemble([bodies.Body("trunk", 1.0, shapes=bodies.Box((0.3, 0.2, 0.1)), position=(0, 0, 0.9)), foot], contacts=())
+    sol = still(system, system.initial_state()[0])
+    data, _ = unpacked(drawing.page(system, sol, follow="trunk"))
+    along = np.array([0, 0, 0.1]) - np.array([0, 0, 0.9])  # of the foot, from what is followed, which is in the middle of the picture
+    forward = -np.array(data["eye"])
+    beside = along - along @ forward * forward
+    # 32 degrees from the upper border to the lower one.
+    assert np.linalg.norm(beside) + 0.05 < np.tan(np.radians(16)) * (data["distance"] + along @ forward)
 
 
 def test_neighbouring_quaternions_have_one_sign():

@@ -94,6 +94,27 @@ def test_the_store_holds_what_was_observed(made):
         result.quantiles("mu", 0.5)
 
 
+@pytest.mark.parametrize("points", [None, ensemble.Sobol(2)], ids=["random", "points"])
+def test_what_was_drawn_stands_beside_what_was_observed(tmp_path, points):
+    random = {"e_N": ensemble.Uniform(0.5, 0.8), "gravity": ensemble.Normal(9.81, 0.1)}
+    sample = ensemble.Independent(BouncingBall(), random, start=([1.0], [0.0]))
+    options = {"sample": sample, "points": points, "chunk": 16, "t1": 0.5, "dt": 0.01}
+    result = ensemble.run(
+        BouncingBall(),
+        jaxnsd.Moreau(),
+        40,
+        jax.random.key(3),
+        observe=lambda system, sol: {"height": sol.q[-1, 0], "seen": jnp.stack([system.e_N, system.gravity])},
+        store=tmp_path / "a.zarr",
+        **options,
+    )
+    data = result.dataset()
+    np.testing.assert_allclose(np.stack([data.e_N, data.gravity], axis=1), data.seen, rtol=1e-14)
+    assert data.e_N.dims == ("member",) and np.ptp(data.e_N.values) > 0.1
+    assert set(data.drop_dims("seen_0").to_dataframe().columns) == {"outcome", "height", "e_N", "gravity"}
+    assert "e_N" not in result.dataset(drawn=False)
+
+
 def damaged(path, what):
     """Damage chunk 1 of 4."""
     chunk = path / "q" / "c" / "1" / "0" / "0"

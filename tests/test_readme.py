@@ -13,7 +13,11 @@ PAGES = {
 }
 BLOCKS = {name: re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for name, text in PAGES.items()}
 #: Packages that pages call, and that not every environment has.
-NEEDED = {"docs/other_libraries.md": ("optimistix", "blackjax", "equinox", "gymnasium"), "docs/from_mujoco.md": ("mujoco",)}
+NEEDED = {
+    "docs/other_libraries.md": ("optimistix", "blackjax", "equinox", "gymnasium"),
+    "docs/from_mujoco.md": ("mujoco",),
+    "docs/ensembles.md": ("mujoco",),
+}
 WORD = re.compile(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?|[^\s\d,;()\[\]]+", re.IGNORECASE)
 
 

@@ -15,7 +15,7 @@ from jax import lax
 
 import jaxnsd
 from jaxnsd import native
-from jaxnsd.models import BouncingBall
+from jaxnsd.models import BouncingBall, CornerBlock
 from jaxnsd.programs import runs, ties
 
 
@@ -80,7 +80,7 @@ def test_on_two_devices():
         import jax, jax.numpy as jnp, numpy as np
         from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
         import jaxnsd
-        from jaxnsd.models import BouncingBall
+        from jaxnsd.models import BouncingBall, Woodpecker
         jax.config.update("jax_enable_x64", True)
         def final(h):
             return jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.5, 1e-2, sensitivity="discrete").q[-1, 0]
@@ -89,6 +89,14 @@ def test_on_two_devices():
         for got, wanted in zip(parted, jax.jit(batch)(heights)):
             assert len(got.sharding.device_set) == 2 and not got.sharding.is_fully_replicated
             np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+        pecker = Woodpecker()
+        q0, u0 = pecker.initial_state()
+        def thrown(share):  # velocities alone vary over the devices
+            return jaxnsd.simulate(pecker, jaxnsd.Moreau(), q0, share * u0, 0.02, 1e-3, sensitivity="discrete").q[-1, 0]
+        batch = jax.vmap(jax.value_and_grad(thrown))
+        parted = jax.jit(jax.shard_map(batch, mesh=Mesh(jax.devices(), ("x",)), in_specs=P("x"), out_specs=P("x")))(heights)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), parted, jax.jit(batch)(heights))
 
         def loss(e, heights):
             motion = lambda h: jaxnsd.simulate(BouncingBall(e_N=e), jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.6, 1e-2)
@@ -124,6 +132,14 @@ def test_a_batch_of_any_size_is_exported():
         exported = jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct((b,), jnp.float64))
         for heights in (jnp.linspace(0.5, 1.5, 3), jnp.linspace(0.5, 1.5, 5)):
             np.testing.assert_allclose(exported.call(heights), function(heights), rtol=1e-12)
+    # Several contacts with friction have a solver that gathers the members for which Newton's method does not do.
+    block = CornerBlock()
+    q0, u0 = block.initial_state()
+    fall = jax.vmap(lambda u: jaxnsd.simulate(block, jaxnsd.Moreau(), q0, u, 0.3, 1e-2).q[-1])
+    exported = jax.export.export(jax.jit(fall))(jax.ShapeDtypeStruct((b, 3), jnp.float64))
+    for n in (3, 50):
+        starts = u0[None] * jnp.linspace(0.5, 1.5, n)[:, None]
+        np.testing.assert_allclose(exported.call(starts), fall(starts), rtol=1e-9, atol=1e-12)
 
 
 def test_the_garbage_collector_waits_while_tracing_and_not_after_whatever_happens():

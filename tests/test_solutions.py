@@ -124,7 +124,8 @@ def test_rows_of_pandas(batch, block):
     rows = batch.to_dataframe()
     assert len(rows) == 6 * 11
     one = rows[(rows["member_0"] == 1) & (rows["member_1"] == 0)]
-    np.testing.assert_allclose(one["q[$q$ in m]"], height(3.0, one["t"]), rtol=1e-12)
+    np.testing.assert_allclose(one["q[q in m]"], height(3.0, one["t"]), rtol=1e-12)
+    assert "u[dot q in m/s]" in rows
     # What acts at the first node, one half of it of this scheme, is in its row.
     thrown = simulate(BouncingBall(), SymmetricMoreau(), jnp.zeros(1), -jnp.ones(1), 0.02, 0.01)
     assert thrown.to_dataframe()["P_N[0]"][0] == thrown.initial.P_N[0] > 0

@@ -706,14 +706,20 @@ BODIES = {
     "control text": ("control", lambda: moving(motors=[Motor("knee")], control="home")),
     "control of t": ("control", lambda: moving(motors=[Motor("knee")], control=lambda t: t)),
     "control without motors": ("control", lambda: moving(control=[1.0])),
-    "control returns two": ("one number for each motor", lambda: checked(lambda t, q, u: jnp.ones(2))),
+    "control returns two": ("the control must return shape (1,) (one number for each motor", lambda: checked(lambda t, q, u: jnp.ones(2))),
     "control returns a scalar": ("one number for each motor", lambda: checked(lambda t, q, u: q[0])),
-    "control returns None": ("control", lambda: checked(lambda t, q, u: None)),
-    "control returns text": ("control", lambda: checked(lambda t, q, u: "a")),
-    "control by an if": ("control", lambda: checked(lambda t, q, u: jnp.ones(1) if q[0] > 0 else jnp.zeros(1))),
-    "control of wrong shapes": ("control", lambda: checked(lambda t, q, u: jnp.ones((1, 3)) @ q[:2])),
+    "control returns None": ("the control must return real numbers of shape (1,)", lambda: checked(lambda t, q, u: None)),
+    "control returns complex numbers": ("got complex ones", lambda: checked(lambda t, q, u: 1j * q[:1])),
+    "control returns NaN": ("the control must be finite at the initial state", lambda: checked(lambda t, q, u: q[:1] / 0)),
+    "control returns text": ("the control must return real numbers", lambda: checked(lambda t, q, u: "a")),
+    "control by an if": (
+        "the control must not ask for the value",
+        lambda: checked(lambda t, q, u: jnp.ones(1) if q[0] > 0 else jnp.zeros(1)),
+    ),
+    "control of wrong shapes": ("the control failed", lambda: checked(lambda t, q, u: jnp.ones((1, 3)) @ q[:2])),
     "control of an unknown name": ("'gains'", lambda: checked(lambda t, q, u: gains * q[:1])),  # noqa: F821
     "control outside": ("entry 9", lambda: checked(lambda t, q, u: jnp.stack([q[9]]))),
+    "control that has a name": ("the control servo(t, q, u) failed", lambda: checked(jax.tree_util.Partial(servo, jnp.ones((1, 3))))),
     "control closes over what is traced, by grad": ("jax.tree_util.Partial", lambda: jax.grad(controlled)(jnp.ones(()))),
     "control closes over what is traced, by jit": ("jax.tree_util.Partial", lambda: jax.jit(controlled)(jnp.ones(()))),
     "control closes over what is traced, by vmap": ("jax.tree_util.Partial", lambda: jax.vmap(controlled)(jnp.ones(2))),
@@ -757,6 +763,10 @@ BODIES = {
 
 def shape_on_floor(**material):
     return bodies.assemble([Body("x", 1.0, (0.1, 0.1, 0.1), shapes=Sphere(0.1, **material))], Plane())
+
+
+def servo(gains, t, q, u):
+    return gains @ q
 
 
 def checked(control):

@@ -135,6 +135,20 @@ def without_potential(system, t, q, u, places):
     return force
 
 
+def functions(system):
+    """The control of the motors with its name in messages, where it is a function: see `System._functions`."""
+    control, motors = system.control, [name for name, _ in system.structure.motors]
+    if not motors or isinstance(control, Rows) or not callable(control):
+        return []
+    function = control
+    while hasattr(function, "func"):  # of a partial
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    called = "the control" if name == "<lambda>" else f"the control {name}(t, q, u)"
+    several = f"one number for each motor: {', '.join(motors)}"
+    return [(called, lambda system, t, q, u: system.control(t, q, u), len(motors), several)]
+
+
 def controls(system, t, q, u):
     """Controls (n_m,) at (t, q, u)."""
     control, motors = system.control, system.structure.motors

@@ -183,6 +183,13 @@ class Multibody(System):
         """Names of the velocities with their units."""
         return _names(self.structure, 1)
 
+    def __repr__(self) -> str:
+        """One line: how much there is of what; the numbers are too many."""
+        structure = self.structure
+        parts = {"body": self.body_names, "joint": structure.joints, "contact": self.contacts, "motor": structure.motors}
+        counts = [f"{len(of)} {'bodies' if name == 'body' and len(of) != 1 else name + 's' * (len(of) != 1)}" for name, of in parts.items()]
+        return f"{type(self).__name__}({', '.join(counts)})"
+
     @property
     def contact_names(self) -> tuple[str, ...]:
         """Names of the contacts: "foot and floor"; a pair of shapes that touches in several points has several of one name."""
@@ -402,6 +409,10 @@ class Multibody(System):
         return self.mass_matrix(t, q)
 
     _closes_over: ClassVar[str] = "a field, or of a control an argument: control=jax.tree_util.Partial(function, numbers)"
+
+    def _functions(self):
+        """The control, where it is a function."""
+        return forces.functions(self)
 
     def _refuses(self, q, u):
         """A state of other lengths, and a quaternion that is zero."""

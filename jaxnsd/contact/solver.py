@@ -456,7 +456,9 @@ def rescue(settings, d, sizes):
     @guarded.def_vmap
     def _batched(axis_size, in_batched, *args):
         args = jax.tree.map(lambda x, batched: x if batched else jnp.broadcast_to(x, (axis_size, *jnp.shape(x))), args, tuple(in_batched))
-        error, chunk, result = args[2], min(CHUNK, axis_size), nothing(*args)
+        # Of a batch that is exported the size may be a symbol.
+        chunk = min(CHUNK, axis_size) if isinstance(axis_size, int) else CHUNK
+        error, result = args[2], nothing(*args)
 
         def gather(_):
             pending = error > 1

@@ -215,10 +215,7 @@ def _in_space(shown, track, view, size, title, speed):
     axes = raster.axes_of(*_angles(shown, view), shown.up)
     points = scene.seen(shown)
     if track is not None:
-        # What is followed stays where it is in the picture, and the picture is as large as what is around it.
-        around = points.reshape(-1, 3)
-        reach = 1.4 * _reach(shown, track, around)
-        points = track[0] + reach * np.array(np.meshgrid(*[(-1, 1)] * 3)).reshape(3, 8).T
+        points = around(shown, track, points)
     camera = raster.aimed(points, axes, width, height)
     radius = 0.5 * np.linalg.norm(points.max(axis=0) - points.min(axis=0))
     square = _round_length(radius / 3)
@@ -267,6 +264,12 @@ def _angles(shown, view):
         along = {(shown.up + 1) % 3: 0.0, (shown.up + 2) % 3: np.pi / 2}[shown.plane]
         return along + (0.0 if sign > 0 else np.pi), np.radians(10.0)
     return np.radians(VIEW if view is None else view)
+
+
+def around(shown, track, points):
+    """Points (8, 3) that the picture is to show at the start: what is followed stays where it is, with what is around it."""
+    reach = _reach(shown, track, points.reshape(-1, 3))
+    return track[0] + reach * np.array(np.meshgrid(*[(-1, 1)] * 3)).reshape(3, 8).T
 
 
 def _reach(shown, track, points):
@@ -323,9 +326,12 @@ def _in_plane(shown, track, view, size, title, speed):
     from .. import plotting
 
     with plotting.matplotlib.rc_context(plotting.STYLE):
-        fig = plotting.Figure(figsize=(size[0] / 100, size[1] / 100), dpi=100)
+        width, height = size[0] / 100, size[1] / 100
+        fig = plotting.Figure(figsize=(width, height), dpi=100)
         canvas = FigureCanvasAgg(fig)
-        ax = fig.add_axes((0.09, 0.09, 0.88, 0.83))
+        # Letters have the same size in small pictures: numbers and labels need the same room.
+        left, bottom, right, top = min(0.72 / width, 0.3), min(0.54 / height, 0.3), min(0.24 / width, 0.1), min(0.48 / height, 0.2)
+        ax = fig.add_axes((left, bottom, 1 - left - right, 1 - bottom - top))
         ax.set(xlabel="$x$ in m", ylabel="$y$ in m")
         ax.set_aspect("equal", adjustable="datalim")
         middle, half = _window(shown, track, ax)
@@ -335,7 +341,10 @@ def _in_plane(shown, track, view, size, title, speed):
             fig.text(0.97, 0.985, title, ha="right", va="top", fontsize="medium")
     names = [artist for artist, *_ in artists if artist.get_label()[0] != "_"]
     if 1 < len(names) <= 8:
-        ax.legend(handles=names, frameon=False, fontsize="small", loc="upper right", ncols=min(len(names), 4))
+        for columns in range(min(len(names), 4), 0, -1):
+            legend = ax.legend(handles=names, frameon=False, fontsize="small", loc="upper right", ncols=columns)
+            if legend.get_window_extent().width <= ax.get_window_extent().width:
+                break
 
     def draw(k):
         with plotting.matplotlib.rc_context(plotting.STYLE):

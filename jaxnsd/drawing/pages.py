@@ -196,6 +196,9 @@ def _scene(shown, data, follow, view, speed, title):
     if flat:
         out["half"] = (0.6 * np.ptp(points, axis=0) + 0.1 * shown.size).tolist()
     else:
+        if follow is not None:
+            track = shown.track(follow)
+            points, middle = films.around(shown, track, points), track[0]
         camera = raster.aimed(points, axes, 700, 600)
         out |= {
             "middle": (camera.eye + axes[2] * ((middle - camera.eye) @ axes[2])).tolist(),
@@ -282,7 +285,7 @@ def _plots(shown, data, system, sol):
     ]
     P_N = np.asarray(sol.P_N, float)
     if P_N.shape[1]:
-        names = [str(contact) for contact in system.contacts] if scene._of_bodies(system) else [f"contact {i}" for i in range(P_N.shape[1])]
+        names = scene.names_of_contacts(system, P_N.shape[1])
         together = {name: np.zeros(len(P_N)) for name in names}
         for i, name in enumerate(names):
             together[name] = together[name] + P_N[:, i]

@@ -377,6 +377,13 @@ def _measure(scene):
 
 
 # ------------------------------------------------------------------------------------------------------------- percussions
+def names_of_contacts(system: System, n: int) -> tuple[str, ...]:
+    """Names of the ``n`` contacts: of bodies those of the shapes that touch, several of which may be the same; else its own, or numbers."""
+    if _of_bodies(system):
+        return tuple(map(str, system.contacts))
+    return system.contact_names or tuple(f"contact {i}" for i in range(n))
+
+
 def _contacts(caller, system, sol):
     """``(names, points, percussions)`` of the contacts, the latter two (N, n, d); None where nothing says where the contacts are."""
     t, q, P_N = np.asarray(sol.t)[1:], np.asarray(sol.q)[1:], np.asarray(sol.P_N, float)
@@ -399,7 +406,7 @@ def _contacts(caller, system, sol):
             if tangents and P_F.shape[2]:
                 tangent = tangents[0].reshape(*points.shape[:2], -1, points.shape[2])
                 force = force + np.einsum("nij,nijd->nid", P_F[:, :, : tangent.shape[2]], tangent)
-            return tuple(f"contact {i}" for i in range(n)), points, force
+            return names_of_contacts(system, n), points, force
     if not _of_bodies(system):
         return None
     from ..bodies.multibody import bodies_of

@@ -27,6 +27,7 @@ from ..programs.given import calling, numbers, shown
 from ..programs.keep import CALLBACK
 from ..simulation.simulate import simulate
 from .reductions import leaf_name
+from .samples import Independent
 
 #: Steps of a block on a CPU, some ten milliseconds, and its largest size.
 BLOCK_STEPS, LARGEST_BLOCK = 2**17, 256
@@ -75,6 +76,19 @@ class Job:
         own = jax.random.fold_in(jax.random.wrap_key_data(key, impl=self.key_kind), index)
         drawn = (own,) if point is None else (own, point)
         return functools.partial(self.sample, *drawn) if self.theta is not None else self.sample(*drawn)
+
+    def drawn(self):
+        """What an `Independent` has drawn for all members, by its names, (n,) each; nothing of a sample of one's own, without names."""
+        if not isinstance(self.sample, Independent):
+            return {}
+        points = None if self.points is None else self.points_of(0, self.n)
+
+        def one(index, key, point):
+            return self.sample.values(jax.random.fold_in(jax.random.wrap_key_data(key, impl=self.key_kind), index), point)
+
+        with self.context():
+            every = jax.vmap(one, in_axes=(0, None, None if points is None else 0))
+            return jax.device_get(jax.jit(every)(np.arange(self.n, dtype=np.uint32), self.key, points))
 
     def member(self, index, key, point, theta):
         """``(outcome, observation)`` of a member."""

@@ -81,12 +81,17 @@ class Result:
         """
         return self._job.again(self._member(index), self._job.options | options)
 
-    def dataset(self) -> Any:
+    def dataset(self, drawn: bool = True) -> Any:
         """What is in the store, an `xarray.Dataset` along "member" that is read when it is used; ``outcome`` -1: not done.
+
+        drawn: what an `Independent` has drawn stands beside what was observed, by its names; it is drawn again, n numbers of each name
 
         Attributes name the system, the scheme and the version. ``to_dataframe()`` of n members with one number each has n rows.
         """
-        return store.dataset(self._stored())
+        data = store.dataset(self._stored())
+        again = self._job.drawn() if drawn else {}
+        # Whoever observes something under such a name has it as observed.
+        return data.assign({name: ("member", x) for name, x in again.items() if name not in data})
 
     def quantiles(self, name: str, p: Any) -> np.ndarray:
         """Exact quantiles (len(p), ...) of what is stored under a name, of the members that succeeded; the column must fit into memory.

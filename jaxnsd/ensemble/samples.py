@@ -139,20 +139,15 @@ class Independent:
             if not hasattr(distribution, "draw") or isinstance(distribution, type):
                 raise TypeError(f"{name} must be a distribution such as Normal(0.3, 0.02), got {shown(distribution)}")
             if name in self._fields() and np.ndim(getattr(self.system, name)):
-                raise ValueError(f"{of}.{name} is an array: a sample of your own, sample(key) -> (system, q0, u0), can draw it")
+                raise ValueError(
+                    f"{of}.{name} is an array, and numbers are drawn: give a function sample(key) in place of names, that returns "
+                    f"(dataclasses.replace(system, {name}=...), q0, u0)"
+                )
 
     def __call__(self, key: jax.Array, point: jax.Array | None = None) -> tuple[System, jax.Array, jax.Array]:
         """``(system, q0, u0)`` of one member."""
         dtype = jnp.result_type(float)
-        if point is None:
-            # The numbers of a name do not depend on which others there are.
-            values = {name: d.draw(jax.random.fold_in(key, _code(name)), dtype) for name, d in self.parameters.items()}
-        else:
-            for name, distribution in self.parameters.items():
-                if not hasattr(distribution, "quantile"):
-                    raise TypeError(f"{type(distribution).__name__} of {name} has no quantile: it cannot be drawn from points")
-            values = {name: d.quantile(point[i].astype(dtype)) for i, (name, d) in enumerate(self.parameters.items())}
-        fields = self._fields()
+        values, fields = self.values(key, point), self._fields()
         system = dataclasses.replace(self.system, **{name: x for name, x in values.items() if name in fields})
         if self.start is None:
             q0, u0 = system.initial_state(**self.initial | {name: x for name, x in values.items() if name not in fields})
@@ -162,6 +157,17 @@ class Independent:
             if name not in fields:
                 parts[name[:2]] = parts[name[:2]].at[int(name[3:-1])].set(x)
         return system, parts["q0"], parts["u0"]
+
+    def values(self, key: jax.Array, point: jax.Array | None = None) -> dict[str, jax.Array]:
+        """The numbers of one member, by their names."""
+        dtype = jnp.result_type(float)
+        if point is None:
+            # The numbers of a name do not depend on which others there are.
+            return {name: d.draw(jax.random.fold_in(key, _code(name)), dtype) for name, d in self.parameters.items()}
+        for name, distribution in self.parameters.items():
+            if not hasattr(distribution, "quantile"):
+                raise TypeError(f"{type(distribution).__name__} of {name} has no quantile: it cannot be drawn from points")
+        return {name: d.quantile(point[i].astype(dtype)) for i, (name, d) in enumerate(self.parameters.items())}
 
     def _fields(self):
         """Names of the parameters of the system."""

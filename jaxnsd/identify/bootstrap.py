@@ -2,6 +2,7 @@
 
 import contextlib
 import numbers
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +30,13 @@ class Bootstrap:
     labels: tuple[str, ...]
     values: np.ndarray
     estimate: np.ndarray
+
+    def __repr__(self) -> str:
+        """A line for each parameter; the estimates themselves are too many."""
+        rows = [f"{'parameter':<22} {'estimate':>10} {'standard error':>16}   95 % interval"]
+        for label, value, error, (low, high) in zip(self.labels, self.estimate, self.standard_errors, self.interval(), strict=True):
+            rows.append(f"{label:<22} {value:>10.5g} {error:>16.2g}   {low:.5g} to {high:.5g}")
+        return "\n".join([*rows, f"{len(self.values)} draws, {self.failed} of which could not be fitted"])
 
     @property
     def failed(self) -> int:
@@ -73,6 +81,7 @@ def bootstrap(
 
     Trajectories that were held out for validation take no part. What is compiled for the fit serves all draws. See Efron & Tibshirani, An
     Introduction to the Bootstrap, Chapman & Hall, 1993, chapter 6.
+    Warns of what the data say nothing about, whose estimates do not spread.
     Raises ValueError for arguments that make no sense, and where fewer than ten draws could be fitted.
     """
     who = "identify.bootstrap"
@@ -83,6 +92,10 @@ def bootstrap(
     check_seed(who, seed)
     if of not in ("noise", "trajectories"):
         raise ValueError(f'{who}: of must be "noise" or "trajectories", got {of!r}')
+    silent = [label for label, error in zip(result.labels, result.standard_errors, strict=True) if np.isinf(error)]
+    if silent:
+        text = f"{who}: the data say nothing about {', '.join(silent)}: estimates of it stay where they start, and do not spread"
+        warnings.warn(text, stacklevel=2)
     draw = _noisy(result) if of == "noise" else _resampled(result)
     random, values = np.random.default_rng(seed), np.full((draws, len(result.labels)), np.nan)
     with bars.bar(total=draws, desc="bootstrap", unit="fit") if progress else bars.NoBar() as bar:

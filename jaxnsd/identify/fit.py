@@ -65,7 +65,8 @@ def fit(
 
     Ctrl-C ends a fit early: the result is that of the best iterate by then, ``result.interrupted`` says so, and ``resume`` goes on.
     Where an unknown has no effect at the first guess, as friction has none where it holds at every impact, the fit looks further by itself:
-    it starts a second time from the best of some points along that unknown, and a warning says so, and which of the two was better.
+    it starts a second time from the best of some points along that unknown, and a warning says so, and which of the two was better. It does
+    not where ``starts`` is an array.
 
     Trajectories that fail, by the outcome codes of `simulate`, are left out of that step; ``result.failures`` counts them by name.
     Raises ValueError if none succeeds at the first guess, or for arguments that make no sense.
@@ -88,7 +89,8 @@ def fit(
     further, seen = None, ""
     if resume is None:
         firsts = _starts(problem, starts, spread, seed)
-        if len(firsts) == 1:
+        # A point that was given is where the fit is to start; a bootstrap gives the estimate.
+        if len(firsts) == 1 and np.ndim(starts) == 0:
             (z, local, memory), loss = firsts[0], functools.partial(_loss, problem, items=items, part=train)
             further, seen = looked(problem, items, train, z, local, loss)
             firsts += [(further, local.copy(), memory)] if further is not None else []

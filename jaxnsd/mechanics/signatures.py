@@ -6,6 +6,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..native.jax_internals import is_traced
 from ..programs import indices
@@ -69,6 +70,8 @@ class _Signatures:
         _check_names(self.system, "contact_names", n_N, "the gap")
         if self.system.defines("drift_bound"):
             self.shape("drift_bound", t, q)
+        for given in self.system._functions():
+            self.given(*given)
         n_g, n_gamma = self.constraints("constraint", t, q), self.constraints("velocity_constraint", t, q, u)
         for method, wanted in (
             ("force", (n_u,)),
@@ -89,9 +92,12 @@ class _Signatures:
         self.contact_data(n_N)
         self.sets(n_N)
 
-    def shape(self, method, *args, wanted=None, meaning="", function=None):
-        """Shape of what a method returns, or of what a ``function`` returns that stands for a field; ``wanted`` if that is given."""
-        call, closed = f"{self.name}.{method}", None
+    def shape(self, method, *args, wanted=None, meaning="", function=None, call=None):
+        """Shape of what a method returns, or of what a ``function`` returns that stands for a field; ``wanted`` if that is given.
+
+        call: by which messages name it, where that is not the method of this name
+        """
+        call, closed = call or f"{self.name}.{method}", None
         q, u, written = self.q, self.u, getattr(type(self.system), method, None)
         function = function or written
         if function is written and inspect.isfunction(written):
@@ -116,6 +122,20 @@ class _Signatures:
         if wanted is not None and out.shape != wanted:
             raise ValueError(f"{call} must return shape {wanted}{meaning and f' {meaning}'}, got {out.shape}")
         return out.shape
+
+    def given(self, call, function, n, meaning):
+        """What was given as a function of (t, q, u) returns ``n`` numbers."""
+        returned = []
+
+        def asked(system, t, q, u):
+            value = function(system, t, q, u)
+            returned.append(value)
+            return jnp.zeros((n,), q.dtype) if numbers(value) is None else jnp.asarray(value, q.dtype)
+
+        self.shape("", self.t, self.q, self.u, wanted=(n,), meaning=f"({meaning})", function=asked, call=call)
+        if numbers(returned[0]) is None:
+            got = "complex ones" if getattr(returned[0], "dtype", None) in (np.complex64, np.complex128) else shown(returned[0])
+            raise TypeError(f"{call} must return real numbers of shape ({n},) ({meaning}), got {got}")
 
     def contacts(self):
         """``(n_N, d)`` of gaps and tangential velocities."""

@@ -48,7 +48,9 @@ def system(cls: S) -> S:
         raise TypeError(f"@jaxnsd.system stands above a class that derives from jaxnsd.System, got {shown(cls)}")
     new = [part for part in cls.__mro__ if "__dataclass_fields__" not in vars(part) and part not in (System, object)]
     inherited_fields = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
-    cls = dataclasses.dataclass(frozen=True)(cls)
+    # A base class that says in short what it is, as bodies do, has written so itself; what dataclasses write wraps another function.
+    shown_in_full = cls.__repr__ is object.__repr__ or hasattr(cls.__repr__, "__wrapped__")
+    cls = dataclasses.dataclass(frozen=True, repr=shown_in_full)(cls)
     _refuse_hidden(cls, new, inherited_fields)
     _warn_of_typos(cls, new)
     _warn_of_closed_forms(cls, new)
@@ -390,6 +392,10 @@ class System:
     def _refuses(self, q, u):
         """What is wrong with a state, in words behind the system's name, or None; without velocities, u is None."""
         return None
+
+    def _functions(self):
+        """What was given as a function of (t, q, u) beside methods, and returns n numbers: ``[(name, f(system, t, q, u), n, of what)]``."""
+        return []
 
     def _misshapen(self):
         """A sentence on a field of the wrong shape, or None: it is asked for before a run."""

@@ -297,7 +297,9 @@ def system(system, scheme, t0, t1, dt, q0, u0, own=False):
         raise ValueError(f"simulate: {name} {sentence}")
     if sentence := system._misshapen():
         raise ValueError(f"{name}.{sentence}")
-    shapes, q, u = jax.eval_shape(lambda *args: args, system, q0, u0)
+    # What varies over the devices of a `shard_map`, as u alone may do, is of no concern in a check.
+    shapes = jax.eval_shape(lambda *args: args, system, q0, u0)
+    shapes, q, u = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type), shapes)
     leaves, structure = jax.tree.flatten(shapes)
     signatures.check(structure, tuple(leaves), q, u)
     reason = scheme.refuse(anisotropy.isotropic(system), t0, q0, u0)
@@ -427,6 +429,17 @@ def _warn_frictionless(system, name, friction):
                 warnings.warn(text, stacklevel=6)
 
 
+def _finite_forces(system, t0, q0, u0, at_start):
+    """Raise ValueError for a function that was given, of a motor say, where its numbers are not finite."""
+    with jax.ensure_compile_time_eval():
+        for call, function, *_ in system._functions():
+            value = np.asarray(function(system, *map(jnp.asarray, (t0, q0, u0))))
+            if not np.all(np.isfinite(value)):
+                raise ValueError(
+                    f"{call} must be finite {at_start}, got {_brief(value)}; look for a division by zero or a root of zero in it"
+                )
+
+
 def _values(system, name, scheme, t0, t1, dt, q0, u0):
     t0 = np.asarray(t0, q0.dtype)
     with jax.disable_jit(False):
@@ -441,6 +454,8 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
     for field in _looked_at(system):
         value = look[field]
         if not np.all(np.isfinite(value)):
+            if field == "h":
+                _finite_forces(system, t0, q0, u0, at_start)
             raise ValueError(
                 f"{name}.{field} must be finite {at_start}, got {_brief(value)}; look for a division by zero or a root of zero in it"
             )

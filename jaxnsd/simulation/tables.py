@@ -1,5 +1,7 @@
 """A solution as a table: for xarray with its axes, for pandas with a row for each node."""
 
+import re
+
 import numpy as np
 
 from ..mechanics.results import Event, Outcome
@@ -39,7 +41,16 @@ def names_of(values):
     """``{axis: names}`` of the axes that have names."""
     labels = values.labels
     named = {} if labels is None else dict(zip(("coordinate", "velocity", "contact_index"), labels[1:], strict=True))
-    return {axis: _distinct(names) for axis, names in named.items() if names}
+    return {axis: _distinct([plain(name) for name in names]) for axis, names in named.items() if names}
+
+
+def plain(name):
+    r"""A name as it is typed, without the marks of a formula: "dot phi_M in rad/s" for ``$\dot\varphi_M$ in rad/s``."""
+
+    def typed(formula):
+        return re.sub(r"[{}\\]", "", re.sub(r"\\dot\s*", "dot ", formula[1].replace(r"\var", "\\")))
+
+    return re.sub(r"\$(.*?)\$", typed, name)
 
 
 def _distinct(names):
