@@ -31,22 +31,29 @@ def iterate(step, x, error, max_iterations):
     return lax.while_loop(unfinished, body, (x, error, jnp.zeros((), jnp.int32)))
 
 
-def when_needed(function):
-    """``function``, which native code compiles when it is first called (see `native.build.Later`)."""
+def _marked(name, function):
+    """``function`` under a name by which native code knows what to do with it (`native.control`)."""
 
-    def when_needed(*args):
+    def marked(*args):
         return function(*args)
 
-    return jax.jit(when_needed)
+    marked.__name__ = name
+    return jax.jit(marked)
+
+
+def when_needed(function):
+    """``function``, which native code compiles when it is first called (see `native.build.Later`)."""
+    return _marked("when_needed", function)
 
 
 def in_memory(function):
     """``function``, of which native code makes loops over memory where it would write out all entries of arrays of a hundred."""
+    return _marked("in_memory", function)
 
-    def in_memory(*args):
-        return function(*args)
 
-    return jax.jit(in_memory)
+def once(function):
+    """``function``, which a run calls once: native code of it is a function of its own, which is compiled fast rather than to be fast."""
+    return _marked("once", function)
 
 
 def solution(x):
@@ -82,12 +89,3 @@ def implicit(response, x, args):
         return x, response(x, args, tangents[1])
 
     return with_rule(lambda x, args: x, rule)(x, args)
-
-
-def once(function):
-    """``function``, which a run calls once: native code of it is a function of its own, which is compiled fast rather than to be fast."""
-
-    def once(*args):
-        return function(*args)
-
-    return jax.jit(once)

@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .follow import LONGEST, STRAIGHT, far_from_impacts, in_velocities, near_an_impact
+from .follow import LONGEST, STRAIGHT, far_from_impacts, in_velocities, most_points, near_an_impact, walked
 from .grazing import point_of
 from .leaves import parameter as named_parameter
 from .newton import RANK, Given, Start, find
 from .orbit import SENTENCES, Orbit, OrbitOutcome
-from .periodic import sizes, whole
+from .periodic import sizes
 from .shooting import shifted
 from .special import CRITICAL, Special, shifted_by, singular
 
-#: First and shortest step, in the length of the curve, as `follow` measures that of a branch.
-FIRST, SHORTEST = 0.01, 1e-6
+#: Shortest step, in the length of the curve, as `follow` measures that of a branch.
+SHORTEST = 1e-6
 
 #: Difference of the test function's derivative, least gap from which a grazing is extrapolated, both in scaled units.
 DIFFERENCE, GAP = 1e-6, 1e-5
@@ -103,11 +103,7 @@ def curve(
     first = float(which.value(point.orbit.system))
     if which == point.parameter:
         raise ValueError(f"curve: {which.name} is the parameter of the branch already; give a second one")
-    if not (isinstance(to, (int, float, np.number)) and math.isfinite(to) and to != first):
-        raise ValueError(f"curve: to must be a finite value other than that of the point, {first:.8g}, got {to!r}")
-    max_points = whole("curve", "max_points", max_points, 2)
-    if not (isinstance(step, (int, float)) and 0 < step <= 1):
-        raise ValueError(f"curve: step must be a number in (0, 1], got {step!r}")
+    max_points = most_points("curve", "the point", first, to, max_points, step)
     orbit = point.orbit
     if point.kind == "grazing" and not point.closes:
         # Of the two sides of a grazing this one is smooth.
@@ -157,17 +153,7 @@ class _Follower:
         point = self.at(self.y, self.at_value)
         if point is None:
             raise ValueError(f"curve: the {self.kind} is not found again from its orbit: {SENTENCES[self.code][0]}")
-        toward = math.copysign(1.0, self.to - self.first[1]) * (-1 if self.back else 1)
-        if point.tangent[-1] * toward < 0:
-            point = point._replace(tangent=-point.tangent)
-        self.points.append(point)
-        h, end = min(FIRST, self.longest), None
-        while end is None:
-            if len(self.points) >= self.max_points:
-                end = f"after max_points = {self.max_points}"
-                break
-            h, end = self.advance(h)
-        return self.result(end)
+        return self.result(walked(self, point, self.to - self.first[1]))
 
     def advance(self, h):
         """One step of length h: ``(next step, why the curve ends or None)``."""

@@ -72,12 +72,32 @@ def follow(
         raise ValueError(f"follow: the orbit has not converged: {orbit.sentence}")
     which = named_parameter("follow", orbit.system, parameter)
     first = float(which.value(orbit.system))
-    if not (isinstance(to, (int, float, np.number)) and math.isfinite(to) and to != first):
-        raise ValueError(f"follow: to must be a finite value other than that of the orbit, {first:.8g}, got {to!r}")
-    max_points = whole("follow", "max_points", max_points, 2)
-    if not (isinstance(step, (int, float)) and 0 < step <= 1):
-        raise ValueError(f"follow: step must be a number in (0, 1], got {step!r}")
+    max_points = most_points("follow", "the orbit", first, to, max_points, step)
     return _Follower(orbit, which, first, float(to), max_points, step, back).run()
+
+
+def most_points(caller, of, first, to, max_points, step):
+    """``max_points``, a whole number; raises for a way that makes no sense, from the value ``first`` of an orbit or a point."""
+    if not (isinstance(to, (int, float, np.number)) and math.isfinite(to) and to != first):
+        raise ValueError(f"{caller}: to must be a finite value other than that of {of}, {first:.8g}, got {to!r}")
+    max_points = whole(caller, "max_points", max_points, 2)
+    if not (isinstance(step, (int, float)) and 0 < step <= 1):
+        raise ValueError(f"{caller}: step must be a number in (0, 1], got {step!r}")
+    return max_points
+
+
+def walked(way, point, ahead):
+    """Go along a branch or a curve from its first point, so that the last unknown changes as ``ahead`` does: why it ends."""
+    toward = math.copysign(1.0, ahead) * (-1 if way.back else 1)
+    if point.tangent[-1] * toward < 0:
+        point = point._replace(tangent=-point.tangent)
+    way.points.append(point)
+    h, end = min(FIRST, way.longest), None
+    while end is None:
+        if len(way.points) >= way.max_points:
+            return f"after max_points = {way.max_points}"
+        h, end = way.advance(h)
+    return end
 
 
 class _Point(NamedTuple):
@@ -129,17 +149,7 @@ class _Follower:
                 f"follow: {self.which.name} does not move the orbit: a period later the motion is the same "
                 "whatever its value; follow another"
             )
-        toward = math.copysign(1.0, self.to - self.first) * (-1 if self.back else 1)
-        if point.tangent[-1] * toward < 0:
-            point = point._replace(tangent=-point.tangent)
-        self.points.append(point)
-        h, end = min(FIRST, self.longest), None
-        while end is None:
-            if len(self.points) >= self.max_points:
-                end = f"after max_points = {self.max_points}"
-                break
-            h, end = self.advance(h)
-        return self.branch(end)
+        return self.branch(walked(self, point, self.to - self.first))
 
     def advance(self, h):
         """One step of length h or less: ``(next step, why the branch ends or None)``."""
