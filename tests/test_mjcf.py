@@ -506,13 +506,16 @@ def quadruped(condim):
 @pytest.mark.slow
 @pytest.mark.parametrize("condim", [3, 4, 6])
 def test_a_robot_that_slides_and_turns_on_its_feet(condim):
-    """Feet come to rest one by one, and rows of those that rest nearly depend on each other: every step is solved."""
+    """Feet come to rest one by one, and rows of those that rest nearly depend on each other: every step is solved, few in many iterations.
+
+    Which of the paths solves the hardest of the 800 steps turns on round-off: in 44 to 201 iterations from starts 1e-12 to 1e-5 apart.
+    """
     system = bodies.from_mjcf(quadruped(condim))
     q0, u0 = system.initial_state()
     sol = simulate(system, Moreau(), q0, u0.at[0].set(0.5).at[5].set(1.0), n_steps=800, dt=1e-3).raise_if_failed()
     feet = np.asarray(system.gap(0.0, q0)) < 0.01
     assert feet.sum() == 4 and np.all(np.max(sol.P_N, axis=0)[feet] > 0)
-    assert np.mean(sol.iterations) < 7 and np.max(sol.iterations) < 200
+    assert np.mean(sol.iterations) < 6 and np.sum(np.asarray(sol.iterations) > 40) < 8
 
 
 @pytest.mark.slow
