@@ -261,3 +261,17 @@ def test_the_limit_cycle_of_a_woodpecker(capsys, tmp_path):
     branch = jaxnsd.orbits.Branch.load(tmp_path / "branch.npz")
     # A contact that opens on the way is no near miss.
     assert len(branch) == 6 and not branch.special and branch.stable.all() and (np.diff(branch.values) > 0).all()
+
+
+@pytest.mark.long
+def test_where_the_woodpecker_doubles_its_period_in_two_parameters(capsys, tmp_path):
+    """The curve starts at the known friction, and a multiplier is -1 all along."""
+    options = ["--follow", "mu", "--to", 0.2895, "--curve", "mass_woodpecker", "--curve-to", 0.0046, "--points", 26]
+    scheme = ["--scheme", "LocatedImpacts(Lobatto(3), slowest=1e-3)", "--steps", 1000]
+    files = ["--out", tmp_path / "curve.npz", "--plot", tmp_path / "curve.png"]
+    status, out, err = call(capsys, "orbit", "Woodpecker", *options, *scheme, *files)
+    assert (status, err) == (0, "") and "period doubling at 0.290128" in out and "curve       Curve(period doubling" in out
+    curve = jaxnsd.orbits.Curve.load(tmp_path / "curve.npz")
+    assert curve.parameters == ("mu", "mass_woodpecker") and abs(curve.values[0, 0] - 0.29012853) < 1e-7
+    assert np.all(np.min(np.abs(curve.multipliers + 1), axis=1) < 1e-6) and np.all(np.diff(curve.values[:, 1]) > 0)
+    assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"

@@ -75,6 +75,14 @@ def test_whole_numbers():
     )
 
 
+@pytest.mark.parametrize("size", [2, 24])
+def test_products_over_no_axis(size):
+    """Outer products, alone and entry by entry of an axis that both have, sums over no axis: short, and so long that they are loops."""
+    a, b = (jnp.asarray(np.random.default_rng(k).normal(size=(size, size, 3))) for k in (0, 1))
+    each = ((), ()), ((0,), (0,))
+    compare(lambda a, b: [jnp.tensordot(a, b[0, 0], axes=0), jax.lax.dot_general(a, b, each), jnp.sum(a, axis=())], a, b)
+
+
 def drawn(rng):
     """A function of a matrix and a vector made of random operations, and its arguments; sizes on both sides of what is written out."""
     n, m = (int(k) for k in rng.choice([1, 2, 3, 5, 8, 30], 2))

@@ -12,7 +12,7 @@ from jaxnsd.orbits import OrbitOutcome
 LOBATTO = jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3))
 
 
-def test_the_balls_period_doubling_in_two_parameters():
+def test_the_balls_period_doubling_in_two_parameters(tmp_path):
     """A = g / omega^2 hypot(pi (1 - e) / (1 + e), 2 (1 + e^2) / (1 + e)^2)."""
     (point,) = orbits.follow(ball(), "amplitude", to=1.8).special
     for to in (0.8, 0.2):
@@ -26,7 +26,14 @@ def test_the_balls_period_doubling_in_two_parameters():
         ("amplitude", "e_N", "period", "t0", "q[0]", "u[0]"), len(curve)
     )
     assert orbits.curve(point, "e_N", to=0.8, max_points=3).end == "after max_points = 3"
-    line, start = plotting.curve(curve).lines
+    curve.save(tmp_path / "curve.npz")
+    loaded = orbits.Curve.load(tmp_path / "curve.npz")
+    assert repr(loaded) == repr(curve) and loaded.parameters == curve.parameters and not loaded.orbits
+    for name, column in loaded.columns().items():
+        np.testing.assert_array_equal(column, curve.columns()[name])
+    with pytest.raises(ValueError, match=r"curve\.npz was not written by Branch\.save"):
+        orbits.Branch.load(tmp_path / "curve.npz")
+    line, start = plotting.curve(loaded).lines
     np.testing.assert_array_equal(line.get_xydata(), curve.values[:, ::-1])
     assert start.get_xydata().tolist() == [curve.values[0, ::-1].tolist()]
     for error, text, arguments in (

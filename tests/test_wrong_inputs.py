@@ -1194,6 +1194,8 @@ ORBITS = {
     ),
     "load no branch": ("Branch", lambda: orbits.Branch.load("nowhere.npz")),
     "load another file as a branch": ("Branch", lambda: orbits.Branch.load(__file__)),
+    "load no curve": ("Curve", lambda: orbits.Curve.load("nowhere.npz")),
+    "load another file as a curve": ("Curve", lambda: orbits.Curve.load(__file__)),
 }
 
 
@@ -1283,6 +1285,13 @@ COMMANDS = {
     "an orbit of a model without one": ("a model with a limit cycle, Woodpecker, got 'BouncingBall'", "orbit BouncingBall"),
     "an orbit of an unknown model": ("did you mean Woodpecker?", "orbit Woodpeker"),
     "an orbit followed to nowhere": ("--follow NAME and --to X belong together", "orbit Woodpecker --follow mu"),
+    "a curve to nowhere": ("--curve NAME and --curve-to Y belong together", "orbit Woodpecker --follow mu --to 0.31 --curve mass_sleeve"),
+    "a curve without a branch": ("give --follow NAME and --to X as well", "orbit Woodpecker --curve mass_sleeve --curve-to 0.1"),
+    "a curve in a colour": (
+        "--curve: colour is no parameter of Woodpecker",
+        "orbit Woodpecker --follow mu --to 0.31 --curve colour --curve-to 0.1",
+    ),
+    "an orbit followed in a colour": ("--follow: colour is no parameter of Woodpecker", "orbit Woodpecker --follow colour --to 0.31"),
     "an orbit written without a branch": ("--out writes a branch", "orbit Woodpecker --out a.npz"),
     "an orbit of no steps": ("expected a positive whole number", "orbit Woodpecker --steps 0"),
     "an orbit drawn into text": ("--plot must end in .png", "orbit Woodpecker --plot a.txt"),

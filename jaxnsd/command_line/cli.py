@@ -170,14 +170,20 @@ def _parser():
     orbit.add_argument("model", metavar="MODEL", help=f"name of a model with a limit cycle: {', '.join(_cyclic())}")
     orbit.add_argument("--follow", metavar="NAME", help="parameter to follow the orbit in, such as mu")
     orbit.add_argument("--to", type=number, metavar="X", help="value of it at which the branch ends")
-    orbit.add_argument("--points", type=count, default=100, metavar="N", help="orbits of the branch at most (default: %(default)s)")
+    orbit.add_argument("--curve", metavar="NAME", help="second parameter, in which the first special point of the branch is followed")
+    orbit.add_argument("--curve-to", type=number, metavar="Y", help="value of it at which the curve ends")
+    orbit.add_argument(
+        "--points", type=count, default=100, metavar="N", help="orbits of the branch, and of the curve, at most (default: %(default)s)"
+    )
     orbit.add_argument("--steps", type=count, default=2000, metavar="N", help="steps a period (default: %(default)s)")
     orbit.add_argument(
         "--scheme", default="LocatedImpacts(MoreauJean)", metavar="S", help="a scheme that locates impacts (default: %(default)s)"
     )
     orbit.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="parameter of the model; repeatable")
-    orbit.add_argument("--out", type=Path, metavar="FILE.npz", help="write the branch here, for orbits.Branch.load")
-    orbit.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the branch, or the orbit, here (.png, .pdf or .svg)")
+    orbit.add_argument("--out", type=Path, metavar="FILE.npz", help="write the branch here, for orbits.Branch.load, or the curve")
+    orbit.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="draw the curve, else the branch, else the orbit, here (.png, .pdf or .svg)"
+    )
     _add_cache(orbit)
     orbit.set_defaults(command=_orbit)
 
@@ -619,12 +625,17 @@ def _cyclic():
 
 def _orbit(args):
     from .. import orbits, plotting
+    from ..orbits.leaves import parameter
 
     jax.config.update("jax_enable_x64", True)
     _check_file("--out", args.out, (".npz",))
     _check_file("--plot", args.plot, PICTURES)
     if (args.follow is None) != (args.to is None):
         raise _ArgumentError("--follow NAME and --to X belong together")
+    if (args.curve is None) != (args.curve_to is None):
+        raise _ArgumentError("--curve NAME and --curve-to Y belong together")
+    if args.curve and args.follow is None:
+        raise _ArgumentError("--curve follows a special point of a branch: give --follow NAME and --to X as well")
     if args.out and args.follow is None:
         raise _ArgumentError("--out writes a branch: give --follow NAME and --to X as well")
     cls = _choose("model", args.model, MODELS)
@@ -634,6 +645,9 @@ def _orbit(args):
         )
     try:
         system = cls(**_settings(args.model, args.set, _parameters(cls)[0]))
+        for option, name in (("--follow", args.follow), ("--curve", args.curve)):
+            if name is not None:
+                parameter(option, system, name)
         arguments = {"scheme": _scheme(args.scheme), "n_steps": args.steps} | system.limit_cycle()
         orbit = interrupts.wait_for(lambda: orbits.periodic(system, **arguments))
         print(f"{args.model}, {args.scheme}, {args.steps} steps a period\n{orbit}\n{orbit.sentence}")
@@ -644,17 +658,26 @@ def _orbit(args):
             print(f"multiplier {k}  {value.real:+.8f} {value.imag:+.8f}i   absolute value {abs(value):.8f}{note}")
         print(f"stable      {'yes' if bool(orbit.stable) else 'no'}")
         branch = args.follow and interrupts.wait_for(lambda: orbits.follow(orbit, args.follow, args.to, max_points=args.points))
+        if branch:
+            print(f"branch      {branch}")
+        if args.curve and not branch.special:
+            return _complain("jaxnsd orbit", "the branch has no special point to follow", 1)
+        curve = args.curve and interrupts.wait_for(
+            lambda: orbits.curve(branch.special[0], args.curve, args.curve_to, max_points=args.points)
+        )
     except (TypeError, ValueError) as error:
         raise _ArgumentError(error) from error
-    if branch:
-        print(f"branch      {branch}")
+    if curve:
+        print(f"curve       {curve}")
     try:
         if args.out:
-            branch.save(args.out)
+            (curve or branch).save(args.out)
             print(f"arrays      {args.out}")
         if args.plot:
             fig, ax = plotting.figure(width=6.0, height=4.0)
-            if branch:
+            if curve:
+                plotting.curve(curve, ax=ax)
+            elif branch:
                 plotting.branch(branch, "period", label="period in s", ax=ax)
             else:
                 plotting.orbit(orbit, int(np.argmax(np.ptp(np.asarray(orbit.solution.q), axis=0))), ax=ax)

@@ -315,7 +315,9 @@ def _reduce(code, params, arrays, kinds, results, operation):
 
 
 def _unraveled(code, k, shape):
-    """The index of the k-th entry of an array."""
+    """The index of the k-th entry of an array; a number has the empty one."""
+    if not shape:
+        return []
     index = []
     for n in reversed(shape[1:]):
         index.append(of(code, "rem", [k, np.int64(n)], np.uint64) if not is_known(k) else np.int64(k % n))

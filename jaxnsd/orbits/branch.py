@@ -1,16 +1,12 @@
 """A followed branch of orbits: its columns, what happens on it, its file."""
 
-import contextlib
-import json
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ..programs.files import readable, saying
+from .files import read, written
 from .orbit import Orbit
 from .special import Special
 
@@ -70,25 +66,13 @@ class Branch:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the branch to a ``.npz`` file: all but the orbits' solutions."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        text = {
-            "parameter": self.parameter,
-            "end": self.end,
-            "special": [[p.kind, p.value.hex(), p.error.hex(), p.index] for p in self.special],
-        }
-        with open(path, "wb") as file:
-            np.savez(file, text=json.dumps(text), **arrays)
+        special = [[p.kind, p.value.hex(), p.error.hex(), p.index] for p in self.special]
+        words = {"parameter": self.parameter, "end": self.end, "special": special}
+        written(path, words, {name: getattr(self, name) for name in _ARRAYS})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Branch":
         """Read what `save` has written. Raises ValueError for another file."""
-        with saying("Branch.load"):
-            readable(path)
-        arrays: dict[str, Any] = {}
-        with contextlib.suppress(ValueError, EOFError, zipfile.BadZipFile), open(path, "rb") as binary, np.load(binary) as file:
-            arrays = {name: file[name] for name in file.files}
-        if "text" not in arrays or "multipliers" not in arrays:
-            raise ValueError(f"Branch.load: {os.fspath(path)} was not written by Branch.save")
-        text = json.loads(str(arrays.pop("text")))
-        special = [Special(kind, float.fromhex(value), float.fromhex(error), index) for kind, value, error, index in text["special"]]
-        return cls(text["parameter"], special=special, end=text["end"], **arrays)
+        words, arrays = read(cls, path, _ARRAYS)
+        special = [Special(kind, float.fromhex(value), float.fromhex(error), index) for kind, value, error, index in words["special"]]
+        return cls(words["parameter"], special=special, end=words["end"], **arrays)

@@ -11,12 +11,14 @@ round-off, and no second derivative of the motion is compiled.
 """
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .files import read, written
 from .follow import LONGEST, STRAIGHT, far_from_impacts, in_velocities, most_points, near_an_impact, walked
 from .grazing import point_of
 from .leaves import parameter as named_parameter
@@ -35,6 +37,8 @@ DIFFERENCE, GAP = 1e-6, 1e-5
 #: Steps of Newton's method at most, the length of the last one, and that of one which counts as the last where round-off ends it.
 LIMIT, CLOSE, ACCEPTED = 12, 1e-12, 1e-8
 
+_ARRAYS = ("values", "period", "t0", "q", "u", "multipliers")
+
 #: Imaginary part of a pair of multipliers below which a curve that ends is said to end where they become real.
 REAL = 0.05
 
@@ -50,7 +54,7 @@ class Curve:
     t0, q, u:    (K,), (K, n_q), (K, n_u) starts
     multipliers: (K, n) complex, the largest first
     end:         why the curve ends, a sentence
-    orbits:      the K orbits; of grazings those with a last small gap
+    orbits:      the K orbits, of grazings those with a last small gap; none of what was loaded
     """
 
     kind: str
@@ -76,6 +80,17 @@ class Curve:
         """The curve as columns (K,) by name, as `pandas.DataFrame` takes them: parameters, period, start."""
         out = dict(zip(self.parameters, self.values.T, strict=True)) | {"period": self.period, "t0": self.t0}
         return out | {f"{name}[{i}]": x[:, i] for name, x in (("q", self.q), ("u", self.u)) for i in range(x.shape[1])}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the curve to a ``.npz`` file: all but its orbits."""
+        words = {"kind": self.kind, "parameters": self.parameters, "end": self.end}
+        written(path, words, {name: getattr(self, name) for name in _ARRAYS})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Curve":
+        """Read what `save` has written. Raises ValueError for another file."""
+        words, arrays = read(cls, path, _ARRAYS)
+        return cls(words["kind"], tuple(words["parameters"]), end=words["end"], **arrays)
 
 
 def curve(
