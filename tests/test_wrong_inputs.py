@@ -1160,6 +1160,8 @@ ORBITS = {
     "reset of q alone": ("reset", lambda: periodic(reset=lambda t, q, u: q)),
     "reset no function": ("reset", lambda: periodic(reset=3)),
     "reset fails": ("reset", lambda: periodic(reset=lambda t, q, u: (q + jnp.ones(3), u))),
+    "arcs of an orbit none": ("arcs must be at least 1", lambda: periodic(arcs=0)),
+    "arcs of an orbit that do not divide it": ("n_steps must be a multiple of arcs = 3", lambda: periodic(arcs=3)),
     "scheme of an orbit text": ("must be a scheme", lambda: periodic(scheme="Moreau")),
     "scheme at mid-interval": ("mid-interval", lambda: periodic(scheme=LocatedImpacts(jaxnsd.SymmetricMoreau()))),
     "system of an orbit a class": ("system", lambda: periodic(system=Shaken)),

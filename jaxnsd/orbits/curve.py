@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .arcs import nodes_of
 from .files import read, written
 from .follow import LONGEST, STRAIGHT, far_from_impacts, in_velocities, most_points, near_an_impact, walked
 from .grazing import point_of
@@ -224,7 +225,9 @@ class _Follower:
         given = Given(shifted(self.system, self.directions[1 - own], y[-1 - own]), self.t0, self.T)
         v, scale = np.append(y[:-2], y[-2 + own]), self.scale[:-1]
         row = np.append(np.zeros(len(v) - 1), 1.0) if row is None else row
-        start = Start(v.astype(self.dtype), self.directions[own], row.astype(self.dtype), scale.astype(self.dtype), np.int32(limit))
+        v, row, scale = (x.astype(self.dtype) for x in (v, row, scale))
+        nodes = nodes_of(self.points[-1].orbit if self.points else self.orbit)
+        start = Start(v, self.directions[own], row, scale, np.int32(limit), nodes)
         return given, start, find(self.shooting, given, start)
 
     def test(self, J, y):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..simulation import checks
+from .arcs import nodes_of
 from .branch import Branch
 from .grazing import point_of
 from .leaves import parameter as named_parameter
@@ -240,7 +241,8 @@ class _Follower:
         shooting = self.start.shooting
         dtype = self.start.q.dtype
         v, row, scale = (np.asarray(x, dtype) for x in (v, row, self.scale))
-        given, start = self.given, Start(v, self.direction, row, scale, np.int32(LIMIT))
+        nodes = nodes_of(self.points[-1].orbit if self.points else self.start)
+        given, start = self.given, Start(v, self.direction, row, scale, np.int32(LIMIT), nodes)
         found = find(shooting, given, start)
         self.outcome = found.outcome
         if int(found.outcome) != OrbitOutcome.CONVERGED:
@@ -389,7 +391,7 @@ def in_velocities(scale, orbit):
 def near_an_impact(orbit):
     """Whether an impact is near to the start of the period, and the period may start elsewhere."""
     shooting = orbit.shooting
-    if shooting.section is not None or shooting.reset is not None or not orbit.events:
+    if shooting.section is not None or shooting.reset is not None or shooting.arcs > 1 or not orbit.events:
         return False
     return _distance(orbit, np.asarray(orbit.t0)) < CROWDED
 

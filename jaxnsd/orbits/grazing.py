@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .arcs import nodes_of
 from .newton import Given, Start, find
 from .newton import orbit as orbit_of
 from .orbit import Orbit
@@ -42,7 +43,9 @@ def across(last: Orbit, parameter: Any, closes: bool) -> Orbit:
     scale[-1] = abs(float(parameter.value(last.system))) or 1.0
 
     def found(v, row, limit=LIMIT):
-        start = Start(v.astype(dtype), direction, (row / scale).astype(dtype), scale.astype(dtype), np.int32(limit))
+        arrays = {"v": v, "row": row / scale, "scale": scale}
+        arrays = {name: x.astype(dtype) for name, x in arrays.items()}
+        start = Start(**arrays, direction=direction, limit=np.int32(limit), nodes=nodes_of(last))
         result = find(shooting, given, start)
         other, _, near = point_of(shooting, given, start, result)
         return result, other, near

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..programs.derivatives import ZERO, instantiated, pushed, with_rule
+from .arcs import whole
 from .orbit import Orbit, OrbitOutcome
 from .shooting import shifted
 
@@ -52,6 +53,7 @@ class Start(NamedTuple):
     row: Any  # (n + 2,)
     scale: Any  # (n + 2,), sizes of the unknowns
     limit: Any  # motions to simulate at most, a whole number
+    nodes: Any = None  # (k - 1, n), where later arcs start; None: where the motion from v passes them
 
 
 class Found(NamedTuple):
@@ -82,7 +84,13 @@ class _Carry(NamedTuple):
 @functools.partial(jax.jit, static_argnames="shooting")
 def find(shooting, given, start):
     """`Found` of a start; its v has the derivative of the implicit function, what follows from it that of the motion."""
+    if shooting.arcs > 1:
+        arcs = whole(shooting)
+        return arcs.ended(_found(arcs, given, arcs.begun(given, start)))
+    return _found(shooting, given, start)
 
+
+def _found(shooting, given, start):
     def rule(primals, tangents):
         given, start = primals
         found = solved(given, start)

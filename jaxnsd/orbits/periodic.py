@@ -3,6 +3,7 @@
 import functools
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -42,13 +43,14 @@ def periodic(
     settle: int = 0,
     t0: ArrayLike = 0.0,
     solver: AbstractContactSolver | None = None,
+    arcs: int = 1,
 ) -> Orbit:
     """Find a periodic orbit near a guess, by Newton's method on the map of one period, with derivatives through located impacts.
 
     system:   a `System`; with quaternions multipliers are those of steps of velocities, n = 2 n_u, and -p, the same orientation as p, is
               another state: where a motion returns to it, a ``reset`` turns the sign
     scheme:   ``LocatedImpacts(Lobatto(3))``, ``LocatedImpacts(MoreauJean())``, ...; without contacts any whose velocities are at the nodes
-    q, u:     guess of the state (n_q,), (n_u,) at ``t0``
+    q, u:     guess of the state (n_q,), (n_u,) at ``t0``; of several arcs, too, of their states (arcs, n_q), (arcs, n_u) at equal times
     period:   of forced motion: T in s, or a function of the system, ``lambda system: 2 * jnp.pi / system.frequency``, where parameters
               change it. Of autonomous motion, where there is a section, a first guess of it
     n_steps:  steps a period
@@ -59,6 +61,8 @@ def periodic(
     settle:   periods, or returns to the section, to run before the guess is believed
     t0:       time of the start in s
     solver:   contact solver, as in `simulate`
+    arcs:     pieces of the period, of equal length, whose starts are all unknowns (multiple shooting): for orbits so unstable that a motion
+              from a guess leaves them within a period. ``n_steps`` is a multiple of it
 
     Returns an `Orbit`, whatever happened: its outcome and `Orbit.sentence` say what did. Works under `jit` and `vmap`; compiled once for a
     scheme, a number of steps and these functions, which should be kept, not written anew for every call. Start, period, solution and
@@ -67,13 +71,33 @@ def periodic(
 
     Raises ValueError or TypeError, before tracing, for input that makes no sense.
     """
-    settle = whole("periodic", "settle", settle, 0)
+    settle, arcs = whole("periodic", "settle", settle, 0), whole("periodic", "arcs", arcs, 1)
+    q, u, nodes = _split(q, u, arcs, n_steps, settle)
     shooting, system, q, u, t0, T = prepared("periodic", system, scheme, q, u, period, n_steps, section, reset, t0, solver)
+    shooting = replace(shooting, arcs=arcs)
     if settle:
         q, u, T = _settled(shooting, system, q, u, t0, T, settle)
     given = Given(system, t0, T if section is None else lax.stop_gradient(T))
     start = at_parameters(system, q, u, t0, T)
+    if nodes is not None:
+        start = start._replace(nodes=lax.stop_gradient(nodes.astype(q.dtype)))
     return orbit(shooting, given, start, find(shooting, given, start))
+
+
+def _split(q, u, arcs, n_steps, settle):
+    """``(q, u, later starts or None)`` of a guess for one arc, or for several."""
+    if arcs == 1:
+        return q, u, None
+    if whole("periodic", "n_steps", n_steps, 1) % arcs:
+        raise ValueError(f"periodic: n_steps must be a multiple of arcs = {arcs}, got {n_steps}")
+    shapes = [np.shape(x) if numbers(x) is not None else () for x in (q, u)]
+    if all(len(shape) < 2 for shape in shapes):
+        return q, u, None
+    if settle or any(len(shape) != 2 or shape[0] != arcs for shape in shapes):
+        what = "one start settles" if settle else f"q and u must be one state, or {arcs} states (arcs, n_q), (arcs, n_u)"
+        raise ValueError(f"periodic: {what}, got shapes {shapes[0]} and {shapes[1]}")
+    nodes = jnp.concatenate([jnp.asarray(x)[1:] for x in (q, u)], axis=1)
+    return jnp.asarray(q)[0], jnp.asarray(u)[0], nodes
 
 
 def refined(orbit: Orbit, factor: int = 2) -> Orbit:
@@ -83,8 +107,11 @@ def refined(orbit: Orbit, factor: int = 2) -> Orbit:
     shooting = orbit.shooting
     period = orbit.period if shooting.period is None else shooting.period
     options = {"section": shooting.section, "reset": shooting.reset, "t0": orbit.t0, "solver": shooting.solver}
-    n_steps = whole("refined", "factor", factor, 2) * shooting.n_steps
-    return periodic(orbit.system, shooting.scheme, orbit.q, orbit.u, period, n_steps=n_steps, **options)
+    n_steps, arcs, q, u = whole("refined", "factor", factor, 2) * shooting.n_steps, shooting.arcs, orbit.q, orbit.u
+    if arcs > 1:
+        every = shooting.n_steps // arcs
+        q, u = orbit.solution.q[:-1:every], orbit.solution.u[:-1:every]
+    return periodic(orbit.system, shooting.scheme, q, u, period, n_steps=n_steps, arcs=arcs, **options)
 
 
 def at_parameters(system, q, u, t0, T):

@@ -61,6 +61,7 @@ class Shooting:
     section: Callable[..., Any] | None
     reset: Callable[..., Any] | None
     solver: Any
+    arcs: int = 1  # of more than one, see `jaxnsd.orbits.arcs`, what is here is the motion of one
 
     def move(self, system, v, t0):
         """``(z_end, solution)`` of the arc that starts with v = (z, T, lam), after the reset; the parameters are those of ``system``."""
@@ -106,11 +107,13 @@ class Shooting:
         """``(F, solution)``; ``T`` is the period of forced motion where that is a number."""
         system = shifted(system, direction, v[-1])
         end, sol = self.move(system, v, t0)
+        return jnp.concatenate([end - v[:-2], self.phase(system, v[:-2], v[-2], t0, T)[None]]), sol
+
+    def phase(self, system, z, period, t0, T):
+        """What fixes the period of an orbit that starts in z, or its start: a scalar that vanishes."""
         if self.section is not None:
-            phase = self.on_section(system, t0, v[: self.n_q], v[self.n_q : -2])
-        else:
-            phase = v[-2] - (T if self.period is None else jnp.reshape(self.period(system), ()))
-        return jnp.concatenate([end - v[:-2], phase[None]]), sol
+            return self.on_section(system, t0, z[: self.n_q], z[self.n_q :])
+        return period - (T if self.period is None else jnp.reshape(self.period(system), ()))
 
     def linearized(self, system, direction, v, t0, T):
         """``(F (n + 1,), its Jacobian by v (n + 1, n + 2), solution)``."""

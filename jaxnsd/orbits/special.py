@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .arcs import nodes_of
 from .grazing import across
 from .leaves import Parameter, all_of
 from .newton import Given, Start, find
@@ -100,7 +101,8 @@ class Special:
         orbit, old = self.orbit, self.orbit.shooting
         if old.reset is not None:
             raise ValueError("Special.doubled: takes no motion with a reset, which would act in the middle of the new period as well")
-        shooting = replace(old, n_steps=2 * old.n_steps, period=old.period and Twice(old.period))
+        arcs = old.arcs if old.arcs == 1 else 2 * old.arcs
+        shooting = replace(old, n_steps=2 * old.n_steps, period=old.period and Twice(old.period), arcs=arcs)
         _, x, _ = null_vectors(shifted_by(np.asarray(orbit.jacobian)[:, :-1], CRITICAL[self.kind]))
         T = 2 * orbit.period
         scale = np.array(sizes(orbit.system, orbit.t0, orbit.q, orbit.u, T))
@@ -110,7 +112,9 @@ class Special:
         x /= np.linalg.norm(x / scale)
         scale[-1] = abs(self.value) or 1.0
         v = v + distance * x
-        start = Start(v, self.parameter.direction(orbit.system), x / scale**2, scale, np.int32(LIMIT))
+        nodes = nodes_of(orbit)
+        nodes = nodes if nodes is None else np.concatenate([nodes, [np.concatenate([orbit.q, orbit.u])], nodes])
+        start = Start(v, self.parameter.direction(orbit.system), x / scale**2, scale, np.int32(LIMIT), nodes)
         given = Given(orbit.system, orbit.t0, T)
         return orbit_of(shooting, given, start, find(shooting, given, start))
 
