@@ -547,6 +547,20 @@ def test_den_hartogs_oscillator_slides_to_and_fro():
 
 
 @pytest.mark.slow
+def test_half_a_cycle_and_its_mirror_image():
+    """Den Hartog's orbit again, periodic up to a reset after half a turn of the force, with the multipliers of half a period."""
+    x, v = between_stops()
+    system = Slider(mu=F, gravity=1.0, spring=1.0, swing=1.0, rate=W)
+    mirror = lambda t, q, u: (q * np.array([-1, 1]), u * np.array([-1, 1]))  # noqa: E731
+    scheme, half = jaxnsd.LocatedImpacts(jaxnsd.Lobatto(4)), np.pi / W
+    orbit = orbits.periodic(system, scheme, [x + 0.01, 0.0], [v, 0.0], half, n_steps=32, t0=START, reset=mirror).raise_if_failed()
+    np.testing.assert_allclose([orbit.q[0], orbit.u[0]], [x, v], atol=1e-10)
+    exact = 0.659506109856032 + 0.572043495875097j
+    np.testing.assert_allclose(orbit.multipliers[np.argsort(-orbit.multipliers.imag)], [exact, 0, 0, exact.conjugate()], atol=1e-10)
+    assert abs(exact**2 - MULTIPLIER.conjugate()) < 1e-12 or abs(exact**2 - MULTIPLIER) < 1e-12
+
+
+@pytest.mark.slow
 def test_a_block_on_a_belt_sticks_and_slips():
     """Autonomous, its period unknown: period, multipliers 1 and 0, and derivatives of the period by damping, belt and friction."""
 

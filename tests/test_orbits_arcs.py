@@ -65,7 +65,7 @@ def test_a_pencil_on_its_tip():
 
 
 def leaning(system):
-    """``(state at t = 0, time of the impact, trace)`` of both orbits with an impact a period, before or after which it nearly stands upright.
+    """``(state at t = 0, time of the impact, trace)`` of both orbits with an impact a period, between which it nearly stands upright.
 
     With P = F / (a^2 + w^2) the motion from impact to impact, at +-T / 2 from its middle, is h cosh(a t) / cosh(a T / 2) - P cos(w t + .),
     where h = s + P cos(phi); Newton's law asks for P w sin(phi) (1 + e) = h a (1 - e) tanh(a T / 2).

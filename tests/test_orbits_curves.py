@@ -98,6 +98,35 @@ def test_a_neimark_sacker_point_in_two_parameters():
     np.testing.assert_allclose(np.abs(curve.multipliers[:, :2]), 1, atol=1e-10)
 
 
+@jaxnsd.system
+class Fork(jaxnsd.System):
+    """A forced oscillator x, and a mass y on a spring that is lam y + y^3: beside y = 0 there are others where lam < 0, in pairs."""
+
+    damping: float = 0.2
+    frequency: float = 1.7
+    lam: float = 0.5
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def force(self, t, q, u):
+        x, y = q
+        forced = (1 + self.lam) * jnp.cos(self.frequency * t) - 2 * self.damping * u[0] - x
+        return jnp.stack([forced, -2 * self.damping * u[1] - self.lam * y - y**3])
+
+
+def test_where_symmetry_breaks_a_branch_does_not_fold():
+    """A pitchfork at lam = 0: the multiplier of y is 1, the parameter does not turn, and the symmetric branch goes on, unstable."""
+    orbit = orbits.periodic(Fork(), jaxnsd.Lobatto(4), [-0.5, 0.0], [0.1, 0.0], 2 * np.pi / 1.7, n_steps=32).raise_if_failed()
+    branch = orbits.follow(orbit, "lam", to=-0.4)
+    (point,) = branch.special
+    assert point.kind == "branch point" and abs(point.value) < 1e-10 and branch.end == "ended at lam = -0.4"
+    assert branch.stable[branch.values > 0].all() and not branch.stable[branch.values < 0].any()
+    exact = np.exp(2 * np.pi / 1.7 * (np.sqrt(0.2**2 + 0.4) - 0.2))
+    assert abs(branch.multipliers[-1, 0] - exact) < 1e-6
+    np.testing.assert_allclose(branch.q[:, 1], 0, rtol=0, atol=1e-15)
+
+
 def grazes(system):
     """The frequency above resonance at which the linear oscillator has the amplitude s: (1 - w^2)^2 + (2 z w)^2 = 1 / s^2."""
     z, s = system.damping, system.stop
