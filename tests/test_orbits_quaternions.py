@@ -123,10 +123,14 @@ def test_an_arm_on_a_ball_joint():
 
 @pytest.mark.slow
 def test_the_fold_of_an_arm_on_a_ball_joint():
-    """In one parameter and in two: that of the arm on a hinge."""
+    """In one parameter and in two, and how it moves with the others: that of the arm on a hinge."""
     hinge = orbits.periodic(Hinge(), SCHEME, [-0.06], [3.0], turns, n_steps=64)
     folds = [orbits.follow(orbit, "torque", to=0.3, max_points=35).special[0] for orbit in (found(64), hinge)]
     assert [point.kind for point in folds] == ["fold", "fold"] and abs(folds[0].value - folds[1].value) < 1e-8
+    by_parameter = [point.derivatives() for point in folds]
+    assert set(by_parameter[0]) == set(by_parameter[1]) and abs(by_parameter[0]["e_N"]) > 0.1
+    for name, value in by_parameter[1].items():
+        assert abs(by_parameter[0][name] - value) < 1e-6 * max(1, abs(value)), name
     ends = [orbits.curve(point, "e_N", to=0.75).values[-1] for point in folds]
     np.testing.assert_allclose(ends[0], ends[1], rtol=0, atol=1e-8)
 

@@ -125,7 +125,7 @@ def test_a_chaotic_impact_oscillator():
     assert abs(found.impacts - 1.176) < 0.02
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_how_the_period_doublings_of_an_oscillator_move():
     """With damping and restitution, by differences of another code."""
     scheme = jaxnsd.LocatedImpacts(jaxnsd.Lobatto(4))
@@ -175,3 +175,11 @@ def test_the_woodpeckers_cycle_doubles_its_period_at_both_ends():
         inside, outside = falls(near, float(near.system.mu)), falls(point.orbit, point.value + 0.001 * outwards)
         assert np.ptp(inside) < 1e-5 and np.ptp(outside) > 4e-3
         np.testing.assert_allclose(outside[2:], outside[:2], rtol=0, atol=1e-5)
+        # The friction has no unit: it stays when those of mass, time and length are others.
+        parts = {name: value * float(getattr(point.orbit.system, name)) for name, value in point.derivatives().items()}
+        inertias = ["inertia_sleeve", "inertia_woodpecker", "stiffness"]
+        lengths = [name for name in parts if name.startswith(("radius_", "length_", "height_"))]
+        assert len(lengths) == 7 and abs(parts["stiffness"]) > 0.01
+        assert abs(sum(parts[name] for name in ["mass_sleeve", "mass_woodpecker", *inertias])) < 1e-8
+        assert abs(parts["stiffness"] + parts["gravity"]) < 1e-8
+        assert abs(sum(parts[name] for name in lengths) + 2 * sum(parts[name] for name in inertias) + parts["gravity"]) < 1e-7

@@ -149,7 +149,7 @@ def _iterate(shooting, given, start):
         F, J, sol, size = evaluate(v)
         first = c.tries == 0
         better = first | (size < c.size)
-        changed = c.changed | (~first & (_order(sol) != _order(c.solution)))
+        changed = c.changed | (~first & (order_of(sol) != order_of(c.solution)))
         still = shooting.still(given.system, given.t0, v)
         step = _least_squares(_square(J, start.row, still), -F, start.scale)
         step = jnp.where(jnp.isfinite(step), step, 0)
@@ -168,7 +168,7 @@ def _iterate(shooting, given, start):
     return Found(c.v, c.F[:-1], c.J, c.solution, residual, c.tries, _outcome(shooting, given, start, c, c.size <= accepted))
 
 
-def _order(sol):
+def order_of(sol):
     """A number that tells sequences of events apart."""
     if "impact_contacts" not in sol.auxiliary:
         return jnp.zeros((), jnp.int32)

@@ -124,12 +124,3 @@ class Shooting:
 
         J, (F, sol) = jax.jacfwd(of, has_aux=True)(v)
         return F, J, sol
-
-    def curvature(self, system, direction, v, t0, T, along):
-        """``(J, D J[along])``, both (n + 1, n + 2): the Jacobian by v, and its derivative along a direction of v."""
-
-        def of(v):
-            F, push = jax.jvp(lambda v: self.equations(system, direction, v, t0, T)[0], (v,), (along,))
-            return F, push
-
-        return jax.jacfwd(of)(v)

@@ -9,24 +9,26 @@ state and period with the multiplier mu in place of 1, the orbit
 
 (Kuznetsov, Elements of Applied Bifurcation Theory, 2004, ch. 10). A zero is found along the branch, by the secant method on the
 determinant, which is smooth and has a simple zero there, also where another multiplier is near, and asks for no second derivative. Those,
-``w' D(K) x`` with the null vectors w and x, give the derivatives of the point's parameter.
+``w' D(K) x`` with the null vectors w and x, give the derivatives of the point's parameter. They are differences of K along x, of sixth
+order: compiled as derivatives of derivatives they would take minutes, and be no numbers where a contact opens or starts to slide.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from .arcs import nodes_of
 from .grazing import across
 from .leaves import Parameter, all_of
-from .newton import Given, Start, find
+from .newton import Given, Start, find, order_of
 from .newton import orbit as orbit_of
 from .orbit import Orbit
 from .periodic import LIMIT, sizes
+
+#: Step of the differences of K, in units of the sizes of the motion.
+DIFFERENCE = 2e-3
 
 #: multiplier at which K is singular
 CRITICAL = {"fold": 1.0, "branch point": 1.0, "period doubling": -1.0}
@@ -60,8 +62,8 @@ class Special:
     def derivatives(self) -> dict[str, float]:
         """Derivatives of the parameter at this point by all other parameters of the system, by name.
 
-        By the implicit function theorem on the equations of the orbit and of its kind; for folds and period doublings, whose second
-        derivatives are compiled by the first call. Raises ValueError for others.
+        By the implicit function theorem on the equations of the orbit and of its kind; for folds and period doublings. Raises ValueError
+        for others.
         """
         if self.kind not in ("fold", "period doubling") or self.orbit is None:
             what = f"a {self.kind}" if self.orbit is not None else "what was loaded"
@@ -72,10 +74,28 @@ class Special:
         w, x, _ = null_vectors(K)
         L, R = map(np.asarray, orbit.shooting.frames(orbit.system, orbit.t0, v))
         w, along = w @ L, R @ np.append(x, 0.0)
+        scale = np.array(sizes(orbit.system, orbit.t0, orbit.q, orbit.u, orbit.period))
+        length = np.max(np.abs(along / scale)) / DIFFERENCE
+        given = Given(orbit.system, orbit.t0, orbit.period)
+
+        def seen(direction, steps):
+            """The Jacobian by v, whose last column is that by the parameter, so many steps along x; and a number for the events."""
+            arrays = {"v": v + steps / length * along, "row": np.append(np.zeros(len(v) - 1), 1.0), "scale": scale}
+            arrays = {name: x.astype(orbit.q.dtype) for name, x in arrays.items()}
+            found = find(orbit.shooting, given, Start(**arrays, direction=direction, limit=np.int32(1)))
+            return np.asarray(found.J), int(order_of(found.solution))
+
+        # Steps so short that the sequence of events stays what it is.
+        direction = own.direction(orbit.system)
+        part = next((part for part in 0.25 ** np.arange(8) if len({seen(direction, k * part)[1] for k in (-3, 0, 3)}) == 1), None)
+        if part is None:
+            raise ValueError(f"Special.derivatives: right beside {self!r} there are other impacts, so that it has no derivatives")
 
         def by(parameter):
+            """The Jacobian, and its derivative along x."""
             direction = parameter.direction(orbit.system)
-            return map(np.asarray, _curvature(orbit.shooting, orbit.system, direction, v, orbit.t0, orbit.period, along))
+            J = {k: seen(direction, k * part)[0] for k in range(-3, 4)}
+            return J[0], (J[3] - J[-3] - 9 * (J[2] - J[-2]) + 45 * (J[1] - J[-1])) * length / (60 * part)
 
         J, D = by(own)
         M = np.concatenate([J, (w @ D)[None]])
@@ -137,11 +157,6 @@ class Twice:
 
     def __call__(self, system: Any) -> Any:
         return 2 * self.period(system)
-
-
-@functools.partial(jax.jit, static_argnames="shooting")
-def _curvature(shooting, system, direction, v, t0, T, along):
-    return shooting.curvature(system, direction, v, t0, T, along)
 
 
 def shifted_by(K, mu):
