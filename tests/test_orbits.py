@@ -302,6 +302,15 @@ def test_an_impact_oscillator_and_its_branches():
     assert "GRAZING" in orbits.follow(oscillator(1, 128), "frequency", to=2.2).end
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [1, 2])
+def test_one_impact_in_two_turns(case):
+    """With 128 steps in each: to 1e-8, multipliers in parts of their size."""
+    of_state, of_multipliers = errors(case, 256)
+    largest = np.abs(STOP_ORBITS[case][2]).max()
+    assert of_state < 5e-9 and of_multipliers < 1e-8 * largest
+
+
 @pytest.mark.long
 def test_an_unstable_branch_to_its_grazing():
     """Where the impact has no speed left the orbit is that of the linear oscillator with the amplitude s:

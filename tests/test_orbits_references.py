@@ -150,6 +150,18 @@ def test_the_benchmark_beside_a_shooting_code(monkeypatch, capsys):
         benchmark.main(["--points", "1"])
 
 
+@pytest.mark.slow
+def test_the_cycle_of_the_woodpecker():
+    """Its period, multipliers and fall beside an integration from event to event; a contact that sticks makes four multipliers vanish."""
+    woodpecker = jaxnsd.models.Woodpecker()
+    scheme = jaxnsd.LocatedImpacts(jaxnsd.Lobatto(3))
+    orbit = orbits.periodic(woodpecker, scheme, n_steps=2000, **woodpecker.limit_cycle()).raise_if_failed()
+    multipliers = np.asarray(orbit.multipliers)
+    assert abs(orbit.period - 0.1459760651437518) < 1e-10 and orbit.error < 1e-7 and orbit.trivial.tolist() == [True] + 5 * [False]
+    np.testing.assert_allclose(multipliers, [1, -0.83915565304759, 0, 0, 0, 0], rtol=0, atol=1e-7)
+    assert abs(orbit.solution.q[0, 0] - orbit.solution.q[-1, 0] - 0.01944537928471653) < 1e-10
+
+
 @pytest.mark.long
 def test_the_woodpeckers_cycle_doubles_its_period_at_both_ends():
     """Between two values of mu it is stable. Motions that start on it stay there inside, and go to one far away outside."""
