@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_orbits import Table, ball, closed_form, doubling
 
 import jaxnsd
 from jaxnsd import orbits
@@ -111,6 +112,23 @@ def test_its_derivative():
     for derivative in (jax.jacfwd, jax.grad):
         assert abs(jax.jit(derivative(start))(1.3) - exact) < 1e-11
     np.testing.assert_allclose(jax.jit(jax.vmap(start))(jnp.array([0.5, 1.3, 2.0])), exact * np.array([0.5, 1.3, 2.0]), rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_special_points_in_two_arcs():
+    """Those of the ball on a table: its period doubling, how it moves, the orbit behind it, and its curve in two parameters."""
+    orbit = ball(arcs=2).raise_if_failed()
+    state, trace, determinant = closed_form(Table())
+    np.testing.assert_allclose(np.concatenate([orbit.q, orbit.u]), state, rtol=0, atol=1e-12)
+    assert abs(np.trace(orbit.monodromy) - trace) < 1e-11 and abs(np.linalg.det(orbit.monodromy) - determinant) < 1e-12
+    (point,) = orbits.follow(orbit, "amplitude", to=1.8).special
+    assert point.kind == "period doubling" and abs(point.value - doubling(Table())) < 1e-10
+    assert abs(point.derivatives()["e_N"] + 2.346546914831209) < 1e-10
+    two = point.doubled().raise_if_failed()
+    assert two.shooting.arcs == 4 and len(two.events) == 2 and bool(two.stable) and abs(two.period - 4 * np.pi) < 1e-13
+    curve = orbits.curve(point, "e_N", to=0.6)
+    np.testing.assert_allclose(curve.values[:, 0], [doubling(Table(e_N=e)) for e in curve.values[:, 1]], rtol=0, atol=1e-11)
+    assert curve.end == "ended at e_N = 0.6"
 
 
 def test_bad_arcs_are_one_sentence():

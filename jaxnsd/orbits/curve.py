@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arcs import nodes_of
 from .files import read, written
 from .follow import LONGEST, STRAIGHT, far_from_impacts, in_velocities, most_points, near_an_impact, walked
 from .grazing import point_of
@@ -226,8 +225,8 @@ class _Follower:
         v, scale = np.append(y[:-2], y[-2 + own]), self.scale[:-1]
         row = np.append(np.zeros(len(v) - 1), 1.0) if row is None else row
         v, row, scale = (x.astype(self.dtype) for x in (v, row, scale))
-        nodes = nodes_of(self.points[-1].orbit if self.points else self.orbit)
-        start = Start(v, self.directions[own], row, scale, np.int32(limit), nodes)
+        # Of several arcs the later ones start where the motion passes: what is looked at is that of v.
+        start = Start(v, self.directions[own], row, scale, np.int32(limit))
         return given, start, find(self.shooting, given, start)
 
     def test(self, J, y):

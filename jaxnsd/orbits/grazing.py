@@ -45,7 +45,8 @@ def across(last: Orbit, parameter: Any, closes: bool) -> Orbit:
     def found(v, row, limit=LIMIT):
         arrays = {"v": v, "row": row / scale, "scale": scale}
         arrays = {name: x.astype(dtype) for name, x in arrays.items()}
-        start = Start(**arrays, direction=direction, limit=np.int32(limit), nodes=nodes_of(last))
+        # One motion is looked at as it is.
+        start = Start(**arrays, direction=direction, limit=np.int32(limit), nodes=nodes_of(last) if limit > 1 else None)
         result = find(shooting, given, start)
         other, _, near = point_of(shooting, given, start, result)
         return result, other, near

@@ -53,7 +53,7 @@ class Start(NamedTuple):
     row: Any  # (n + 2,)
     scale: Any  # (n + 2,), sizes of the unknowns
     limit: Any  # motions to simulate at most, a whole number
-    nodes: Any = None  # (k - 1, n), where later arcs start; None: where the motion from v passes them
+    nodes: Any = None  # (k - 1, n), where later arcs start; None: where the motion from v passes
 
 
 class Found(NamedTuple):
