@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_orbits import Table, ball, closed_form, doubling
+from test_orbits import Table, ball, closed_form, doubling, wheel
 
 import jaxnsd
 from jaxnsd import orbits
@@ -129,6 +129,15 @@ def test_special_points_in_two_arcs():
     curve = orbits.curve(point, "e_N", to=0.6)
     np.testing.assert_allclose(curve.values[:, 0], [doubling(Table(e_N=e)) for e in curve.values[:, 1]], rtol=0, atol=1e-11)
     assert curve.end == "ended at e_N = 0.6"
+
+
+@pytest.mark.slow
+def test_a_rimless_wheel_in_arcs():
+    """Autonomous, with a section and a heel strike: speed, period and multipliers as in one arc."""
+    orbit, ratio = wheel(0.4, 2.5, arcs=4).raise_if_failed(), 0.8 / 1.3
+    gained = 2 * (np.cos(0.25 - np.pi / 6) - np.cos(0.25 + np.pi / 6)) / 1.3  # of the square of the speed
+    assert abs(orbit.u[0] - np.sqrt(gained * ratio**2 / (1 - ratio**2))) < 1e-12 and abs(orbit.period - 2.0664225165129117) < 1e-12
+    np.testing.assert_allclose(orbit.multipliers, [1, ratio**2], rtol=0, atol=1e-11)
 
 
 def test_bad_arcs_are_one_sentence():
