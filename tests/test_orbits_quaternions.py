@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -133,6 +134,20 @@ def test_the_fold_of_an_arm_on_a_ball_joint():
         assert abs(by_parameter[0][name] - value) < 1e-6 * max(1, abs(value)), name
     ends = [orbits.curve(point, "e_N", to=0.75).values[-1] for point in folds]
     np.testing.assert_allclose(ends[0], ends[1], rtol=0, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_how_the_orbit_of_an_arm_on_a_ball_joint_moves():
+    """With its damping: the rate at the start as that of the arm on a hinge."""
+
+    def rate(kind, q, u, k):
+        def of(damping):
+            return orbits.periodic(kind(damping=damping), SCHEME, q, u, turns, n_steps=64).u[k]
+
+        return jax.jit(jax.jacfwd(of))(Arm.damping)
+
+    ball, hinge = rate(Arm, [np.cos(-0.03), 0.0, np.sin(-0.03), 0.0], [0.0, 3.0, 0.0], 1), rate(Hinge, [-0.06], [3.0], 0)
+    assert abs(ball - hinge) < 1e-5 * abs(hinge)
 
 
 @pytest.mark.long
