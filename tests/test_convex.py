@@ -162,6 +162,23 @@ def test_a_depth_that_is_not_certain_is_no_number(monkeypatch):
     assert_allclose(shallow, depth_of_hulls(hull, hull, np.array([0.49, 0, 0]), np.eye(3)), atol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_hulls_of_many_corners_apart_and_touching(dtype):
+    """The gap is the separation along the normal, which no direction has larger, and the distance of points on both."""
+    first, second = ball_of(150).astype(dtype), ball_of(20).astype(dtype)
+    system = bodies.assemble([Body(name, 1.0, (0.1,) * 3, shapes=Points(x)) for name, x in (("a", first), ("b", second))], mu=0.5)
+    touches, zero = jax.jit(system.touches, compiler_options=UNOPTIMIZED), jnp.zeros((), dtype)
+    for x in ([0.9, 0.3, 0.2], [0.5, 0.1, 0.05], [0.2, -0.3, 0.3]):
+        touch = touches(zero, jnp.asarray([0, 0, 0, 1, 0, 0, 0, *x, 1, 0, 0, 0], dtype))
+        gap, n, one, other = (np.asarray(part[0], float) for part in (touch.gap, touch.normal, touch.first, touch.second))
+        assert np.isfinite(gap)
+        separation = np.asarray(x) @ n - np.max(first @ n) - np.max(-second @ n)
+        tol = 2e-9 if dtype == np.float64 else 1e-5
+        assert_allclose([gap, (other - one) @ n], separation, atol=tol)
+        if gap > 0:
+            assert_allclose(np.linalg.norm(other - one), gap, atol=tol)
+
+
 HULLS = {
     "8 corners": STONE[:8],
     "30 corners": STONE,

@@ -236,6 +236,38 @@ def test_factors_of_matrices(n):
     compare(lambda x: jnp.tile(x, (2, 1, 3)), A)
 
 
+PRODUCTS = ("ij,jk->ik", "ij,kj->ik", "ji,jk->ik", "ij,j->i", "j,jk->k", "aij,ajk->aik", "abij,abj->abi", "abi,ij->abj", "j,j->")
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_products_of_large_matrices(dtype):
+    """In blocks of vectors and numbers, with what is left over at the ends of rows and columns, they are those of NumPy."""
+    rng = np.random.default_rng(0)
+    for i, j, k, a, b in ((25, 48, 3, 4, 2), (50, 1, 45, 2, 2), (1, 600, 13, 2, 1)):
+        sizes = {"i": i, "j": j, "k": k, "a": a, "b": b}
+        for subscripts in PRODUCTS:
+            first, second = subscripts.split("->")[0].split(",")
+            x, y = (rng.normal(size=[sizes[axis] for axis in axes]).astype(dtype) for axes in (first, second))
+            product = native.compiled(functools.partial(jnp.einsum, subscripts), [jax.ShapeDtypeStruct(z.shape, dtype) for z in (x, y)])
+            expected = np.einsum(subscripts, x.astype(float), y.astype(float))
+            tolerance = 1e-12 if dtype == jnp.float64 else 1e-3
+            np.testing.assert_allclose(jax.jit(product)(x, y)[0], expected, rtol=0, atol=tolerance, err_msg=f"{subscripts} {sizes}")
+
+
+def test_what_is_too_large_to_be_written_out_has_the_same_values(monkeypatch):
+    """All sizes of what is written out lead to one motion: three bodies that fall onto each other."""
+    ball = functools.partial(jaxnsd.bodies.Body, mass=1.0, inertia=(4e-3,) * 3, shapes=jaxnsd.bodies.Sphere(0.1))
+    parts = [ball(f"ball {k}", position=(0.05 * k, 0, 0.11 + 0.21 * k)) for k in range(3)]
+    system = jaxnsd.bodies.assemble(parts, jaxnsd.bodies.Plane(), mu=0.5, e_N=0.3)
+    q, u = system.initial_state()
+    found = []
+    for sizes in (native.code.SIZES, native.code.SIZES[1:]):
+        jax.clear_caches()
+        monkeypatch.setattr(native.control.Program.__init__, "__defaults__", (sizes,))
+        found.append(jaxnsd.simulate(system, jaxnsd.Moreau(), q, u, t1=0.1, dt=1e-3).q)
+    np.testing.assert_allclose(*found, rtol=0, atol=1e-12)
+
+
 def test_arrays_that_a_function_keeps_in_memory():
     """As loops, with the values of XLA, among arrays that are written out."""
 

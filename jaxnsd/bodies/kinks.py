@@ -105,9 +105,10 @@ def closest_row(pair, of, found, s):
     d = apart(of, found)
     height = dot(d, found.n)
     off = d - height * found.n
-    # What is left across n is of second order in the gap.
+    # What is left across n is of second order in the gap. Each corner is at a weight that keeps it m away from where it would say s.
     one, two = (1e-5, 1e-9) if dtype == jnp.float64 else (2e-2, 2e-5)
-    certain = (dot(off, off) <= (one * pair.scale) ** 2) & (jnp.abs(height - s) <= two * pair.scale)
+    kept = found.m * sum(len(hull) for hull in of.hulls)
+    certain = (dot(off, off) <= (one * pair.scale) ** 2) & (jnp.abs(height - s - kept) <= two * pair.scale)
     normal = jnp.where(certain, found.n, jnp.nan)
     gap = s - a.ball - b.ball
     own = jnp.sum(found.y[:3, None] * of.segments[:3], axis=0) + jnp.sum(found.z[0][:, None] * of.ellipsoids[0], axis=0)

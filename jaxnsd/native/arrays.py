@@ -13,6 +13,9 @@ from .code import dtype_of_numbers, is_known
 #: Entries up to which what only arranges the entries of small arrays is small.
 WIDE = 1 << 14
 
+#: Bytes of a vector register.
+REGISTER = 32
+
 
 class Large:
     """An array in memory, or computed at each index where it is read.
@@ -137,3 +140,14 @@ def stored(code, x, kind):
 def settled(code, x):
     """A large array that may be read often, and after what it was made of has changed."""
     return x if x.pointer is not None or x.cheap else made(code, x.shape, x.dtype, x.at)
+
+
+def vectors(n, dtype):
+    """Dtypes of what a row of n entries is read as: vectors that fill a register, shorter ones for the rest, and numbers."""
+    out, width = [], REGISTER // dtype.itemsize
+    while n:
+        while width > n:
+            width //= 2
+        out.append(np.dtype((dtype, width)) if width > 1 else dtype)
+        n -= width
+    return out

@@ -25,7 +25,7 @@ import numpy as np
 
 from . import control
 from .arrays import in_memory, is_small, large, small, stored, written
-from .code import ONCE, SIZES, Code, TooLargeError, UnknownError, is_known
+from .code import AS_IT_IS_MEANS, ONCE, Code, TooLargeError, UnknownError, is_known
 
 try:
     from llvmlite import binding
@@ -254,21 +254,34 @@ def text_of(closed):
     return replace(text, main=text.main + _HANDLER.format(major=major, minor=minor)), later
 
 
+#: Programs that were too large for the first sizes, by the number of their operations and their arguments: another run of the same step.
+_too_large = set()
+
+
 def _text_of(program, direct=False):
     """Text of a program, and those that are compiled later, with the first sizes that do; ``direct`` as in `_of_size`.
 
     What has been left for later has to be compiled, however large it is.
     """
-    for sizes in SIZES[:-1]:
-        with contextlib.suppress(TooLargeError):
-            return _of_size(program, sizes, direct)
-    return _of_size(program, replace(SIZES[-1], largest=math.inf) if direct else SIZES[-1], direct)
+    *all_but_last, last = program.sizes
+    for k, sizes in enumerate(all_but_last):
+        key = sizes, control.count(program.closed), *((kind.shape, kind.dtype) for kind in program.kinds)
+        if key not in _too_large:
+            with contextlib.suppress(TooLargeError):
+                # What is called now and then has to be compiled soon rather than run fast.
+                return _of_size(program, program.sizes[k:], direct, sizes.largest // 2 if direct else sizes.largest)
+            _too_large.add(key)
+    return _of_size(program, (last,), direct, math.inf if direct else last.largest)
 
 
-def _of_size(program, sizes, direct):
-    """`_text_of` with ``sizes``; ``direct``: whether it is given pointers to its arrays, all in one list, not XLA's structures."""
+def _of_size(program, sizes, direct, largest):
+    """`_text_of` with the first of these sizes; what it leaves for later has them too, or the next ones.
+
+    direct: whether it is given pointers to its arrays, all in one list, not XLA's structures
+    """
     functions, declared = [], {"malloc": "declare ptr @malloc(i64)", "free": "declare void @free(ptr)"}
     code = Code(sizes)
+    code.sizes = replace(code.sizes, largest=largest)
     # What is called from a run is called by the thread of a member.
     code.spread = None if direct else functools.partial(_spread, functions, declared)
 
@@ -301,7 +314,7 @@ def _of_size(program, sizes, direct):
 def _with_declared(text, declared):
     """The text of a module: functions, and what is called and read in them of what is ``declared``, by name."""
     names = sorted({*re.findall(r"@([\w.]+)", text)} - {*re.findall(r"define .*?@([\w.]+)", text)})
-    return "\n".join([*(declared[name] for name in names if name in declared), text])
+    return "\n".join([*(declared[name] for name in names if name in declared), text, AS_IT_IS_MEANS])
 
 
 @dataclass(frozen=True)
@@ -424,7 +437,7 @@ def _spread(functions, declared, code, closed, arrays, kinds, results, n, length
     shared = code.room(len(pointers) + len(rooms), np.int64)
     for k, pointer in enumerate([*pointers, *rooms]):
         code.line(f"store ptr {pointer}, ptr {code.place(shared, np.int64(k), np.int64)}")
-    inner = Code(code.sizes, code.parts, code.later)
+    inner = Code(code.all_sizes, code.parts, code.later)
     inner.inside = True
     given = iter(range(len(pointers) + len(rooms)))
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import math
 import re
 import struct
 from dataclasses import dataclass
@@ -28,10 +29,10 @@ class Sizes:
     largest: int  # operations of the function: above it is made anew with the next sizes
 
 
-#: What is tried, one after the other. Written out, zeros are seen and nothing is stored: what is small runs two to five times as fast that
-#: way. LLVM takes 0.1 to 0.2 ms an operation, in functions of `PART` lines, and longer for many loops over memory: the run of a humanoid,
-#: 120,000 operations, is compiled in 49 CPU s, for 94 with the next sizes, and takes two thirds of the time.
-SIZES = (Sizes(512, 2048, 12_000, 160_000), Sizes(64, 256, 1000, 100_000), Sizes(16, 64, 100, 100_000))
+#: What is tried, one after the other. Written out, zeros are seen and nothing is stored: robots run half as long that way, and LLVM takes
+#: 0.05 ms a line. Where many bodies or contacts are alike, loops are less text: eight spheres in a box are compiled in half the time, six
+#: dominoes too, and run up to a fifth longer. A humanoid, 115,000 operations, is the largest that is better written out.
+SIZES = (Sizes(512, 2048, 12_000, 116_000), Sizes(16, 64, 100, 200_000))
 
 
 class UnknownError(NotImplementedError):
@@ -49,6 +50,20 @@ class Value:
 
     def __init__(self, name, dtype):
         self.name, self.dtype = name, np.dtype(dtype)
+
+
+class Sum(Value):
+    """A place: a whole number and a known one. Loads and stores say the known one with their pointers; elsewhere both are added."""
+
+    __slots__ = ("code", "first", "more")
+
+    def __init__(self, code, first, more):
+        self.code, self.first, self.more, self.dtype = code, first, more, np.dtype(np.int64)
+
+    @property
+    def name(self):
+        """The sum's."""
+        return self.code.value(f"add nsw i64 {self.first.name}, {self.more}", np.int64).name
 
 
 def is_known(entry):
@@ -70,6 +85,8 @@ def dtype_of_numbers(dtype):
 def type_of(dtype):
     """LLVM's type of a number."""
     dtype = dtype_of_numbers(dtype)
+    if dtype.subdtype:
+        return f"<{dtype.shape[0]} x {type_of(dtype.base)}>"
     if dtype.kind in "iu":
         return f"i{8 * dtype.itemsize}"
     if dtype.name not in _TYPES:
@@ -83,8 +100,10 @@ def stored_type(dtype):
 
 
 def literal(x, dtype):
-    """The text of a known number."""
+    """The text of a known number; of a vector zeros alone are known."""
     dtype = np.dtype(dtype)
+    if dtype.subdtype:
+        return "zeroinitializer"
     if dtype.kind == "b":
         return "true" if x else "false"
     if dtype.kind == "f":
@@ -102,6 +121,16 @@ ONCE = "once"
 _NAME, _ROOM = re.compile(r"%v\d+"), re.compile(r"ptr %memory, i64 (\d+)")
 _RENAMED = re.compile(r"\b[vb]\d+\b")
 
+#: Passes up to which a loop over entries, or terms, is written out.
+FEW = 4
+
+#: Passes from which on LLVM may make a loop longer to make it faster, and what tells it not to. It would treble the code of short ones.
+WORTH, AS_IT_IS = 64, ", !llvm.loop !0"
+AS_IT_IS_MEANS = """!0 = distinct !{!0, !1, !2}
+!1 = !{!"llvm.loop.unroll.disable"}
+!2 = !{!"llvm.loop.vectorize.enable", i1 false}
+"""
+
 #: Where loops start.
 ZERO = np.int64(0)
 
@@ -109,9 +138,10 @@ ZERO = np.int64(0)
 class Code:
     """A function ``void f(ptr args, ptr results)`` as it grows; both point to pointers to arrays."""
 
-    def __init__(self, sizes=SIZES[0], parts=None, later=None):
+    def __init__(self, sizes=SIZES, parts=None, later=None):
         parts, later = {} if parts is None else parts, [] if later is None else later
-        self.sizes, self.lines, self.names, self.block, self.size = sizes, [], 0, "entry", 0
+        self.all_sizes = sizes  # its own, and those that come after
+        self.sizes, self.lines, self.names, self.block, self.size = sizes[0], [], 0, "entry", 0
         self.once = False  # whether one operation alone reads what is being made
         self.known = {}  # what has been computed already: {operation and operands: result}
         self.declared = {}
@@ -126,7 +156,7 @@ class Code:
     def in_memory(self):
         """What is made in here is written out less: arrays of more than a few entries are loops over memory."""
         outside = self.sizes
-        self.sizes = dataclasses.replace(SIZES[1], largest=outside.largest)
+        self.sizes = dataclasses.replace(SIZES[-1], largest=outside.largest)
         try:
             yield
         finally:
@@ -232,10 +262,19 @@ class Code:
         after = self.fresh(f"add nuw nsw i64 {k.name}, 1", np.int64)
         more = self.fresh(f"icmp ult i64 {after.name}, {self.text(n, np.int64)}", bool)
         self._say_carried([k, *carried], place, [start, *first], before, [after, *last], self.block)
-        self.branch(more.name, head, end)
+        short = is_known(n) and is_known(start) and n - start < WORTH
+        self.line(f"br i1 {more.name}, label %{head}, label %{end}{AS_IT_IS if short else ''}")
         self.start(end)
         self.known = outside
         return last
+
+    def passes(self, n, first, dtypes, body):
+        """`count` of a known number of passes, perhaps none: a few are written out."""
+        if n > FEW:
+            return self.count(np.int64(n), first, dtypes, body)
+        for k in range(n):
+            first = body(np.int64(k), first)
+        return first
 
     def repeat(self, first, dtypes, condition, body):
         """``while condition(carried): carried = body(carried)``: what is carried at the end."""
@@ -250,24 +289,40 @@ class Code:
         last = body(carried)
         self.inside = outer
         self._say_carried(carried, place, first, before, last, self.block)
-        self.jump(head)
+        self.line(f"br label %{head}{AS_IT_IS}")
         self.start(end)
         self.known = outside
         return carried
 
     def nest(self, shape, body):
         """``body(index)`` for every index of an array."""
-        if not shape:
-            body([])
-            return
         if 0 in shape:
+            return
+        if math.prod(shape) <= FEW:
+            for index in np.ndindex(*shape):
+                body([np.int64(k) for k in index])
             return
 
         def inner(k, _):
             self.nest(shape[1:], lambda rest: body([k, *rest]))
             return []
 
-        self.count(np.int64(shape[0]), [], [], inner)
+        if shape[0] == 1:
+            inner(ZERO, [])
+        else:
+            self.count(np.int64(shape[0]), [], [], inner)
+
+    # Vectors: numbers of a dtype with a shape, as np.dtype((float, 4)).
+
+    def everywhere(self, entry, dtype):
+        """A vector of one number."""
+        kind = type_of(dtype)
+        first = self.value(f"insertelement {kind} poison, {type_of(dtype.base)} {self.text(entry, dtype.base)}, i64 0", dtype)
+        return self.value(f"shufflevector {kind} {first.name}, {kind} poison, <{dtype.shape[0]} x i32> zeroinitializer", dtype)
+
+    def of_vectors(self, operation, a, b, dtype):
+        """``a + b``, ``a - b`` or ``a * b``: operations are fadd, fsub, fmul."""
+        return self.value(f"{operation} contract {type_of(dtype)} {self.text(a, dtype)}, {self.text(b, dtype)}", dtype)
 
     # Functions of their own.
 
@@ -341,19 +396,24 @@ class Code:
         """The pointer to an entry."""
         if is_known(offset) and offset == 0:
             return pointer
+        if isinstance(offset, Sum):
+            pointer, offset = self.place(pointer, offset.first, dtype), np.int64(offset.more)
         return self.value(f"getelementptr {stored_type(dtype)}, ptr {pointer}, i64 {self.text(offset, np.int64)}", np.int64).name
 
     def load(self, pointer, offset, dtype):
         """Read an entry."""
-        x = self.fresh(f"load {stored_type(dtype)}, ptr {self.place(pointer, offset, dtype)}", dtype)
-        return self.fresh(f"trunc i8 {x.name} to i1", bool) if np.dtype(dtype) == bool else x
+        dtype = np.dtype(dtype)
+        aligned = f", align {dtype.base.itemsize}" if dtype.subdtype else ""
+        x = self.fresh(f"load {stored_type(dtype)}, ptr {self.place(pointer, offset, dtype.base)}{aligned}", dtype)
+        return self.fresh(f"trunc i8 {x.name} to i1", bool) if dtype.kind == "b" else x
 
     def store(self, entry, pointer, offset, dtype):
         """Write an entry."""
-        text = self.text(entry, dtype)
-        if np.dtype(dtype) == bool:
+        text, dtype = self.text(entry, dtype), np.dtype(dtype)
+        if dtype.kind == "b":
             text = self.value(f"zext i1 {text} to i8", np.int8).name
-        self.line(f"store {stored_type(dtype)} {text}, ptr {self.place(pointer, offset, dtype)}")
+        aligned = f", align {dtype.base.itemsize}" if dtype.subdtype else ""
+        self.line(f"store {stored_type(dtype)} {text}, ptr {self.place(pointer, offset, dtype.base)}{aligned}")
 
     def copy(self, to, source, size, dtype):
         """Copy entries that lie one after the other."""
@@ -374,7 +434,13 @@ class Code:
 
     def offset(self, index, shape):
         """Place of an index in an array that lies row by row."""
-        at = np.int64(0)
+        at, more = np.int64(0), 0
         for i, n in zip(index, shape, strict=True):
-            at = self.whole_numbers("add", self.whole_numbers("mul", at, np.int64(n)), i)
-        return at
+            at, more = self.whole_numbers("mul", at, np.int64(n)), more * n
+            if is_known(i):
+                more += int(i)
+            else:
+                at = self.whole_numbers("add", at, i)
+        if is_known(at):
+            return np.int64(at + more)
+        return Sum(self, at, more) if more else at

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import factors, rules  # noqa: F401 (`factors` adds its rules)
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, stored, written
-from .code import UnknownError, Value, dtype_of_numbers, is_known, type_of
+from .code import SIZES, UnknownError, Value, dtype_of_numbers, is_known, type_of
 from .jax_internals import CLOSED_CALLS, ClosedJaxpr, Literal, call_inside, scan_sizes
 
 #: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
@@ -158,19 +158,20 @@ def _when_needed(code, closed, arrays, kinds, results):
             pointers.append(stored(code, x, kind).pointer)
             of.append(kind)
     rooms = [code.room(kind.size, kind.dtype) for kind in results]
-    code.when_needed(Program(closed, given, of, results), [*pointers, *rooms])
+    code.when_needed(Program(closed, given, of, results, code.all_sizes), [*pointers, *rooms])
     out = [in_memory(code, room, kind.shape, kind.dtype) for room, kind in zip(rooms, results, strict=True)]
     return [small(code, x) if kind.size <= code.sizes.small else x for x, kind in zip(out, results, strict=True)]
 
 
 @dataclass(frozen=True)
 class Program:
-    """A jaxpr, of which some arguments are known (None: not), and the kinds of the others and of the results."""
+    """A jaxpr, of which some arguments are known (None: not), the kinds of the others and of the results, and the first sizes to try."""
 
     closed: object
     given: list
     kinds: list
     results: list
+    sizes: tuple = SIZES
 
 
 @dataclass(frozen=True)
@@ -388,6 +389,12 @@ def _written_out(code, params, closed, consts, carry, rows, rows_in, rows_out):
     if not out:
         return [*carry, *(filled([], kind.shape) for kind in rows_out)]
     return [*carry, *(np.stack(column) for column in zip(*out, strict=True))]
+
+
+def count(closed):
+    """Number of operations on arrays of a jaxpr."""
+    equations = parts_of(closed)[0].eqns
+    return len(equations) + sum(count(inner) for equation in equations for inner in _inside(equation))
 
 
 def work(closed):

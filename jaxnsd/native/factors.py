@@ -4,17 +4,19 @@ Matrices that are too large to be written out. Up to a few dozen rows their inve
 as LAPACK's `getrf` and `trsm`, elimination with row exchanges, and substitution, whose innermost loop goes along a row.
 """
 
+import math
+
 import numpy as np
 
-from .arrays import filled, in_memory, small, stored, written
-from .code import UnknownError, type_of
+from .arrays import filled, in_memory, small, stored, vectors, written
+from .code import UnknownError
 from .numbers import converted
 from .rules import chosen, of, rule
 
 ONE = np.int64(1)
 
-#: Bytes of a vector register, and rows up to which an inverse is written out: zeros are seen, and nothing is stored.
-REGISTER, WRITTEN = 32, 11
+#: Rows up to which an inverse is written out: zeros are seen, and nothing is stored.
+WRITTEN = 11
 
 
 def _plus(code, a, b):
@@ -224,49 +226,33 @@ class _Rows(_Matrix):
 
     def __init__(self, code, pointer, n, dtype):
         super().__init__(code, pointer, np.int64(0), n, dtype)
-        self.widths, width = [], REGISTER // dtype.itemsize
-        while n:
-            while width > n:
-                width //= 2
-            self.widths.append(width)
-            n -= width
-
-    def _type(self, width):
-        return f"<{width} x {type_of(self.dtype)}>"
+        self.kinds = vectors(n, dtype)
 
     def _places(self, i):
         first = 0
-        for width in self.widths:
-            yield width, self.code.place(self.pointer, self._place(i, np.int64(first)), self.dtype)
-            first += width
-
-    def _vector(self, text):
-        name = self.code.name()
-        self.code.line(f"{name} = {text}")
-        self.code.size += 1
-        return name
-
-    def _everywhere(self, entry, width):
-        """A vector of one number."""
-        kind = self._type(width)
-        first = self._vector(f"insertelement {kind} poison, {type_of(self.dtype)} {self.code.text(entry, self.dtype)}, i64 0")
-        return self._vector(f"shufflevector {kind} {first}, {kind} poison, <{width} x i32> zeroinitializer")
+        for kind in self.kinds:
+            yield self._place(i, np.int64(first)), kind
+            first += math.prod(kind.shape)
 
     def read(self, i):
         """Row i."""
-        return [self._vector(f"load {self._type(width)}, ptr {at}, align {self.dtype.itemsize}") for width, at in self._places(i)]
+        return [self.code.load(self.pointer, at, kind) for at, kind in self._places(i)]
 
     def write(self, i, row):
         """Write row i."""
-        for (width, at), x in zip(self._places(i), row, strict=True):
-            self.code.line(f"store {self._type(width)} {x}, ptr {at}, align {self.dtype.itemsize}")
+        for (at, kind), x in zip(self._places(i), row, strict=True):
+            self.code.store(x, self.pointer, at, kind)
 
     def times(self, row, factor):
         """``factor row``."""
-        parts = zip(self.widths, row, strict=True)
-        return [self._vector(f"fmul contract {self._type(width)} {x}, {self._everywhere(factor, width)}") for width, x in parts]
+        return [self._of("mul", x, factor, kind) for x, kind in zip(row, self.kinds, strict=True)]
 
     def less(self, row, factor, other):
         """``row - factor other``."""
-        parts = zip(self.widths, row, self.times(other, factor), strict=True)
-        return [self._vector(f"fsub contract {self._type(width)} {x}, {y}") for width, x, y in parts]
+        return [self._of("sub", x, y, kind) for x, y, kind in zip(row, self.times(other, factor), self.kinds, strict=True)]
+
+    def _of(self, operation, x, y, kind):
+        if not kind.subdtype:
+            return of(self.code, operation, [x, y], kind)
+        y = y if y.dtype == kind else self.code.everywhere(y, kind)
+        return self.code.of_vectors(f"f{operation}", x, y, kind)
