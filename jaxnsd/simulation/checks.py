@@ -132,6 +132,35 @@ def steps(t0, t1, dt, n_steps, save_every):
     return t1, dt, n
 
 
+def save_at(times, t0, t1, save_every):
+    """Check the times at which a run from t0 to t1 is stored; an array of them."""
+    if save_every != 1:
+        raise ValueError(f"simulate: save_at chooses the times that are stored, and so does save_every = {save_every}: give one of them")
+    array = numbers(times) if known(times) else jnp.asarray(times)
+    if array is None or array.dtype == bool:
+        raise TypeError(f"simulate: save_at must be times in s, got {shown(times)}")
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"simulate: save_at must be one time or more along one axis, got an array of shape {array.shape}")
+    if not known(array):
+        return array
+    if not np.all(np.diff(array) > 0):
+        k = int(np.argmax(~(np.diff(array) > 0)))
+        raise ValueError(f"simulate: save_at must increase, got {float(array[k]):.9g} s before {float(array[k + 1]):.9g} s")
+    if known(t0, t1):
+        allowed = 1e-9 * max(abs(float(t0)), abs(float(t1)))
+        outside = ~((array >= float(t0) - allowed) & (array <= float(t1) + allowed))
+        if np.any(outside):
+            wrong = float(array[outside][0])
+            raise ValueError(f"simulate: save_at must be from t0 = {float(t0):.9g} to t1 = {float(t1):.9g} s, got {wrong:.9g} s")
+    return array
+
+
+def every_node(caller, solution):
+    """Refuse a solution that lacks nodes of its run."""
+    if solution.save_every is None:
+        raise ValueError(f"{caller}: needs the nodes of a run, which a solution with save_at does not have: leave save_at out")
+
+
 def _number_of_steps(t0, t1, dt):
     ratio = (t1 - t0) / dt
     n = max(round(ratio), 1)
@@ -247,7 +276,7 @@ def continues(system, scheme, solver, dt, start):
 
     same = "simulate: start must be of the same system and scheme"
     try:
-        own = jax.eval_shape(init, system, start.t[-1], final.q, final.u)
+        own = jax.eval_shape(init, system, start._last, final.q, final.u)
     except Exception as error:
         shapes = f"q of shape {final.q.shape} and u of shape {final.u.shape}"
         raise ValueError(f"{same}, got {shapes}, which {type(system).__name__} does not take: {error}") from error
@@ -260,7 +289,7 @@ def continues(system, scheme, solver, dt, start):
             f"{same}, got a solution of {start.scheme!r} for {scheme!r}; to go on with "
             "another scheme start from sol.q[-1] and jaxnsd.node_velocities(system, sol.scheme, sol)[-1]"
         )
-    if scheme.lead and known(dt, start.t, start.stop):
+    if scheme.lead and known(dt, start.t, start.stop, start.grid):
         before, steps = float(start.dt), int(start.steps)
         round_off = float(np.finfo(start.t.dtype).eps * np.abs(start.t).max()) / steps
         if abs(dt - before) > 1e-6 * dt + round_off:

@@ -33,6 +33,7 @@ from ..schemes import sensitivity as sensitivities
 from ..schemes.base import Scheme, nothing_to_solve, on_position_level
 from . import checks, files, tables
 from . import until as conditions
+from .events import Happening, happenings
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
@@ -54,6 +55,14 @@ class Labels(NamedTuple):
     def of(cls, system):
         names = (getattr(system, name) for name in ("coordinate_names", "velocity_names", "contact_names"))
         return cls(type(system).__name__, *(None if of is None else tuple(of) for of in names))
+
+
+class Grid(NamedTuple):
+    """The nodes of a run that the stored times do not tell: its step in s, the number of its steps, the time at which it ended in s."""
+
+    dt: Any
+    n_steps: Any
+    end: Any
 
 
 @jax.tree_util.register_dataclass
@@ -84,16 +93,22 @@ class Solution:
     ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
     ``stop``        ()            number of the step after which ``until`` held, 0 where it never did; None without ``until``
     ``final``       state of the scheme at the last node, from which ``simulate(..., start=solution)`` goes on
-    ``save_every``  int           steps in a stored interval
+    ``save_every``  int           steps in a stored interval; None with ``save_at``
     ``scheme``      the scheme that made it
     ``labels``      names of the system, and of its coordinates, velocities and contacts where it has some
+    ``grid``        `Grid` of the run where the stored times do not tell of its nodes; else None
     ==============  ============  =================================================================================
 
     A motion that its ``until`` has stopped ends at the node `end`: t, q and u of the nodes after it are those of its end, percussions,
     iterations and events of the intervals after it zero. `stopped` tells whether it has, `steps` how many it took, `trimmed` leaves out
     what comes after the end. That a motion was stopped is no failure.
 
-    A batch (`vmap`) adds leading axes to all of them; ``solution[i]`` is one of its members, ``solution[2:5]`` a smaller batch. The worst
+    With ``save_at`` the times are those that were asked for, q and u the motion there, as `at_times` gives it. Percussions, iterations,
+    outcomes and events of an interval between two of them are those of the steps that end in it. What fails before the first time is in
+    ``initial_outcome``, what fails after the last one in the last outcome, or there, too, if there is one time only.
+
+    A batch (`vmap`) adds leading axes to all of them; ``solution[i]`` is one of its members, ``solution[2:5]`` a smaller batch,
+    ``len(solution)`` how many there are along its first axis. The worst
     code of a run is its last: one that diverges ends as NON_FINITE; `raise_if_failed` names the first step that failed, with its own code.
     Where a parameter is outside of its range all codes of the run, the first node's too, are INVALID_PARAMETER; where a restitution is that
     depends on the speed, those of its steps, and their residual is not a number. Two solutions are equal if they are the same object;
@@ -117,10 +132,11 @@ class Solution:
     auxiliary: Any
     final: Any = None
     P_D: Any = None
-    save_every: int = field(default=1, metadata={"static": True})
+    save_every: int | None = field(default=1, metadata={"static": True})
     scheme: Any = field(default=None, metadata={"static": True})
     labels: Labels | None = field(default=None, metadata={"static": True})
     stop: Any = None
+    grid: Grid | None = None
 
     def __repr__(self) -> str:
         """One line: shapes, span of time, outcomes."""
@@ -132,7 +148,9 @@ class Solution:
         t = np.asarray(self.t)
         if t.size:
             text.append(f"t = {t.flat[0]:.6g} to {t.flat[-1]:.6g} s")
-        if self.save_every != 1:
+        if self.save_every is None:
+            text.append(f"{np.asarray(self.grid.n_steps).flat[0]} steps")
+        elif self.save_every != 1:
             text.append(f"save_every = {self.save_every}")
         if np.any(stopped := np.asarray(self.stopped)):
             text.append(f"{stopped.sum()} of {stopped.size} stopped" if stopped.ndim else f"stopped after {int(self.stop)} steps")
@@ -166,9 +184,17 @@ class Solution:
 
     def __iter__(self):
         """The members along the first axis of a batch."""
+        return (self[i] for i in range(len(self)))
+
+    def __len__(self) -> int:
+        """Number of members along the first axis of a batch. Raises TypeError for one motion."""
         if not self.batch_shape:
-            raise TypeError("a Solution of one motion has no members; its arrays have, as solution.q")
-        return (self[i] for i in range(self.batch_shape[0]))
+            raise TypeError("a Solution of one motion has no members; its arrays have nodes, as len(solution.t)")
+        return self.batch_shape[0]
+
+    def __bool__(self) -> bool:
+        """True, of a batch without members, too: a solution is there. Whether it is one says `success`."""
+        return True
 
     @property
     def success(self) -> jax.Array:
@@ -183,18 +209,25 @@ class Solution:
     @property
     def steps(self) -> jax.Array:
         """Number of steps until the motion ends: an integer, with the batch's shape."""
-        most = (jnp.shape(self.t)[-1] - 1) * self.save_every
+        most = (jnp.shape(self.t)[-1] - 1) * self.save_every if self.grid is None else self.grid.n_steps
         return jnp.full(self.batch_shape, most) if self.stop is None else jnp.where(self.stop > 0, self.stop, most)
 
     @property
     def end(self) -> jax.Array:
         """Number of the stored node at which the motion ends, N if nothing has stopped it: an integer, with the batch's shape."""
+        if self.save_every is None:
+            return jnp.sum(self.t < self.t[..., -1:], axis=-1)
         return -(-self.steps // self.save_every)
 
     @property
     def dt(self) -> jax.Array:
         """Step in s, with the batch's shape: from all of the times, whose round-off may be much of one step."""
-        return (self.t[..., -1] - self.t[..., 0]) / self.steps
+        return (self.t[..., -1] - self.t[..., 0]) / self.steps if self.grid is None else self.grid.dt
+
+    @property
+    def _last(self):
+        """Time of the last node of the run, in s."""
+        return self.t[..., -1] if self.grid is None else self.grid.end
 
     def trimmed(self) -> "Solution":
         """The motion up to its `end`: what ``until`` has stopped without the nodes after it.
@@ -238,7 +271,7 @@ class Solution:
         """
         values = self._on_the_host("raise_if_failed")
         outcome = np.asarray(values.outcome)
-        batch = outcome.reshape(-1, outcome.shape[-1])
+        batch = outcome.reshape(math.prod(self.batch_shape), outcome.shape[-1])
         initial = np.asarray(values.initial_outcome).reshape(-1)
         failed = np.flatnonzero((batch != 0).any(axis=1) | (initial != 0))
         if failed.size == 0:
@@ -249,16 +282,31 @@ class Solution:
         code = Outcome(int(initial[member] if first else batch[member, step]))
         what, advice = EXPLANATION[code]
         t = np.asarray(values.t).reshape(-1, outcome.shape[-1] + 1)[member]
-        contact = int(np.asarray(values.contact).reshape(batch.shape)[member, step])
-        where = "at the first node" if first else f"in step {step + 1} of {batch.shape[1]}"
+        contact = -1 if first else int(np.asarray(values.contact).reshape(batch.shape)[member, step])
+        if self.save_every is not None:
+            where = "at the first node" if first else f"in step {step + 1} of {batch.shape[1]}"
+        else:
+            where = "before the first of the times" if first and batch.shape[1] else f"up to time {step + 1} after the first"
+            where = "in a step" if not batch.shape[1] else where
         text = f"{code.name} {where} (t = {t[step if first else step + 1]:.6g} s): {what}"
-        residual = float(np.asarray(values.residual).reshape(batch.shape)[member, step])
-        if contact >= 0 and not first and np.isfinite(residual):
+        residual = 0.0 if first else float(np.asarray(values.residual).reshape(batch.shape)[member, step])
+        if contact >= 0 and np.isfinite(residual):
             text += f"; the worst is contact {contact}, with a residual of {residual:.3g} N s"
         if len(batch) > 1:
             index = np.unravel_index(member, outcome.shape[:-1])
             text += f"; {failed.size} of {len(batch)} members of the batch failed, the first is {tuple(int(i) for i in index)}"
         raise SimulationError(f"{text}. What to try: {advice}.")
+
+    def each_event(self) -> list[Happening]:
+        """What has happened at the contacts, in the order of time: a `Happening` for each step with an `Event`.
+
+        ``for event in solution.each_event(): print(event)``; so a function of one's own is called at events, after the run. Of a step in
+        which `LocatedImpacts` has located impacts there is one for each of them, at its time. Raises TypeError for a batch, and inside of
+        `jit` and `vmap`.
+        """
+        if self.batch_shape:
+            raise TypeError("Solution.each_event() takes one motion: for sol in solution: sol.each_event()")
+        return happenings(self._on_the_host("each_event"))
 
     def to_xarray(self) -> Any:
         """The stored arrays as an `xarray.Dataset` (needs xarray), of one motion or of a batch.
@@ -321,6 +369,7 @@ def simulate(
     start: Solution | None = None,
     derivatives_of_failed: bool = False,
     until: Callable[..., Any] | None = None,
+    save_at: ArrayLike | None = None,
 ) -> Solution:
     """Simulate a system from ``(q0, u0)`` at ``t0`` to ``t1`` with a fixed step ``dt``.
 
@@ -358,6 +407,10 @@ def simulate(
                   parameter moves the node, as it moves the time at which the condition is met exactly. What the function closes over
                   may be traced and batched; a function that is written anew in each call is not compiled anew
 
+    save_at:      times (M,) in s, increasing, from t0 to t1, at which the motion is stored in place of nodes, as `at_times` gives it. They
+                  may be traced, differentiated and batched. A time after the end of a motion that ``until`` has stopped is that of its
+                  end. The nodes are there while it runs: what is stored is less, the memory of the run is not
+
     Returns a `Solution`. Works under `jit`, `vmap`, `grad`, in forward and reverse mode, and never raises inside of them: read
     ``solution.success``, or call ``solution.raise_if_failed()``. Members of a batch that failed are left out of a derivative by
     ``jnp.where(sol.success, loss, 0.0)``.
@@ -370,7 +423,7 @@ def simulate(
     NON_FINITE.
     """
     options = {"save_every": save_every, "solver": solver, "sensitivity": sensitivity, "checkpoint": checkpoint, "progress": progress}
-    options |= {"n_steps": n_steps, "start": start, "derivatives_of_failed": derivatives_of_failed, "until": until}
+    options |= {"n_steps": n_steps, "start": start, "derivatives_of_failed": derivatives_of_failed, "until": until, "save_at": save_at}
     return checked(system, scheme, q0, u0, t1, dt, t0, **options)()
 
 
@@ -412,15 +465,18 @@ def checked(
     start=None,
     derivatives_of_failed=False,
     until=None,
+    save_at=None,
 ):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
     solver = SemismoothNewton() if solver is None else solver
     save_every, checkpoint = checks.options(scheme, solver, save_every, sensitivity, checkpoint, progress, derivatives_of_failed)
     state = None if start is None else checks.start(q0, u0, start)
     if state is not None:
-        q0, u0, t0 = state.q, state.u, start.t[-1] if t0 is None else t0
+        q0, u0, t0 = state.q, state.u, start._last if t0 is None else t0
     t0 = 0.0 if t0 is None else t0
     t1, dt, n_steps = checks.steps(t0, t1, dt, n_steps, save_every)
+    if save_at is not None:
+        save_at = checks.save_at(save_at, t0, t1, save_every)
     if state is not None:
         checks.continues(system, scheme, solver, dt, start)
     q0, u0 = checks.state(system, q0, u0)
@@ -432,8 +488,10 @@ def checked(
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
     # Of the arrays that the schemes see: anisotropic friction turns directions.
     known = sparsity.of(anisotropy.isotropic(system))
-    run = functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known, until=until)
-    return functools.partial(run, derivatives_of_failed=bool(derivatives_of_failed))
+    run = functools.partial(
+        _run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known, until=until, save_at=save_at
+    )
+    return functools.partial(run, save_at=save_at, derivatives_of_failed=bool(derivatives_of_failed))
 
 
 _STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known", "derivatives_of_failed")
@@ -458,6 +516,7 @@ def _run(
     known,
     derivatives_of_failed,
     until,
+    save_at,
 ):
     dtype = q0.dtype
     # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
@@ -486,6 +545,10 @@ def _run(
 
     rows, final, *first = runs.run(counting, given, **options)
     sol = _solution(history, shapes, system, args, rows, first, final)
+    if save_at is not None:
+        from .nodes import at_the_times  # which reads solutions
+
+        sol = at_the_times(system, sol, jnp.asarray(save_at, dtype))
     # What an iteration leaves is no function of the arguments.
     sol = dataclasses.replace(sol, residual=undefined(sol.residual, args))
     if derivatives_of_failed:
