@@ -81,6 +81,8 @@ def at_times(system: System, solution: Solution, times: ArrayLike) -> tuple[jax.
     place = jnp.clip(place, 0, solution.end - 1).astype(jnp.int32)
     # The last interval of a motion that ends inside of it is shorter.
     length = jnp.minimum(every, steps - every * place) * dt
+    if solution.grid is not None:
+        length = jnp.where(place == solution.end - 1, end - begin - place * every * dt, length)
     path = solution.t, solution.q, node_velocities(system, solution.scheme, solution), impacts
     q, u = _between(system, path, jnp.atleast_1d(x), jnp.atleast_1d(place), jnp.atleast_1d(length), every * dt)
     q, u = (jnp.where(jnp.atleast_1d(outside)[:, None], jnp.nan, x) for x in (q, u))
@@ -122,7 +124,7 @@ def at_the_times(system, solution, times):
         events=sum(bits).astype(solution.events.dtype),
         auxiliary={},
         save_every=None,
-        grid=Grid(solution.dt, len(solution.t) - 1, solution.t[-1]),
+        grid=solution.grid or Grid(solution.dt, len(solution.t) - 1, solution.t[-1]),
     )
 
 

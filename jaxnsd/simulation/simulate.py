@@ -401,12 +401,12 @@ def simulate(
                   the same dt
     derivatives_of_failed:  whether a run that did not succeed has the derivatives of what was computed. By default they are NaN, in
                   both modes and for every outcome but SUCCESS: what is no solution has no derivative, however plausible its numbers look
-    until:        a function ``until(t, q, u)`` that returns one boolean, traced: the motion ends at the first node after the start at which
-                  it holds, or at t1; u as it is stored. The steps that are left cost nothing, but in lockstep. See `Solution.stopped`,
-                  `Solution.steps`, `Solution.trimmed`. The derivative of the state at the end is that of a run with so many steps: no
-                  parameter moves the node, as it moves the time at which the condition is met exactly. What the function closes over
+    until:        a function ``until(t, q, u)``, traced. Of one boolean: the motion ends at the first node after the start at which it
+                  holds, or at t1; u as it is stored. The derivative there is that of a run with so many steps: no parameter moves the
+                  node. Of one number: the motion ends inside of a step, where the number comes to zero from above. That time, and q and
+                  u at it, have their derivatives; the percussions of this step are those of all of it. The steps that are left cost
+                  nothing, but in lockstep. See `Solution.stopped`, `Solution.steps`, `Solution.trimmed`. What the function closes over
                   may be traced and batched; a function that is written anew in each call is not compiled anew
-
     save_at:      times (M,) in s, increasing, from t0 to t1, at which the motion is stored in place of nodes, as `at_times` gives it. They
                   may be traced, differentiated and batched. A time after the end of a motion that ``until`` has stopped is that of its
                   end. The nodes are there while it runs: what is stored is less, the memory of the run is not
@@ -483,6 +483,11 @@ def checked(
     checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
     checks.solver_takes(system, solver)
     until = None if until is None else conditions.traced(until, q0, u0)
+    if until is not None and until.exact and scheme.lead:
+        raise ValueError(
+            f"simulate: until must return one boolean with {scheme.name}(), whose velocities are at mid-interval: where a number comes to "
+            "zero is found between velocities of nodes, as those of MoreauJean()"
+        )
     options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
     if checks.large(n_steps // save_every, q0, u0):
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
@@ -574,13 +579,23 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     every = history.save_every
     number = jnp.arange(len(rows)) * every
     initial, at_start, code, invalid, *stop = first
-    stop = stop[0].astype(jnp.int32) if stop else None
+    stop, *before = (stop[0].astype(jnp.int32), *stop[1:]) if stop else (None,)
     if stop is not None:
         after = (stop > 0) & (number >= stop + every)
         held = history.scheme.after_the_end(auxiliary)
         auxiliary = {name: jnp.where(jnp.expand_dims(after, tuple(range(1, x.ndim))), held[name], x) for name, x in auxiliary.items()}
         number = jnp.where(stop > 0, jnp.minimum(number, stop), number)
     t = times[0] + number.astype(rows.dtype) * times[1]
+    ending = None
+    if before:
+        ending = _end(system, args, auxiliary, number, stop, before[0], (q[-1], u[-1]), every)
+        late = (stop > 0) & (number >= stop)
+        t, q, u = (jnp.where(jnp.expand_dims(late, tuple(range(1, x.ndim))), end, x) for x, end in zip((t, q, u), ending, strict=True))
+        if "impact_times" in auxiliary:
+            # What comes after the end has not happened.
+            gone = late[:, None] & ~(auxiliary["impact_times"] <= ending[0])
+            auxiliary["impact_times"] = jnp.where(gone, jnp.nan, auxiliary["impact_times"])
+            auxiliary["impact_contacts"] = jnp.where(gone, -1, auxiliary["impact_contacts"])
     labels = Labels.of(system)
     events = jnp.asarray(events).at[0].set(events[0] | at_start.astype(events.dtype))
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
@@ -589,6 +604,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     outcome, code = (jnp.maximum(x.astype(jnp.int32), invalid.astype(jnp.int32)) for x in (outcome, code))
     if final is not None:
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
+        final = final if ending is None else _moved(final, stop > 0, *ending[1:])
     *P, P_D = P
     return Solution(
         t,
@@ -609,7 +625,38 @@ def _solution(history, shapes, system, args, rows, first, final=None):
         history.scheme,
         labels,
         stop,
+        None if ending is None else Grid(times[1], (len(t) - 1) * every, t[-1]),
     )
+
+
+def _end(system, args, auxiliary, number, stop, before, after, every):
+    """``(t, q, u)`` where the number of a condition comes to zero, in the step with the number ``stop`` between two states (q, u); of a
+    run that goes on to its end nothing that means something.
+    """
+    from .nodes import within  # which reads solutions
+
+    (_, (t0, dt, _), _, _, _, until), dtype = args, before.dtype
+    last = jnp.where(stop > 0, stop, number[-1]).astype(dtype)
+    t, end = t0 + (last - 1) * dt, t0 + last * dt
+    states = jnp.split(before, [after[0].size]), after
+    impacts = auxiliary["impact_times"][-(-jnp.maximum(stop, 1) // every)] - t if "impact_times" in auxiliary else jnp.zeros(0, dtype)
+
+    def motion(data, s):
+        (left, right), impacts, dt = data
+        q, u = within(s, dt, left, right, impacts)
+        return system.normalized(q), u
+
+    data = [(q, system.q_dot(t, q, u), u) for t, (q, u) in zip((t, end), states, strict=True)], impacts, dt
+    s, jumps = until.root(motion, data, t, dt, impacts)
+    q, u = motion(data, s)
+    return t + s, q, jnp.where(jumps, after[1], u)
+
+
+def _moved(state, where, q, u):
+    """The state of a scheme at other coordinates and velocities, where that is asked for."""
+    if hasattr(state, "inner"):
+        return state._replace(inner=_moved(state.inner, where, q, u))
+    return state._replace(q=jnp.where(where, q, state.q), u=jnp.where(where, u, state.u))
 
 
 def _parameters(system, times, q0, u0):
@@ -650,7 +697,7 @@ class Record(NamedTuple):
 class Loop(NamedTuple):
     """A loop over the stored intervals of a run."""
 
-    carry: Any  # what it starts with: state, record and, where there is a condition, the number of the step after which it held, or 0
+    carry: Any  # state, record and, where there is a condition, the number of the step after which it held, or 0, and (q, u) before it
     following: Any  # (carry, k) -> carry at the next stored node
     row: Any  # of a carry
     final: Any  # the state of a carry, packed
@@ -708,7 +755,8 @@ class _History:
 
     def run(self, args, members=None, bar=None):
         """``(rows, last state, *first)``, see `Loop`; a row holds a node's state and the record of the interval before. With a condition
-        the number of the step after which it held comes last. With a ``bar`` it is told of the way, for so many ``members``.
+        the number of the step after which it held comes last, and where it is a number (q, u) before that step. With a ``bar`` it is told
+        of the way, for so many ``members``.
         """
         loop = self.start(args)
         n_stored = self.n_steps // self.save_every
@@ -717,7 +765,7 @@ class _History:
         last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report)
         if bar:
             bar.done(members)
-        stop = [x.astype(rows.dtype) for x in last[2:]]
+        stop = [_pack(x, rows.dtype) if isinstance(x, tuple) else x.astype(rows.dtype) for x in last[2:]]
         return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first, *stop
 
     def start(self, args):
@@ -787,20 +835,30 @@ class _History:
             return _freeze(state), _freeze(record)
 
         def step_or_rest(carry, k):
-            *running, stop = carry
+            running, (stop, *before) = carry[:2], carry[2:]
+
+            def holds(k, leaves):
+                state = _thaw(leaves, shapes[0])
+                found = until(t0 + k.astype(dtype) * dt, state.q, state.u)
+                return found <= 0 if until.exact else found
 
             def go(running):
                 after = step(running, k)
-                state = _thaw(after[0], shapes[0])
-                holds = until(t0 + (k + 1).astype(dtype) * dt, state.q, state.u)
-                return after, jnp.where(holds, k + 1, 0).astype(stop.dtype)
+                stops = holds(k + 1, after[0])
+                if until.exact:
+                    stops &= ~holds(k, running[0])
+                return after, jnp.where(stops, k + 1, 0).astype(stop.dtype), *(place(running[0]) for _ in before)
 
             def rest(running):
-                return (running[0], _freeze(nothing) if every == 1 else running[1]), stop
+                return (running[0], _freeze(nothing) if every == 1 else running[1]), stop, *before
 
             # A step that is not made costs nothing.
-            running, stop = lax.cond(stop > 0, rest, go, tuple(running))
-            return *running, stop
+            running, *stopped = lax.cond(stop > 0, rest, go, tuple(running))
+            return *running, *stopped
+
+        def place(leaves):
+            state = _thaw(leaves, shapes[0])
+            return _freeze((state.q, state.u))
 
         def emptied(carry):
             return carry[0], _freeze(nothing), *carry[2:]
@@ -814,7 +872,7 @@ class _History:
 
         carry = _freeze((state, nothing))
         if until is not None:
-            carry = (*carry, jnp.zeros((), jnp.int32))
+            carry = (*carry, jnp.zeros((), jnp.int32), *([place(carry[0])] if until.exact else []))
         following = self.interval(step if until is None else step_or_rest, emptied)
         return Loop(carry, following, row, final, (state.P, *(code.astype(dtype) for code in codes)))
 
