@@ -43,6 +43,7 @@ OTHERS = 5
 AFFINE = 1e4
 
 _warned_float32 = False
+_ran = _forked = False
 
 #: Of which class, and which of its fields, it was said that they make no friction.
 _told_frictionless = weakref.WeakKeyDictionary()
@@ -54,6 +55,26 @@ def known(*values):
 
 
 # ------------------------------------------------------------------------------------------------------------------ simulate
+def process():
+    """Refuse a run in a process that was forked after one: it would wait for threads of XLA that were not forked with it, for ever."""
+    global _ran
+    if _forked:
+        raise RuntimeError(
+            "simulate: this process was forked after a run, and XLA does not survive that; make processes by "
+            'multiprocessing.get_context("spawn"), or fork before the first run'
+        )
+    _ran = True
+
+
+def _after_fork():
+    global _forked
+    _forked = _forked or _ran
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False, derivatives_of_failed=False):
     """Check the options of a run; ``(save_every, checkpoint)`` as Python's integers."""
     if not isinstance(scheme, Scheme):

@@ -468,6 +468,7 @@ def checked(
     save_at=None,
 ):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
+    checks.process()
     solver = SemismoothNewton() if solver is None else solver
     save_every, checkpoint = checks.options(scheme, solver, save_every, sensitivity, checkpoint, progress, derivatives_of_failed)
     state = None if start is None else checks.start(q0, u0, start)
