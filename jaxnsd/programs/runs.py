@@ -79,6 +79,12 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
 
 
+def on_cpu():
+    """Whether what is traced now is for a CPU: that of `jax.default_device`, where it is set, on a host with a GPU too."""
+    device = jax.config.jax_default_device
+    return (device or jax.default_backend() if device is None or isinstance(device, str) else device.platform).startswith("cpu")
+
+
 def compiled_once(jitted, *args):
     """The compiled program of a jitted function for arguments like these, which runs once: to optimize it takes longer than to run it."""
     with native.run_once():

@@ -231,7 +231,7 @@ def batch_memory(size):
 
 def available_memory():
     """Bytes that are free where the run will be: memory of the machine, or of its first accelerator."""
-    if jax.default_backend() != "cpu":
+    if not runs.on_cpu():
         stats = jax.devices()[0].memory_stats() or {}
         if "bytes_limit" in stats:
             return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
