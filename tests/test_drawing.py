@@ -717,3 +717,16 @@ def test_a_robot_of_a_file_is_drawn_as_the_file_says(tmp_path):
     text = bodies.from_mjcf(models.SCENES["leg"].read_text())
     assert again.structure == text.structure and hash(again.structure) == hash(text.structure)
     assert fingerprint(again) == fingerprint(text)
+
+
+def test_a_motion_at_times_of_its_own_is_drawn_and_one_at_one_time_is_not(tmp_path):
+    def fall(times):
+        return jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), 0.4, 1e-2, save_at=times)
+
+    ball, times = BouncingBall(), np.linspace(0.0, 0.4, 9) ** 1.5
+    shown = scene.of("film", scene.checked("film", ball, fall(times), None, None), 0.05)
+    assert_allclose(shown.t[-1], 0.25, atol=1e-12)
+    assert drawing.page(ball, fall(times), tmp_path / "fall.html").frames > 5
+    for draw in (drawing.film, drawing.page):
+        with pytest.raises(ValueError, match="a motion must have two times at least, got one"):
+            draw(ball, fall([0.2]))

@@ -155,6 +155,8 @@ def checked(caller: str, system: Any, sol: Any, members: Any, span: Any) -> list
         motion = jax.tree.map(lambda x, index=index: x[index], sol) if index else sol
         if getattr(motion, "stop", None) is not None:
             motion = motion.trimmed()
+        if np.shape(motion.t)[0] < 2:
+            raise ValueError(f"{caller}: a motion must have two times at least, got one, as with save_at=[0.5]: store more of them")
         name = f"member {index[0] if len(index) == 1 else index}" if index else ""
         found.append((name, one, motion))
         _finite(caller, motion, name, _span(caller, np.asarray(found[0][2].t), span))
