@@ -18,6 +18,7 @@ from jax import lax
 
 from ..mechanics import signatures
 from ..native.jax_internals import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, new_variable
+from ..programs import runs
 from ..programs.backward import identity
 from ..programs.given import shown, takes
 from ..programs.pytrees import chosen, pytree, replaced, static
@@ -62,7 +63,8 @@ class Until:
 
         def number(given, s):
             constants, data, t = given
-            return jnp.asarray(self.program(*constants, t + s, *motion(data, s)), s.dtype)
+            # On the devices of a `shard_map` numbers are the same for all of them that the motion is not.
+            return jnp.asarray(self.program(*runs.alike([*map(jnp.asarray, constants), t + s, *motion(data, s)])), s.dtype)
 
         given = self.constants, data, t
         still = lax.stop_gradient(given)
@@ -74,7 +76,8 @@ class Until:
             return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
         # A bit a turn, of all that there are.
-        found = s = lax.fori_loop(0, 60, half, lax.stop_gradient((jnp.zeros_like(length), length)))[1]
+        low, high, *_ = runs.alike(jax.tree.leaves((jnp.zeros_like(length), length, given)))
+        found = s = lax.fori_loop(0, 60, half, lax.stop_gradient((low, high)))[1]
         # From the root on, each step of Newton's method doubles the order up to which derivatives are right: 1, 3.
         for _ in range(2):
             value, slope = jax.jvp(lambda s: number(given, s), (s,), (jnp.ones_like(s),))
