@@ -522,6 +522,7 @@ VISIT = """
     out.nothing = jaxnsd.nameAt(box.left + 3, box.top + 3);
     jaxnsd.go(LAST);
     out.end = body.position.toArray();
+    jaxnsd.go(LAST + 0.5);  // where it rests
     out.clock = document.getElementById("clock").textContent;
     const slider = document.getElementById("time");
     slider.value = 0.25;
