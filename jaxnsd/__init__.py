@@ -27,6 +27,7 @@ from .schemes import (
 )
 from .schemes.projection import project_position, project_velocity
 from .simulation.contact_problem import ContactSolution, solve_contact_problem
+from .simulation.events import Happening
 from .simulation.nodes import at_times, node_velocities
 from .simulation.simulate import SimulationError, Solution, check, simulate
 
@@ -39,6 +40,7 @@ __all__ = [
     "ContactSolution",
     "Event",
     "GeneralizedAlpha",
+    "Happening",
     "InteriorPoint",
     "KrenkHogsberg",
     "LinearSystem",

@@ -128,6 +128,9 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
     filters the motion (`HHT`, `GeneralizedAlpha`, `KrenkHogsberg`) and a solution that goes on from another; under `jit` it is NaN.
     """
     checks.motion("energy.balance", solution, system)
+    checks.every_node("energy.balance", solution)
+    if solution.grid is not None:
+        raise ValueError("energy.balance: every step must be whole, got a run that ends inside of one: let until return a boolean")
     if solution.save_every != 1:
         raise ValueError(f"energy.balance: every node is needed, got a solution with save_every = {solution.save_every}")
     if jnp.ndim(solution.t) != 1:

@@ -645,7 +645,9 @@ def identification(result: "Result", title: str = "") -> Figure:
     order = order[np.isfinite(rms[order])]
     shown = list(dict.fromkeys([order[0], order[len(order) // 2], order[-1]])) if order.size else []
     # Every row has columns of its own: long names in one of them do not narrow the others.
-    heights = [1, 1, 0.5 + 0.2 * min(n, 8) if n else 0.05, 0.35 + 0.16 * n + 0.2 * len(result.warnings)]
+    # Spaces that do not break: those of a picture in HTML would be drawn as one, and columns of numbers would not be such.
+    said = _wrapped(str(result)).replace(" ", "\N{NO-BREAK SPACE}")
+    heights = [1, 1, 0.5 + 0.2 * min(n, 8) if n else 0.05, 0.06 + 0.046 * len(said.splitlines())]
     fig = Picture(figsize=(10.0, 0.6 + 2.9 * sum(heights)), layout="constrained")
     top, middle, below, words = fig.subfigures(4, 1, height_ratios=heights)
     for column, (k, ax) in enumerate(zip(shown, np.atleast_1d(top.subplots(1, len(shown) or 1)), strict=False)):
@@ -677,7 +679,7 @@ def identification(result: "Result", title: str = "") -> Figure:
         _correlations(right, result)
     ax = words.subplots()
     ax.axis("off")
-    ax.text(0, 1, _wrapped(str(result)), family="monospace", fontsize=7.5, verticalalignment="top", transform=ax.transAxes)
+    ax.text(0, 1, said, family="monospace", fontsize=7.5, verticalalignment="top", transform=ax.transAxes)
     name, count = type(result.system).__name__, len(problem.data)
     text = (
         f"{name}, {problem.settings.scheme!r}, $\\Delta t$ = {problem.settings.dt:.3g} s, {count} trajector{'y' if count == 1 else 'ies'}"

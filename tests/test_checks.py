@@ -1,6 +1,9 @@
 """Every senseless input is refused before tracing, with a sentence that names it; sensible input raises no false alarm."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -564,3 +567,35 @@ def test_what_a_loop_leaves_out_is_warned_of():
         UserWarning, match="Variant.potential_energy may leave its arrays in a loop or a branch: got entry 2 of an axis of 2"
     ):
         simulate(variant(), Moreau(), jnp.array([0.0, 1.0]), jnp.zeros(2), 0.01, 0.01)
+
+
+FORK = """
+import os, sys, jax, jax.numpy as jnp, jaxnsd
+from jaxnsd.models import BouncingBall
+
+def check():
+    jaxnsd.check(BouncingBall(), jaxnsd.Moreau(), jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32), 0.1, 0.01)
+
+check()
+if os.fork() == 0:
+    try:
+        check()
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+check()
+print("the parent goes on")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_was_forked_after_a_run_is_refused():
+    """It would wait for ever. The process that it came from goes on."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=60, env=environment, check=True
+    )
+    child, parent = done.stdout.splitlines()
+    assert child.startswith("simulate: this process was forked after a run") and 'get_context("spawn")' in child
+    assert parent == "the parent goes on"

@@ -22,9 +22,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 import jaxnsd
-from jaxnsd import bodies, drawing
+from jaxnsd import bodies, drawing, models
 from jaxnsd.drawing import films, meshes, raster, scene
 from jaxnsd.models import BouncingBall, CornerBlock, Cube, DoublePendulum, RotatingBall, SliderCrankMinimal, Woodpecker, elastic_bar
+from jaxnsd.programs.fingerprint import fingerprint
 
 BROWSERS = "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
@@ -521,6 +522,7 @@ VISIT = """
     out.nothing = jaxnsd.nameAt(box.left + 3, box.top + 3);
     jaxnsd.go(LAST);
     out.end = body.position.toArray();
+    jaxnsd.go(LAST + 0.5);  // where it rests
     out.clock = document.getElementById("clock").textContent;
     const slider = document.getElementById("time");
     slider.value = 0.25;
@@ -686,3 +688,46 @@ def test_meshes_of_a_file_are_drawn(tmp_path):
     with pytest.raises(ValueError, match=r"there is no file 'nowhere.xml'"):
         meshes.of_file("nowhere.xml", ())
     assert Path(drawing.__file__).with_name("three.LICENSE").read_text().startswith("The MIT License")
+
+
+def test_a_robot_of_a_file_is_drawn_as_the_file_says(tmp_path):
+    """A red box that only a picture shows; the ball that touches where that is asked for, or where the file is gone."""
+    pytest.importorskip("mujoco")
+    robot = tmp_path / "robot.xml"
+    robot.write_text("""<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1"/><body name="a" pos="0 0 1"><freejoint/>
+      <geom type="sphere" size="0.1" group="3"/>
+      <geom type="box" size="0.2 0.3 0.4" contype="0" conaffinity="0" mass="0" rgba="1 0 0 1"/></body>
+      <body name="b" pos="1 0 1"><freejoint/><geom type="sphere" size="0.2" group="3"/></body></worldbody></mujoco>""")
+    system = bodies.from_mjcf(robot)
+    sol = jaxnsd.simulate(system, jaxnsd.Moreau(), *system.initial_state(), 0.1, 1e-2)
+    parts = scene.checked("film", system, sol, None, None)
+
+    def sizes(**options):
+        shown = scene.of("film", parts, 0.05, **options)
+        return {part.name: (np.ptp(part.mesh.corners, axis=(0, 1)).round(6).tolist(), part.colour) for part in shown.solids}
+
+    seen, touching = sizes(), sizes(geometry=False)
+    assert seen["a"] == ([0.4, 0.6, 0.8], (1.0, 0.0, 0.0))
+    assert seen["b"] == touching["b"]  # of which the file shows nothing
+    assert_allclose(touching["a"][0], 0.2, rtol=0.02)
+    robot.unlink()
+    with pytest.warns(UserWarning, match="film: drawing: there is no file .*; the shapes that can touch are drawn"):
+        assert sizes() == touching
+    # Where it was read from makes no other system of it.
+    again = bodies.from_mjcf(models.SCENES["leg"])
+    text = bodies.from_mjcf(models.SCENES["leg"].read_text())
+    assert again.structure == text.structure and hash(again.structure) == hash(text.structure)
+    assert fingerprint(again) == fingerprint(text)
+
+
+def test_a_motion_at_times_of_its_own_is_drawn_and_one_at_one_time_is_not(tmp_path):
+    def fall(times):
+        return jaxnsd.simulate(BouncingBall(), jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), 0.4, 1e-2, save_at=times)
+
+    ball, times = BouncingBall(), np.linspace(0.0, 0.4, 9) ** 1.5
+    shown = scene.of("film", scene.checked("film", ball, fall(times), None, None), 0.05)
+    assert_allclose(shown.t[-1], 0.25, atol=1e-12)
+    assert drawing.page(ball, fall(times), tmp_path / "fall.html").frames > 5
+    for draw in (drawing.film, drawing.page):
+        with pytest.raises(ValueError, match="a motion must have two times at least, got one"):
+            draw(ball, fall([0.2]))

@@ -184,3 +184,47 @@ def test_located_impacts_that_accumulate_are_told(slowest):
     end = np.sqrt(2 * 0.3 / 9.81) * (1 + e) / (1 - e)
     flagged = np.asarray(sol.t[1:])[(np.asarray(sol.events) & Event.ACCUMULATION) > 0]
     assert 1 <= len(flagged) <= 3 and np.all(np.abs(flagged - end) < 8 * dt)
+
+
+# ------------------------------------------------------------------------------------------------------------- one by one, after the run
+@jaxnsd.system
+class Pair(jaxnsd.System):
+    """Two balls that fall beside each other from 1 m and 0.5 m."""
+
+    e_N: float = 0.5
+    contact_names = ("left", "right")
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 9.81 * jnp.sum(q)
+
+    def gap(self, t, q):
+        return q
+
+
+@pytest.mark.parametrize("scheme", [jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), jaxnsd.MoreauJean()], ids=lambda x: x.name)
+def test_each_event_has_time_name_and_state(scheme):
+    """Falls of 1 m and 0.5 m end after sqrt(2 h / g), and turn the velocity by e = 1/2."""
+    dt = 1e-2
+    sol = simulate(Pair(), scheme, jnp.array([1.0, 0.5]), jnp.zeros(2), 0.6, dt).raise_if_failed()
+    first, second = np.sqrt(2 * np.array([0.5, 1.0]) / 9.81)
+    located = isinstance(scheme, jaxnsd.LocatedImpacts)
+    happened = sol.each_event()
+    assert [x.names for x in happened] == [("right",), ("left",)] and [x.contacts for x in happened] == [(1,), (0,)]
+    for x, t in zip(happened, (first, second), strict=True):
+        assert Event.IMPACT in x.event and str(x).startswith(f"impact at t = {x.t:.6g} s: {x.names[0]}")
+        assert abs(x.t - t) < (1e-12 if located else 2 * dt)
+        before, after = x.before[x.contacts[0]], x.after[x.contacts[0]]
+        assert before < 0 < after and abs(after + 0.5 * before) < 2 * 9.81 * dt
+        np.testing.assert_array_equal(x.q, sol.q[x.step + 1])
+        assert sol.P_N[x.step, x.contacts[0]] > 0
+
+
+def test_events_of_a_batch_are_those_of_its_members():
+    batch = jax.vmap(lambda h: simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.5, 1e-2))(jnp.array([0.5, 2.0]))
+    assert [len(sol.each_event()) for sol in batch] == [1, 0]
+    assert batch[0].each_event()[0].names == ("contact 0",)
+    with pytest.raises(TypeError, match="takes one motion: for sol in solution"):
+        batch.each_event()

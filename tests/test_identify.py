@@ -151,6 +151,8 @@ def test_report_and_words(fitted, tmp_path):
         assert word in str(fitted)
     fitted.report(tmp_path / "report.html", "a <ball>")
     page = (tmp_path / "report.html").read_text()
+    # Numbers stand below each other in a browser, too, which draws several spaces as one.
+    assert "standard\N{NO-BREAK SPACE}error\N{NO-BREAK SPACE}\N{NO-BREAK SPACE}" in page
     assert "<title>a &lt;ball&gt;</title>" in page and "stiffness" in page and "throw 1" in page and "http-equiv" not in page
     with pytest.raises(ValueError, match=r"must end in .png, .pdf, .svg or .html, got '.*report.docx'"):
         fitted.report(tmp_path / "report.docx")

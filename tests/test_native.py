@@ -364,6 +364,35 @@ def test_a_run_of_another_length_has_the_same_step(monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_line_search_compiles_no_gradient_of_its_own(monkeypatch):
+    """The gradient stands twice in a step of L-BFGS, which is as much to compile as one gradient."""
+    import optax
+
+    def misfit(e_N):
+        return jaxnsd.simulate(models.BouncingBall(e_N=e_N), jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), 0.8, 1e-2).q[-1, 0] ** 2
+
+    modules, code_of, method = [], native.build.machine_code, optax.lbfgs()
+    monkeypatch.setattr(native.build, "machine_code", lambda text: modules.append(text) or code_of(text))
+    e_N = jnp.array(0.6)
+    memory = method.init(e_N)
+    first = jax.jit(jax.value_and_grad(misfit))(e_N)
+    before = sum(map(len, modules))
+    del modules[:]
+
+    @jax.jit
+    def step(e_N, memory):
+        value, slope = optax.value_and_grad_from_state(misfit)(e_N, state=memory)
+        change, _ = method.update(slope, memory, e_N, value=value, grad=slope, value_fn=misfit)
+        return value, slope, optax.apply_updates(e_N, change)
+
+    value, slope, after = step(e_N, memory)
+    added = sum(map(len, modules))
+    np.testing.assert_allclose((value, slope), first, rtol=1e-12)
+    assert misfit(after) < value and before > 0
+    assert added < 1.2 * before, (added, before)
+
+
+@pytest.mark.slow
 def test_zeros_of_a_systems_arrays_are_counted_on():
     """A robot with other masses compiles nothing anew; with other zeros, and with derivatives by them, its numbers are right."""
     leg = jaxnsd.bodies.from_mjcf(models.SCENES["leg"])

@@ -9,7 +9,8 @@ import pytest
 from little_systems import thrown_box
 from numpy.testing import assert_allclose
 
-from jaxnsd import LocatedImpacts, MoreauJean, SymmetricMoreau, at_times, simulate
+import jaxnsd
+from jaxnsd import Lobatto, LocatedImpacts, Moreau, MoreauJean, SimulationError, SymmetricMoreau, at_times, energy, simulate
 from jaxnsd.models import BouncingBall
 
 G, DT, N, H = 9.81, 5e-3, 100, 1.0
@@ -117,3 +118,135 @@ def test_what_is_no_time_is_refused(fallen, times, error, text):
         at_times(BouncingBall(), fallen, times)
     with pytest.raises(ValueError, match=r"takes one motion, got a batch of shape \(1,\); use jax.vmap"):
         at_times(BouncingBall(), jax.tree.map(lambda x: x[None], fallen), 0.1)
+
+
+# ----------------------------------------------------------------------------------------------------------------------------- save_at
+@jaxnsd.system
+class Oscillator(jaxnsd.System):
+    """A unit mass on a spring, of this angular frequency."""
+
+    omega: float = 2.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 0.5 * self.omega**2 * q @ q
+
+
+TIMES = np.array([0.0, 0.1234, 0.3, 0.44, 0.46, 0.4999])
+
+
+def test_a_run_that_is_stored_at_times_of_its_own():
+    """The bounce in closed form; percussions, outcomes and events between the times are those of all nodes."""
+    scheme = LocatedImpacts(MoreauJean())
+    sol, whole = fall(scheme, save_at=TIMES), fall(scheme)
+    assert sol.q.shape == (6, 1) and sol.P_N.shape == (5, 1) and bool(sol.success) and int(sol.steps) == N
+    assert_allclose(sol.dt, DT, rtol=1e-13)
+    wanted = states(TIMES)
+    # Second order in dt in the step of the impact alone.
+    assert_allclose(sol.q[:4, 0], wanted[0][:4], atol=1e-14)
+    assert_allclose(sol.q[4:, 0], wanted[0][4:], atol=1e-12)
+    assert_allclose(sol.u[:, 0], wanted[1], atol=1e-11)
+    hit = BouncingBall().mass * (1 + BouncingBall().e_N) * np.sqrt(2 * G * H)
+    assert_allclose(sol.P_N[:, 0], [0, 0, 0, hit, 0], rtol=1e-12)
+    assert sol.events.tolist() == [0, 0, 0, 1, 0] and int(jnp.sum(sol.iterations)) == int(jnp.sum(whole.iterations[:-1]))
+    assert f"{N} steps" in repr(sol)
+    (event,) = sol.each_event()
+    assert event.t == 0.46
+    some = fall(scheme, save_at=np.asarray(whole.t[::20]))
+    assert_allclose(some.q, whole.q[::20], atol=1e-15)
+    assert_allclose(some.u, whole.u[::20], atol=1e-15)
+
+
+def test_a_run_goes_on_from_its_last_node_wherever_it_was_looked_at(tmp_path):
+    sol = fall(save_at=[0.1, 0.2])
+    rest = simulate(BouncingBall(), MoreauJean(), None, None, dt=DT, n_steps=5, start=sol)
+    assert_allclose(rest.t[0], DT * N, rtol=1e-13)
+    assert_allclose(rest.q[0], fall().q[-1])
+    sol.save(tmp_path / "fall.npz")
+    again = type(sol).load(tmp_path / "fall.npz")
+    assert again.save_every is None and float(again.grid.end) == float(sol.grid.end)
+
+
+def test_times_after_the_end_of_a_motion_that_was_stopped():
+    sol = fall(until=lambda t, q, u: q[0] < 0.5, save_at=TIMES)
+    n = int(np.floor(np.sqrt(2 * 0.5 / G) / DT)) + 1
+    assert int(sol.stop) == n and int(sol.end) == 3
+    assert_allclose(sol.t, np.minimum(TIMES, n * DT), rtol=1e-14)
+    assert_allclose(sol.q[:, 0], states(np.minimum(TIMES, n * DT))[0], atol=1e-13)
+    assert sol.trimmed().q.shape == (4, 1)
+
+
+def test_what_failed_where_nobody_looked():
+    """A spring that an explicit scheme blows up: after the last time, and where there is one time only."""
+    stiff = simulate(Oscillator(1e2), Moreau(), jnp.ones(1), jnp.zeros(1), 4.0, 0.04, save_at=[0.01, 0.1])
+    one = simulate(Oscillator(1e2), Moreau(), jnp.ones(1), jnp.zeros(1), 4.0, 0.04, save_at=[0.01])
+    for sol, where in ((stiff, "up to time 1 after the first"), (one, "in a step")):
+        assert not bool(sol.success)
+        with pytest.raises(SimulationError, match=f"(DIVERGED|NON_FINITE) {where}"):
+            sol.raise_if_failed()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "in_q", "in_u"),
+    [
+        (MoreauJean(), 2, 2),
+        pytest.param(Lobatto(3), 4, 2, marks=pytest.mark.slow),
+        pytest.param(SymmetricMoreau(), 2, 2, marks=pytest.mark.slow),
+    ],
+    ids=lambda x: getattr(x, "name", None),
+)
+def test_order_at_times_between_the_nodes(scheme, in_q, in_u):
+    """cos(omega t), at times that no step divides: the order of the scheme, up to 4 in q, of which the cubic is, and 2 in u."""
+    t = np.linspace(0.0, 1.0, 11) ** 1.5
+    errors = []
+    for n in (20, 40):
+        sol = simulate(Oscillator(), scheme, jnp.ones(1), jnp.zeros(1), 1.0, n_steps=n, save_at=t)
+        errors.append([np.abs(sol.q[:, 0] - np.cos(2 * t)).max(), np.abs(sol.u[:, 0] + 2 * np.sin(2 * t)).max()])
+    order = np.log2(np.divide(*errors))
+    assert order[0] > in_q - 0.2 and order[1] > in_u - 0.2 and errors[1][0] < 3e-3
+
+
+@pytest.mark.slow
+def test_times_of_a_batch_and_their_derivatives():
+    """Members at times of their own, by time and height, in both modes, through an impact."""
+    scheme, e = LocatedImpacts(MoreauJean()), BouncingBall().e_N
+
+    def height(h0, t):
+        return fall(scheme, h0, save_at=t).q[:, 0]
+
+    def exact(h0, t):
+        hit = jnp.sqrt(2 * h0 / G)
+        return jnp.where(t < hit, h0 - 0.5 * G * t**2, e * G * hit * (t - hit) - 0.5 * G * (t - hit) ** 2)
+
+    heights, times = jnp.array([0.8, 1.0]), jnp.array([[0.1, 0.2003, 0.47], [0.1234, 0.3021, 0.481]])
+    assert_allclose(jax.jit(jax.vmap(height))(heights, times), jax.vmap(exact)(heights, times), atol=1e-12)
+    along = (jnp.ones(2), jnp.full((2, 3), 0.3))
+    assert_allclose(jax.jvp(jax.vmap(height), (heights, times), along)[1], jax.jvp(jax.vmap(exact), (heights, times), along)[1], rtol=1e-9)
+    found, wanted = (jax.grad(lambda h, t, f=f: f(h, t)[-1], argnums=(0, 1))(heights[0], times[0]) for f in (height, exact))
+    assert_allclose(found[0], wanted[0], rtol=1e-9)
+    assert_allclose(found[1], wanted[1], rtol=1e-9, atol=1e-12)
+    assert np.isnan(jax.jit(height)(1.0, jnp.array([0.1, 0.7]))[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"save_at": [0.2, 0.1]}, ValueError, "save_at must increase, got 0.2 s before 0.1 s"),
+        ({"save_at": [0.1, 0.6]}, ValueError, "save_at must be from t0 = 0 to t1 = 0.5 s, got 0.6 s"),
+        ({"save_at": 0.1}, ValueError, r"save_at must be one time or more along one axis, got an array of shape \(\)"),
+        ({"save_at": ["a"]}, TypeError, "save_at must be times in s, got"),
+        ({"save_at": [0.1], "save_every": 2}, ValueError, "so does save_every = 2: give one of them"),
+    ],
+)
+def test_times_that_cannot_be_stored_are_refused(options, error, text):
+    with pytest.raises(error, match=text):
+        fall(**options)
+
+
+def test_what_needs_nodes_says_so():
+    sol = fall(save_at=TIMES)
+    for ask in (lambda: at_times(BouncingBall(), sol, 0.1), lambda: energy.balance(BouncingBall(), MoreauJean(), sol)):
+        with pytest.raises(ValueError, match="needs the nodes of a run, which a solution with save_at does not have"):
+            ask()

@@ -98,6 +98,14 @@ def test_on_two_devices():
         parted = jax.jit(jax.shard_map(batch, mesh=Mesh(jax.devices(), ("x",)), in_specs=P("x"), out_specs=P("x")))(heights)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), parted, jax.jit(batch)(heights))
 
+        def late(h):  # stopped at a time of its own, and seen at others
+            fall = dict(until=lambda t, q, u: q[0] - 0.3, save_at=np.array([0.1, 0.15, 0.5]))
+            return jaxnsd.simulate(BouncingBall(), jaxnsd.MoreauJean(), h[None], jnp.zeros(1), 0.5, 1e-2, **fall).t[-1]
+        batch = jax.vmap(jax.value_and_grad(late))
+        parted = jax.jit(jax.shard_map(batch, mesh=Mesh(jax.devices(), ("x",)), in_specs=P("x"), out_specs=P("x")))(heights)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), parted, jax.jit(batch)(heights))
+        np.testing.assert_allclose(parted[0], np.sqrt(2 * (heights - 0.3) / 9.81), rtol=1e-12)
+
         def loss(e, heights):
             motion = lambda h: jaxnsd.simulate(BouncingBall(e_N=e), jaxnsd.Moreau(), h[None], jnp.zeros(1), 0.6, 1e-2)
             return jnp.sum(jax.vmap(motion)(heights).q[:, -1, 0] ** 2)

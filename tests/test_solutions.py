@@ -73,6 +73,7 @@ def test_members_of_a_batch(batch):
     assert one.raise_if_failed() is one and one.scheme == SymmetricMoreau() and one.final.q.shape == (1,)
     assert_array_equal(batch[1:].q[:, :, 0, 0], HEIGHTS[1:])
     assert [float(sol.q[0, 0, 0]) for sol in batch] == [0.5, 3.0]
+    assert (len(batch), len(batch[0]), len(batch[:, :0][0])) == (2, 3, 0) and batch[0, 0] and batch[:, :0]
     assert_array_equal(jax.jit(lambda i: batch[1, i].q[0, 0])(2), 5.0)
 
 
@@ -82,8 +83,9 @@ def test_indices_that_are_none(batch):
             batch[index]
     with pytest.raises(TypeError, match="one motion has no members to index: its arrays have nodes"):
         batch[0, 0][0]
-    with pytest.raises(TypeError, match="one motion has no members"):
-        next(iter(batch[0, 0]))
+    for ask in (lambda sol: next(iter(sol)), len):
+        with pytest.raises(TypeError, match="one motion has no members"):
+            ask(batch[0, 0])
 
 
 def test_axes_and_names_in_xarray(batch, block):

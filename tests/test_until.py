@@ -124,6 +124,116 @@ def test_range_of_a_shot_and_its_derivatives():
     assert_allclose(jax.jvp(reach, at, along), jax.jvp(exact, at, along), rtol=1e-11)
 
 
+# -------------------------------------------------------------------------------------------------------------- exact in time
+EXACT = LocatedImpacts(MoreauJean())
+
+
+def back_up(t, q, u):
+    """Comes to zero where the ball is 0.2 m high on its way up."""
+    return jnp.where(u[0] > 0, 0.2 - q[0], 1.0)
+
+
+def up_again(h0, e):
+    """``(t, q, u)`` there, after one impact."""
+    hit = jnp.sqrt(2 * h0 / G)
+    s = (e * G * hit - jnp.sqrt((e * G * hit) ** 2 - 2 * G * 0.2)) / G
+    return jnp.stack([hit + s, 0.2, e * G * hit - G * s])
+
+
+@pytest.mark.parametrize("every", [1, 8])
+def test_a_number_ends_a_fall_at_its_own_time(every):
+    """h - g t^2 / 2 is 0.5 m, not at a node; after it nothing happens, and before it the nodes are what they were."""
+    sol, hit = fall(until=lambda t, q, u: q[0] - 0.5, save_every=every), np.sqrt(2 * 0.5 / G)
+    n, end = steps_below(0.5), int(sol.end)
+    assert int(sol.stop) == int(sol.steps) == n and end == -(-n // every)
+    assert_allclose(sol.t[end:], hit, rtol=1e-14)
+    assert_allclose(sol.q[end:, 0], 0.5, rtol=1e-14)
+    assert_allclose(sol.u[end:, 0], -G * hit, rtol=1e-13)
+    assert_allclose(sol.t[:end], DT * every * np.arange(end), atol=1e-14)
+    assert_allclose(sol.q[:end, 0], 1 - 0.5 * G * sol.t[:end] ** 2, rtol=1e-13)
+    assert_allclose(sol.dt, DT, rtol=1e-13)
+    assert not np.any(sol.P_N[end:]) and bool(sol.stopped) and sol.trimmed().q.shape == (end + 1, 1)
+    q, _ = jaxnsd.at_times(BouncingBall(), sol, [hit - 1e-3, hit])
+    assert_allclose(q[:, 0], 1 - 0.5 * G * (hit - np.array([1e-3, 0])) ** 2, rtol=1e-13)
+    rest = fall(until=None, start=sol)
+    assert_allclose(rest.q[:9, 0], 1 - 0.5 * G * rest.t[:9] ** 2, rtol=1e-12)
+    with pytest.raises(ValueError, match="every step must be whole"):
+        energy.balance(BouncingBall(), MoreauJean(), fall(until=lambda t, q, u: q[0] - 0.5))
+
+
+@pytest.mark.slow
+def test_derivatives_of_the_time_at_which_it_ends():
+    """By height, restitution and threshold, through an impact, in both modes, and the second ones."""
+
+    def end(h0, e):
+        sol = fall(h0, back_up, EXACT, BouncingBall(e_N=e))
+        return jnp.stack([sol.t[-1], sol.q[-1, 0], sol.u[-1, 0]])
+
+    at = jnp.array(1.0), jnp.array(0.75)
+    assert_allclose(end(*at), up_again(*at), rtol=1e-12)
+    along = jnp.array(0.7), jnp.array(-0.4)
+    assert_allclose(jax.jvp(end, at, along)[1], jax.jvp(up_again, at, along)[1], rtol=1e-9, atol=1e-12)
+    by_both, wanted = (jax.grad(lambda *x, f=f: f(*x)[0], (0, 1))(*at) for f in (end, up_again))
+    assert_allclose(by_both, wanted, rtol=1e-9)
+    curved = [jax.jvp(lambda *x, f=f: jax.jvp(f, x, along)[1], at, along)[1] for f in (end, up_again)]
+    assert_allclose(*curved, rtol=1e-7, atol=1e-10)
+    by_threshold = jax.grad(lambda h: fall(until=lambda t, q, u: q[0] - h).t[-1])(0.5)
+    assert_allclose(by_threshold, -1 / np.sqrt(2 * G * 0.5), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_members_end_at_times_of_their_own():
+    """One of them does not end, and another one starts behind the threshold."""
+    heights = jnp.array([0.6, 1.0, 30.0, 0.4])
+    sol = jax.vmap(lambda h0: fall(h0, lambda t, q, u: q[0] - 0.5))(heights)
+    assert sol.stopped.tolist() == [True, True, False, False]
+    assert_allclose(sol.t[:, -1], [*np.sqrt(2 * (heights[:2] - 0.5) / G), DT * N, DT * N], rtol=1e-13)
+    slope = jax.vmap(jax.grad(lambda h0: fall(h0, lambda t, q, u: q[0] - 0.5).t[-1]))(heights)
+    assert_allclose(slope, [*1 / np.sqrt(2 * G * (heights[:2] - 0.5)), 0, 0], rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_number_that_jumps_at_an_impact_ends_there():
+    """The velocity turns at sqrt(2 h / g), which has a derivative; what would come after it has not happened."""
+
+    def end(h0):
+        sol = fall(h0, lambda t, q, u: jnp.where(t < 0.1, 1.0, -u[0]), EXACT)
+        return sol.t[-1], sol
+
+    (t, slope), sol = jax.jvp(lambda h: end(h)[0], (1.0,), (1.0,)), end(1.0)[1]
+    assert_allclose(t, np.sqrt(2 / G), rtol=1e-13)
+    assert_allclose(slope, 1 / np.sqrt(2 * G), rtol=1e-9)
+    assert float(sol.u[-1, 0]) > 0 and abs(float(sol.q[-1, 0])) < G * DT**2
+    assert int(jnp.sum(jnp.isfinite(sol.auxiliary["impact_times"]))) == 1
+    early = fall(1.0, lambda t, q, u: q[0] - 1e-4, EXACT)
+    assert not np.any(np.isfinite(early.auxiliary["impact_times"])) or int(early.stop) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "order"), [(MoreauJean(), 2), (Lobatto(3), 4)], ids=lambda x: getattr(x, "name", None))
+def test_order_of_the_time_at_which_an_oscillation_ends(scheme, order):
+    """cos 2 t = 1/2 at pi / 6: of the order of the scheme, and of the cubic between nodes."""
+
+    @jaxnsd.system
+    class Oscillator(jaxnsd.System):
+        def kinetic_energy(self, t, q, u):
+            return 0.5 * u @ u
+
+        def potential_energy(self, t, q):
+            return 2.0 * q @ q
+
+    def late(n):
+        sol = simulate(Oscillator(), scheme, jnp.ones(1), jnp.zeros(1), 1.0, n_steps=n, until=lambda t, q, u: q[0] - 0.5)
+        return abs(float(sol.t[-1]) - np.pi / 6)
+
+    assert np.log2(late(10) / late(40)) / 2 > order - 0.3
+
+
+def test_velocities_at_mid_interval_take_a_boolean():
+    with pytest.raises(ValueError, match=r"must return one boolean with SymmetricMoreau\(\), whose velocities are at mid-interval"):
+        fall(until=lambda t, q, u: q[0] - 0.5, scheme=SymmetricMoreau())
+
+
 @pytest.mark.slow
 def test_derivative_is_that_of_a_fixed_number_of_steps():
     """Through an impact, in both modes, for members that stop at different times, and for one that does not."""
@@ -227,8 +337,9 @@ def test_kept_programs_do_not_mix_conditions(tmp_path):
     [
         (0.5, TypeError, r"until must be a function until\(t, q, u\) that returns one boolean, got 0.5"),
         (lambda q: q[0] < 0, TypeError, r"until must take \(t, q, u\), got a function of \(q\)"),
-        (lambda t, q, u: q[0], TypeError, "must return one boolean, got float64; write a comparison"),
-        (lambda t, q, u: 1j * q[0], TypeError, "must return one boolean, got complex128"),
+        (lambda t, q, u: jnp.argmin(q), TypeError, "must return one boolean, or a number that comes to zero, got int64"),
+        (lambda t, q, u: 1j * q[0], TypeError, "must return one boolean, or a number that comes to zero, got complex128"),
+        (lambda t, q, u: q, ValueError, r"must return one number, got shape \(1,\); make one of them with jnp.min"),
         (lambda t, q, u: q < 0, ValueError, r"must return one boolean, got shape \(1,\); make one of them with jnp.any"),
         (lambda t, q, u: (q[0] < 0, u[0] < 0), TypeError, "must return one boolean, got .*make one with &"),
         (lambda t, q, u: None, TypeError, "must return one boolean, got None"),

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from scheme_table import over
 
+import jaxnsd
 from jaxnsd import Moreau, SymmetricMoreau, simulate
-from jaxnsd.models import RotatingBall
+from jaxnsd.models import BouncingBall, RotatingBall
 
 FIELDS = ("t", "q", "u", "P_N", "P_F", "outcome", "contact")
 
@@ -78,3 +79,32 @@ def test_a_batch_from_the_persistent_cache_of_jax(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(program)]
     made, kept = (subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2))
     assert any(tmp_path.iterdir()) and made == kept
+
+
+def test_what_is_placed_on_the_cpu_of_a_host_with_a_gpu_runs_member_by_member(monkeypatch):
+    """A pretended GPU: a batch is in lockstep there, and not where the default device is the CPU."""
+
+    def lockstep():
+        batch = jax.vmap(lambda h: simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), dt=1e-2, n_steps=7).q[-1, 0])
+        found = []
+
+        def look(jaxpr):
+            for equation in jaxpr.eqns:
+                if equation.primitive.name == "jaxnsd_run":
+                    found.append(equation.params["run"].lockstep)
+                for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+                    if hasattr(inner, "jaxpr"):
+                        look(inner.jaxpr)
+
+        look(jax.make_jaxpr(batch)(jnp.ones(3)).jaxpr)
+        (one,) = found
+        return one
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    jax.clear_caches()
+    assert lockstep()
+    for device in (jax.devices("cpu")[0], "cpu"):
+        with jax.default_device(device):
+            assert not lockstep()
+    monkeypatch.undo()
+    jax.clear_caches()

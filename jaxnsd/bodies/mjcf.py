@@ -75,7 +75,7 @@ def from_mjcf(
     mujoco = _mujoco("from_mjcf")
     with _refusals("from_mjcf"):
         compiled = _read("from_mjcf", model, mujoco.MjModel.from_xml_string, mujoco.MjModel.from_xml_path)
-    importer = _Importer(mujoco, compiled, "from_mjcf", condim)
+    importer = _Importer(mujoco, compiled, "from_mjcf", condim, _source(model))
     return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
 
 
@@ -161,9 +161,14 @@ def from_urdf(
     if mended:
         warnings.warn(f"from_urdf: repaired: {mended}", UserWarning, stacklevel=2)
     compiled.geom_friction[:, 0] = mu
-    importer = _Importer(mujoco, compiled, "from_urdf")
+    importer = _Importer(mujoco, compiled, "from_urdf", source=_source(model))
     importer.without(model, floating)
     return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+
+
+def _source(model):
+    """Where a model is found again, from another folder too; of a string of XML itself."""
+    return str(model) if str(model).lstrip().startswith("<") else str(Path(model).resolve())
 
 
 def _read(caller, model, from_string, from_file):
@@ -231,10 +236,11 @@ def _mujoco(caller):
 class _Importer:
     """Parts of a compiled model, and what of it is left out."""
 
-    def __init__(self, mujoco, model, caller, condim=6):
+    def __init__(self, mujoco, model, caller, condim=6, source=None):
         if condim not in (1, 3, 4, 6):
             raise ValueError(f"{caller}: condim must be 1, 3, 4 or 6, got {condim!r}")
         self.mujoco, self.m, self.caller, self.condim, self.left_out = mujoco, model, caller, condim, []
+        self.source = source
         self.body_names = ["world", *self._names("body", range(1, model.nbody))]
         self.joint_names = self._names("joint", range(model.njnt))
         self.geom_names = self._names("geom", range(model.ngeom))
@@ -361,7 +367,7 @@ class _Importer:
             if strict:
                 raise ValueError(f"{text}. Take them out of the model, or leave out strict=True")
             warnings.warn(text, UserWarning, stacklevel=3)
-        more = {"left_out": tuple(self.left_out), "sensors_left_out": sensors_left_out, "keyframes": keyframes}
+        more = {"left_out": tuple(self.left_out), "sensors_left_out": sensors_left_out, "keyframes": keyframes, "source": self.source}
         return dataclasses.replace(system, structure=dataclasses.replace(system.structure, **more))
 
     def keyframes(self, take):

@@ -103,13 +103,15 @@ class Structure:
     sensors: tuple[SensorOf, ...] = ()
     #: Sensors of a model file that are not here: (name, kind).
     sensors_left_out: tuple[tuple[str, str], ...] = ()
+    #: Model file, a path or its text, of which pictures take what bodies look like. It moves nothing: no program depends on it.
+    source: str | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __hash__(self):
         return self._hash
 
     @functools.cached_property
     def _hash(self):
-        return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
+        return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare))
 
     @functools.cached_property
     def layout(self):

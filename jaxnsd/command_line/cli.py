@@ -480,9 +480,9 @@ def _film(args, system, sol):
     if (path := _file(args.model)) is not None:
         try:
             drawing.meshes.of_file(path, ())
-            options["geometry"] = path
         except ValueError as error:
-            # Meshes that only pictures need may be missing: the shapes that touch are there.
+            # Meshes that only pictures need may be missing: the shapes that touch are there. Said once, for film and page.
+            options["geometry"] = False
             print(f"jaxnsd run: {error}; the shapes that can touch are drawn", file=sys.stderr)
     try:
         if args.film:

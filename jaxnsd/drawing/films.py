@@ -71,7 +71,7 @@ def film(
     follow: str | None = None,
     view: tuple[float, float] | None = None,
     arrows: bool = True,
-    geometry: str | os.PathLike[str] | None = None,
+    geometry: str | os.PathLike[str] | bool | None = None,
     size: tuple[int, int] = (800, 600),
     title: str = "",
 ) -> Film:
@@ -88,7 +88,8 @@ def film(
     view:     azimuth and elevation of the camera in degrees, in space; (-90, 0) looks along y
     arrows:   whether forces of contacts are drawn: mean forces over the last 0.12 s of the film, so that impacts are seen. The length of an
               arrow grows with the root of the force
-    geometry: model file, MJCF or URDF, whose visual shapes and meshes are drawn in place of those that touch (needs mujoco)
+    geometry: model file, MJCF or URDF, whose visual shapes and meshes are drawn (needs mujoco); None: the file that the bodies were read
+              from, where there is one; False: the shapes that touch
     size:     (width, height) in pixels, even numbers
     title:    a line above
 

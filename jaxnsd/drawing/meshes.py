@@ -1,6 +1,7 @@
 """Shapes as triangles, for pictures in space."""
 
 import re
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,7 +219,8 @@ def of_file(path, names):
 
     mujoco = mjcf._mujoco("drawing")
     spec, urdf = _spec(mujoco, mjcf, path)
-    with mjcf._refusals("drawing"):
+    with mjcf._refusals("drawing"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of MuJoCo, said when the model was read
         model = repair.compiled(spec)[0] if urdf else spec.compile()  # shapes need no masses
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)

@@ -70,7 +70,7 @@ def page(
     follow: str | None = None,
     view: tuple[float, float] | None = None,
     arrows: bool = True,
-    geometry: str | os.PathLike[str] | None = None,
+    geometry: str | os.PathLike[str] | bool | None = None,
     title: str = "",
 ) -> Page:
     """One HTML file of a motion, without the network: it turns, zooms and plays, names what is under the pointer, and has a slider of the

@@ -1,5 +1,6 @@
 """What there is to be seen of a motion, as numbers: the bodies' meshes and their places, points and lines of one's own, arrows."""
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,6 +155,8 @@ def checked(caller: str, system: Any, sol: Any, members: Any, span: Any) -> list
         motion = jax.tree.map(lambda x, index=index: x[index], sol) if index else sol
         if getattr(motion, "stop", None) is not None:
             motion = motion.trimmed()
+        if np.shape(motion.t)[0] < 2:
+            raise ValueError(f"{caller}: a motion must have two times at least, got one, as with save_at=[0.5]: store more of them")
         name = f"member {index[0] if len(index) == 1 else index}" if index else ""
         found.append((name, one, motion))
         _finite(caller, motion, name, _span(caller, np.asarray(found[0][2].t), span))
@@ -220,7 +223,7 @@ def of(
 ) -> Scene:
     """The `Scene` of motions at times that are ``interval`` s apart; ``end``: and at the end, where that is none of them.
 
-    parts: of `checked`; held: seconds of the motion whose percussions are seen together; geometry: a model file, see `meshes.of_file`
+    parts: of `checked`; held: seconds of the motion whose percussions are seen together; geometry: see `films.film`
     """
     _, system, first = parts[0]
     low, high = _span(caller, np.asarray(first.t), span)
@@ -231,7 +234,7 @@ def of(
     for number, (_, system, sol) in enumerate(parts):
         q = _between(np.asarray(sol.t, float), np.asarray(sol.q, float), t)
         if _of_bodies(system):
-            _bodies(scene, system, q, number, geometry)
+            _bodies(caller, scene, system, q, number, geometry)
         if system.defines("draw"):
             _own(caller, scene, system, q, number)
     _measure(scene)
@@ -254,13 +257,31 @@ def _cast(x, like):
     return jnp.asarray(x, jnp.asarray(like).dtype)
 
 
-def _bodies(scene, system, q, ghost, geometry):
+def _look(caller, system, geometry):
+    """Meshes of the bodies: of a model file, where there is one, else of the shapes that touch, which a False asks for."""
+    structure, touching = system.structure, meshes.of_bodies(system)
+    if geometry is False or (geometry is None and structure.source is None):
+        return touching
+    if geometry is not None:
+        return meshes.of_file(geometry, system.body_names)
+    try:
+        shown = meshes.of_file(structure.source, system.body_names)
+    except (ImportError, ValueError, OSError) as error:
+        # Meshes that only pictures need may be missing, or the file be gone by now.
+        warnings.warn(f"{caller}: {error}; the shapes that can touch are drawn; geometry=False asks for these", UserWarning, stacklevel=5)
+        return touching
+    # Of what the file hides, the shapes for contact alone, say.
+    names = ("world", *structure.bodies)
+    return {names[shape.body]: touching[names[shape.body]] for shape in structure.shapes if names[shape.body] in touching} | shown
+
+
+def _bodies(caller, scene, system, q, ghost, geometry):
     position, rotation = (np.asarray(x, float) for x in jax.jit(jax.vmap(system.pose))(*_times(scene.t, q, system.mass)))
     names, frames = system.body_names, len(scene.t)
     scene.dimension, scene.plane = 3, system.structure.plane
     gravity = np.abs(np.asarray(system.gravity, float))
     scene.up = int(np.argmax(gravity)) if gravity.any() else 2 if scene.plane != 2 else 1
-    shown = meshes.of_file(geometry, names) if geometry is not None else meshes.of_bodies(system)
+    shown = _look(caller, system, geometry)
     for name, parts in shown.items():
         b = None if name == "world" else names.index(name)
         if b is None and ghost:

@@ -99,7 +99,7 @@ def run(
     lockstep:   whether members advance together, which a GPU needs, or one by one; default: by the backend. In lockstep the bits of a
                 member may depend on the size of the chunk
     progress:   show a bar with rate, failures and remaining time (needs tqdm)
-    options:    those of `simulate`: ``t1, dt, n_steps, save_every, solver, sensitivity, until, ...``
+    options:    those of `simulate`: ``t1, dt, n_steps, save_every, solver, sensitivity, until, save_at, ...``
 
     Returns a `Result`. Members that fail are counted by their outcome, listed, and not part of any statistic.
 
@@ -194,7 +194,7 @@ def _job(scheme, n, key, sample, observe, reduce, points, devices, lockstep, opt
         reduce = {type(reduce).__name__.lower(): reduce}
     elif not isinstance(reduce, dict) or not all(isinstance(x, Reduction) for x in reduce.values()):
         raise TypeError(f"ensemble: reduce must be a reduction such as Moments(), or a dict of them, got {shown(reduce)}")
-    known = set(inspect.signature(check).parameters) | {"n_steps", "save_every", "solver", "sensitivity", "checkpoint", "until"}
+    known = set(inspect.signature(check).parameters) | {"n_steps", "save_every", "solver", "sensitivity", "checkpoint", "until", "save_at"}
     known -= {"system", "scheme", "q0", "u0", "options"}
     for name in options:
         if name not in known:

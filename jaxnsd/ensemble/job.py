@@ -123,7 +123,7 @@ class Job:
 
     def again(self, index, options=None):
         """``(system, q0, u0)`` of a member, or with options of `simulate` its `Solution`, by a program that is kept."""
-        name = options and repr(sorted((name, x.item() if hasattr(x, "item") else x) for name, x in options.items()))
+        name = options and repr(sorted((name, x.tolist() if hasattr(x, "tolist") else x) for name, x in options.items()))
         if name not in self._again:
 
             def one(index, key, point, theta):
@@ -143,7 +143,7 @@ class Job:
     @functools.cached_property
     def block(self):
         """Members of one call of the program: on a CPU a number that depends on nothing but the number of steps; None: a whole chunk."""
-        lockstep = jax.default_backend() != "cpu" if self.lockstep is None else self.lockstep
+        lockstep = not runs.on_cpu() if self.lockstep is None else self.lockstep
         return None if lockstep else 2 ** max(0, min(BLOCK_STEPS // self.steps, LARGEST_BLOCK).bit_length() - 1)
 
     @property

@@ -43,7 +43,7 @@ def manifest(job, chunk, system):
     """
     _named(job.shapes[1])
     # A function is a part of the program.
-    of_scheme = {name: repr(value) for name, value in job.options.items() if name != "until"}
+    of_scheme = {name: repr(_plain(value)) for name, value in job.options.items() if name != "until"}
     # An argument of the program, so that the program does not tell its value.
     of_gradient = {} if job.theta is None else {"theta": _value(job.theta)}
     return {
@@ -61,6 +61,11 @@ def manifest(job, chunk, system):
         "chunk": chunk,
         "program (sample, observe, until, or a method of the system)": job.fingerprint(),
     }
+
+
+def _plain(value):
+    """An array as numbers, all of which are told apart."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _value(tree):

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from ..native import cores
+from ..programs import runs
 from .normal import nothing
 
 #: A chunk has about so many steps, so that it takes long against a call, and holds little in memory.
@@ -40,7 +41,7 @@ class Evaluator:
         self.problem = problem
         self.items = {name: x for name, x in problem.items.items() if name != "owner"}
         self.n = len(self.items["t"])
-        self.lockstep = jax.default_backend() != "cpu"
+        self.lockstep = not runs.on_cpu()
         self.chunk = min(self.n, WIDTH if self.lockstep else max(1, STEPS // problem.n_steps))
         self.limit = None
         joined = problem.items.get("joined")

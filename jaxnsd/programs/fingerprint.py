@@ -6,6 +6,7 @@ open file say, has none: a TypeError says what it is. What a function asks for w
 fingerprint tells.
 """
 
+import dataclasses
 import dis
 import enum
 import functools
@@ -158,6 +159,8 @@ class _Digest:
         # What is computed once it is asked for belongs to the rest.
         lazy = {name for of in type(x).__mro__ for name, value in vars(of).items() if isinstance(value, functools.cached_property)}
         if isinstance(state, dict):
+            # What takes no part in a comparison takes none here.
+            lazy |= {field.name for field in dataclasses.fields(x) if not field.compare} if dataclasses.is_dataclass(x) else set()
             state = {name: value for name, value in state.items() if name not in lazy}
         self.add(made_by, args, state, *(None if part is None else list(part) for part in contents))
 

@@ -68,7 +68,7 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
         # Operation by operation there are no programs to choose between.
         return function(args)
     leaves, tree = jax.tree.flatten(args)
-    leaves = _alike([jnp.asarray(x) for x in leaves])
+    leaves = alike([jnp.asarray(x) for x in leaves])
     # Traced once, for all that is made of it; what varies over the devices of a `shard_map` is of no concern inside.
     given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
     with on_one_device():
@@ -77,6 +77,12 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
     share = len(leaves) - 1 if begin else None
     of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, fits=fits)
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
+
+
+def on_cpu():
+    """Whether what is traced now is for a CPU: that of `jax.default_device`, where it is set, on a host with a GPU too."""
+    device = jax.config.jax_default_device
+    return (device or jax.default_backend() if device is None or isinstance(device, str) else device.platform).startswith("cpu")
 
 
 def compiled_once(jitted, *args):
@@ -270,7 +276,7 @@ def _on_devices(mesh, name, args, moves, run):
     """A batch that lies along the explicit axis ``name`` of a mesh: each device does its members."""
 
     def part(*args):
-        return in_front(*_batch(_alike(args), [0 if m else None for m in moves], run=run))
+        return in_front(*_batch(alike(args), [0 if m else None for m in moves], run=run))
 
     # In a batch member by member zeros, which no axis has, stand for what a single run stores.
     spread = [run.lockstep or k < len(run.outs) - run.stores for k in range(len(run.outs))]
@@ -301,7 +307,7 @@ def _wider(args, stored, mapped, moved, size, run):
     return out, [len(run.levels)] * len(out)
 
 
-def _alike(leaves):
+def alike(leaves):
     """Arrays that all vary over the same devices of a `shard_map`."""
     sets = [varying(jax.typeof(x)) for x in leaves]
     axes = frozenset().union(*sets)

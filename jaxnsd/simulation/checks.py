@@ -43,6 +43,7 @@ OTHERS = 5
 AFFINE = 1e4
 
 _warned_float32 = False
+_ran = _forked = False
 
 #: Of which class, and which of its fields, it was said that they make no friction.
 _told_frictionless = weakref.WeakKeyDictionary()
@@ -54,6 +55,26 @@ def known(*values):
 
 
 # ------------------------------------------------------------------------------------------------------------------ simulate
+def process():
+    """Refuse a run in a process that was forked after one: it would wait for threads of XLA that were not forked with it, for ever."""
+    global _ran
+    if _forked:
+        raise RuntimeError(
+            "simulate: this process was forked after a run, and XLA does not survive that; make processes by "
+            'multiprocessing.get_context("spawn"), or fork before the first run'
+        )
+    _ran = True
+
+
+def _after_fork():
+    global _forked
+    _forked = _forked or _ran
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def options(scheme, solver, save_every, sensitivity, checkpoint, progress=False, derivatives_of_failed=False):
     """Check the options of a run; ``(save_every, checkpoint)`` as Python's integers."""
     if not isinstance(scheme, Scheme):
@@ -132,6 +153,35 @@ def steps(t0, t1, dt, n_steps, save_every):
     return t1, dt, n
 
 
+def save_at(times, t0, t1, save_every):
+    """Check the times at which a run from t0 to t1 is stored; an array of them."""
+    if save_every != 1:
+        raise ValueError(f"simulate: save_at chooses the times that are stored, and so does save_every = {save_every}: give one of them")
+    array = numbers(times) if known(times) else jnp.asarray(times)
+    if array is None or array.dtype == bool:
+        raise TypeError(f"simulate: save_at must be times in s, got {shown(times)}")
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"simulate: save_at must be one time or more along one axis, got an array of shape {array.shape}")
+    if not known(array):
+        return array
+    if not np.all(np.diff(array) > 0):
+        k = int(np.argmax(~(np.diff(array) > 0)))
+        raise ValueError(f"simulate: save_at must increase, got {float(array[k]):.9g} s before {float(array[k + 1]):.9g} s")
+    if known(t0, t1):
+        allowed = 1e-9 * max(abs(float(t0)), abs(float(t1)))
+        outside = ~((array >= float(t0) - allowed) & (array <= float(t1) + allowed))
+        if np.any(outside):
+            wrong = float(array[outside][0])
+            raise ValueError(f"simulate: save_at must be from t0 = {float(t0):.9g} to t1 = {float(t1):.9g} s, got {wrong:.9g} s")
+    return array
+
+
+def every_node(caller, solution):
+    """Refuse a solution that lacks nodes of its run."""
+    if solution.save_every is None:
+        raise ValueError(f"{caller}: needs the nodes of a run, which a solution with save_at does not have: leave save_at out")
+
+
 def _number_of_steps(t0, t1, dt):
     ratio = (t1 - t0) / dt
     n = max(round(ratio), 1)
@@ -181,7 +231,7 @@ def batch_memory(size):
 
 def available_memory():
     """Bytes that are free where the run will be: memory of the machine, or of its first accelerator."""
-    if jax.default_backend() != "cpu":
+    if not runs.on_cpu():
         stats = jax.devices()[0].memory_stats() or {}
         if "bytes_limit" in stats:
             return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
@@ -247,7 +297,7 @@ def continues(system, scheme, solver, dt, start):
 
     same = "simulate: start must be of the same system and scheme"
     try:
-        own = jax.eval_shape(init, system, start.t[-1], final.q, final.u)
+        own = jax.eval_shape(init, system, start._last, final.q, final.u)
     except Exception as error:
         shapes = f"q of shape {final.q.shape} and u of shape {final.u.shape}"
         raise ValueError(f"{same}, got {shapes}, which {type(system).__name__} does not take: {error}") from error
@@ -260,7 +310,7 @@ def continues(system, scheme, solver, dt, start):
             f"{same}, got a solution of {start.scheme!r} for {scheme!r}; to go on with "
             "another scheme start from sol.q[-1] and jaxnsd.node_velocities(system, sol.scheme, sol)[-1]"
         )
-    if scheme.lead and known(dt, start.t, start.stop):
+    if scheme.lead and known(dt, start.t, start.stop, start.grid):
         before, steps = float(start.dt), int(start.steps)
         round_off = float(np.finfo(start.t.dtype).eps * np.abs(start.t).max()) / steps
         if abs(dt - before) > 1e-6 * dt + round_off:

@@ -98,7 +98,7 @@ def _solve_chain(G, c, mu, active, guess, groups, d, solver):
         worst = jnp.where(result.contact < 0, -1, groups.reshape(-1)[result.contact])
         return result._replace(z=chain.give(result.z)[: len(mu)].reshape(-1), contact=worst)
 
-    result = runs.run(solve, (frozen, guess), lockstep=jax.default_backend() != "cpu")
+    result = runs.run(solve, (frozen, guess), lockstep=not runs.on_cpu())
     z = implicit(ChainResponse(d), lax.stop_gradient(result.z), args)
     return _solution(z, jnp.matmul(G, z, precision="highest") + c, mu, result)
 
@@ -169,7 +169,7 @@ def _solve(G, c, mu, active, guess, d, solver):
         result = contact.solve(_problem(args, d), _kind(c)(guess), solver)
         return result._replace(z=linalg.pack(result.z))
 
-    result = runs.run(solve, (frozen, guess), lockstep=jax.default_backend() != "cpu")
+    result = runs.run(solve, (frozen, guess), lockstep=not runs.on_cpu())
     z = implicit(Response(d, solver), lax.stop_gradient(result.z), args)
     xi = linalg.matmul(args[0], z) + args[1]
     return _solution(_per_contact(z, n, d), _per_contact(xi, n, d), mu, result)

@@ -1,5 +1,7 @@
 """Velocities at the nodes, of schemes whose velocities are at mid-interval, and the motion between the nodes."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,12 +10,13 @@ from jax.typing import ArrayLike
 
 from ..contact import SemismoothNewton
 from ..mechanics.anisotropy import isotropic
+from ..mechanics.results import Event
 from ..mechanics.system import System
 from ..programs.given import numbers, shown
 from ..schemes.base import Percussions, Scheme, State
 from ..schemes.flow import acceleration_of_persistent
 from . import checks
-from .simulate import Solution
+from .simulate import Grid, Solution
 
 
 def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -> jax.Array:
@@ -24,7 +27,7 @@ def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -
     """
     checks.motion("node_velocities", solution, system)
     checks.made_by("node_velocities", scheme, solution)
-    if scheme is None or not scheme.lead:
+    if scheme is None or not scheme.lead or solution.save_every is None:
         return solution.u
     before = jax.tree.map(
         lambda first, rest: jnp.concatenate([first[None], rest]),
@@ -54,6 +57,7 @@ def at_times(system: System, solution: Solution, times: ArrayLike) -> tuple[jax.
     checks.motion("at_times", solution, system)
     if solution.batch_shape:
         raise ValueError(f"at_times: takes one motion, got a batch of shape {solution.batch_shape}; use jax.vmap")
+    checks.every_node("at_times", solution)
     if not checks.known(times):
         times = jnp.asarray(times)
     elif (array := numbers(times)) is None or array.dtype == bool:
@@ -77,10 +81,51 @@ def at_times(system: System, solution: Solution, times: ArrayLike) -> tuple[jax.
     place = jnp.clip(place, 0, solution.end - 1).astype(jnp.int32)
     # The last interval of a motion that ends inside of it is shorter.
     length = jnp.minimum(every, steps - every * place) * dt
+    if solution.grid is not None:
+        length = jnp.where(place == solution.end - 1, end - begin - place * every * dt, length)
     path = solution.t, solution.q, node_velocities(system, solution.scheme, solution), impacts
     q, u = _between(system, path, jnp.atleast_1d(x), jnp.atleast_1d(place), jnp.atleast_1d(length), every * dt)
     q, u = (jnp.where(jnp.atleast_1d(outside)[:, None], jnp.nan, x) for x in (q, u))
     return (q, u) if times.ndim else (q[0], u[0])
+
+
+def at_the_times(system, solution, times):
+    """The `Solution` of a run at times (M,) in place of its nodes, see ``simulate(..., save_at=)``."""
+    times = jnp.where(solution.stopped, jnp.minimum(times, solution.t[-1]), times)
+    q, u = at_times(system, solution, times)
+    # A step belongs to the interval in which it ends; what ends with a time to round-off ends with it.
+    place = jnp.searchsorted(lax.stop_gradient(times), lax.stop_gradient(solution.t[1:] - 1e-6 * solution.dt))
+    count = len(times) + 1
+
+    def added(x):
+        return jax.ops.segment_sum(x, place, count)[1:-1]
+
+    def largest(x):
+        """Of what comes before the first time, of the intervals, of what comes after the last one."""
+        return jnp.maximum(jax.ops.segment_max(lax.stop_gradient(x), place, count), jnp.asarray(-1, x.dtype))
+
+    P = {name: jax.tree.map(added, getattr(solution, name)) for name in Percussions._fields}
+    code = jnp.maximum(largest(solution.outcome), 0)
+    # A run that failed has failed, wherever it was not looked at.
+    within = code[1:-1].at[-1:].max(code[-1])
+    first = jnp.maximum(solution.initial_outcome, code[0] if len(within) else jnp.max(code))
+    bits = [bit * (largest(solution.events & bit) > 0)[1:-1] for bit in map(int, Event)]
+    return dataclasses.replace(
+        solution,
+        t=times,
+        q=q,
+        u=u,
+        **P,
+        iterations=added(solution.iterations),
+        residual=jnp.maximum(largest(solution.residual)[1:-1], 0.0),
+        outcome=within,
+        contact=largest(solution.contact)[1:-1],
+        initial_outcome=first,
+        events=sum(bits).astype(solution.events.dtype),
+        auxiliary={},
+        save_every=None,
+        grid=solution.grid or Grid(solution.dt, len(solution.t) - 1, solution.t[-1]),
+    )
 
 
 @jax.jit

@@ -33,6 +33,7 @@ from ..schemes import sensitivity as sensitivities
 from ..schemes.base import Scheme, nothing_to_solve, on_position_level
 from . import checks, files, tables
 from . import until as conditions
+from .events import Happening, happenings
 
 #: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
 BLOW_UP = 1e10
@@ -54,6 +55,14 @@ class Labels(NamedTuple):
     def of(cls, system):
         names = (getattr(system, name) for name in ("coordinate_names", "velocity_names", "contact_names"))
         return cls(type(system).__name__, *(None if of is None else tuple(of) for of in names))
+
+
+class Grid(NamedTuple):
+    """The nodes of a run that the stored times do not tell: its step in s, the number of its steps, the time at which it ended in s."""
+
+    dt: Any
+    n_steps: Any
+    end: Any
 
 
 @jax.tree_util.register_dataclass
@@ -84,16 +93,22 @@ class Solution:
     ``auxiliary``   dict          what else the scheme carries from node to node, by name, each (N + 1, ...); see the scheme
     ``stop``        ()            number of the step after which ``until`` held, 0 where it never did; None without ``until``
     ``final``       state of the scheme at the last node, from which ``simulate(..., start=solution)`` goes on
-    ``save_every``  int           steps in a stored interval
+    ``save_every``  int           steps in a stored interval; None with ``save_at``
     ``scheme``      the scheme that made it
     ``labels``      names of the system, and of its coordinates, velocities and contacts where it has some
+    ``grid``        `Grid` of the run where the stored times do not tell of its nodes; else None
     ==============  ============  =================================================================================
 
     A motion that its ``until`` has stopped ends at the node `end`: t, q and u of the nodes after it are those of its end, percussions,
     iterations and events of the intervals after it zero. `stopped` tells whether it has, `steps` how many it took, `trimmed` leaves out
     what comes after the end. That a motion was stopped is no failure.
 
-    A batch (`vmap`) adds leading axes to all of them; ``solution[i]`` is one of its members, ``solution[2:5]`` a smaller batch. The worst
+    With ``save_at`` the times are those that were asked for, q and u the motion there, as `at_times` gives it. Percussions, iterations,
+    outcomes and events of an interval between two of them are those of the steps that end in it. What fails before the first time is in
+    ``initial_outcome``, what fails after the last one in the last outcome, or there, too, if there is one time only.
+
+    A batch (`vmap`) adds leading axes to all of them; ``solution[i]`` is one of its members, ``solution[2:5]`` a smaller batch,
+    ``len(solution)`` how many there are along its first axis. The worst
     code of a run is its last: one that diverges ends as NON_FINITE; `raise_if_failed` names the first step that failed, with its own code.
     Where a parameter is outside of its range all codes of the run, the first node's too, are INVALID_PARAMETER; where a restitution is that
     depends on the speed, those of its steps, and their residual is not a number. Two solutions are equal if they are the same object;
@@ -117,10 +132,11 @@ class Solution:
     auxiliary: Any
     final: Any = None
     P_D: Any = None
-    save_every: int = field(default=1, metadata={"static": True})
+    save_every: int | None = field(default=1, metadata={"static": True})
     scheme: Any = field(default=None, metadata={"static": True})
     labels: Labels | None = field(default=None, metadata={"static": True})
     stop: Any = None
+    grid: Grid | None = None
 
     def __repr__(self) -> str:
         """One line: shapes, span of time, outcomes."""
@@ -132,7 +148,9 @@ class Solution:
         t = np.asarray(self.t)
         if t.size:
             text.append(f"t = {t.flat[0]:.6g} to {t.flat[-1]:.6g} s")
-        if self.save_every != 1:
+        if self.save_every is None:
+            text.append(f"{np.asarray(self.grid.n_steps).flat[0]} steps")
+        elif self.save_every != 1:
             text.append(f"save_every = {self.save_every}")
         if np.any(stopped := np.asarray(self.stopped)):
             text.append(f"{stopped.sum()} of {stopped.size} stopped" if stopped.ndim else f"stopped after {int(self.stop)} steps")
@@ -166,9 +184,17 @@ class Solution:
 
     def __iter__(self):
         """The members along the first axis of a batch."""
+        return (self[i] for i in range(len(self)))
+
+    def __len__(self) -> int:
+        """Number of members along the first axis of a batch. Raises TypeError for one motion."""
         if not self.batch_shape:
-            raise TypeError("a Solution of one motion has no members; its arrays have, as solution.q")
-        return (self[i] for i in range(self.batch_shape[0]))
+            raise TypeError("a Solution of one motion has no members; its arrays have nodes, as len(solution.t)")
+        return self.batch_shape[0]
+
+    def __bool__(self) -> bool:
+        """True, of a batch without members, too: a solution is there. Whether it is one says `success`."""
+        return True
 
     @property
     def success(self) -> jax.Array:
@@ -183,18 +209,25 @@ class Solution:
     @property
     def steps(self) -> jax.Array:
         """Number of steps until the motion ends: an integer, with the batch's shape."""
-        most = (jnp.shape(self.t)[-1] - 1) * self.save_every
+        most = (jnp.shape(self.t)[-1] - 1) * self.save_every if self.grid is None else self.grid.n_steps
         return jnp.full(self.batch_shape, most) if self.stop is None else jnp.where(self.stop > 0, self.stop, most)
 
     @property
     def end(self) -> jax.Array:
         """Number of the stored node at which the motion ends, N if nothing has stopped it: an integer, with the batch's shape."""
+        if self.save_every is None:
+            return jnp.sum(self.t < self.t[..., -1:], axis=-1)
         return -(-self.steps // self.save_every)
 
     @property
     def dt(self) -> jax.Array:
         """Step in s, with the batch's shape: from all of the times, whose round-off may be much of one step."""
-        return (self.t[..., -1] - self.t[..., 0]) / self.steps
+        return (self.t[..., -1] - self.t[..., 0]) / self.steps if self.grid is None else self.grid.dt
+
+    @property
+    def _last(self):
+        """Time of the last node of the run, in s."""
+        return self.t[..., -1] if self.grid is None else self.grid.end
 
     def trimmed(self) -> "Solution":
         """The motion up to its `end`: what ``until`` has stopped without the nodes after it.
@@ -238,7 +271,7 @@ class Solution:
         """
         values = self._on_the_host("raise_if_failed")
         outcome = np.asarray(values.outcome)
-        batch = outcome.reshape(-1, outcome.shape[-1])
+        batch = outcome.reshape(math.prod(self.batch_shape), outcome.shape[-1])
         initial = np.asarray(values.initial_outcome).reshape(-1)
         failed = np.flatnonzero((batch != 0).any(axis=1) | (initial != 0))
         if failed.size == 0:
@@ -249,16 +282,31 @@ class Solution:
         code = Outcome(int(initial[member] if first else batch[member, step]))
         what, advice = EXPLANATION[code]
         t = np.asarray(values.t).reshape(-1, outcome.shape[-1] + 1)[member]
-        contact = int(np.asarray(values.contact).reshape(batch.shape)[member, step])
-        where = "at the first node" if first else f"in step {step + 1} of {batch.shape[1]}"
+        contact = -1 if first else int(np.asarray(values.contact).reshape(batch.shape)[member, step])
+        if self.save_every is not None:
+            where = "at the first node" if first else f"in step {step + 1} of {batch.shape[1]}"
+        else:
+            where = "before the first of the times" if first and batch.shape[1] else f"up to time {step + 1} after the first"
+            where = "in a step" if not batch.shape[1] else where
         text = f"{code.name} {where} (t = {t[step if first else step + 1]:.6g} s): {what}"
-        residual = float(np.asarray(values.residual).reshape(batch.shape)[member, step])
-        if contact >= 0 and not first and np.isfinite(residual):
+        residual = 0.0 if first else float(np.asarray(values.residual).reshape(batch.shape)[member, step])
+        if contact >= 0 and np.isfinite(residual):
             text += f"; the worst is contact {contact}, with a residual of {residual:.3g} N s"
         if len(batch) > 1:
             index = np.unravel_index(member, outcome.shape[:-1])
             text += f"; {failed.size} of {len(batch)} members of the batch failed, the first is {tuple(int(i) for i in index)}"
         raise SimulationError(f"{text}. What to try: {advice}.")
+
+    def each_event(self) -> list[Happening]:
+        """What has happened at the contacts, in the order of time: a `Happening` for each step with an `Event`.
+
+        ``for event in solution.each_event(): print(event)``; so a function of one's own is called at events, after the run. Of a step in
+        which `LocatedImpacts` has located impacts there is one for each of them, at its time. Raises TypeError for a batch, and inside of
+        `jit` and `vmap`.
+        """
+        if self.batch_shape:
+            raise TypeError("Solution.each_event() takes one motion: for sol in solution: sol.each_event()")
+        return happenings(self._on_the_host("each_event"))
 
     def to_xarray(self) -> Any:
         """The stored arrays as an `xarray.Dataset` (needs xarray), of one motion or of a batch.
@@ -321,6 +369,7 @@ def simulate(
     start: Solution | None = None,
     derivatives_of_failed: bool = False,
     until: Callable[..., Any] | None = None,
+    save_at: ArrayLike | None = None,
 ) -> Solution:
     """Simulate a system from ``(q0, u0)`` at ``t0`` to ``t1`` with a fixed step ``dt``.
 
@@ -352,11 +401,15 @@ def simulate(
                   the same dt
     derivatives_of_failed:  whether a run that did not succeed has the derivatives of what was computed. By default they are NaN, in
                   both modes and for every outcome but SUCCESS: what is no solution has no derivative, however plausible its numbers look
-    until:        a function ``until(t, q, u)`` that returns one boolean, traced: the motion ends at the first node after the start at which
-                  it holds, or at t1; u as it is stored. The steps that are left cost nothing, but in lockstep. See `Solution.stopped`,
-                  `Solution.steps`, `Solution.trimmed`. The derivative of the state at the end is that of a run with so many steps: no
-                  parameter moves the node, as it moves the time at which the condition is met exactly. What the function closes over
+    until:        a function ``until(t, q, u)``, traced. Of one boolean: the motion ends at the first node after the start at which it
+                  holds, or at t1; u as it is stored. The derivative there is that of a run with so many steps: no parameter moves the
+                  node. Of one number: the motion ends inside of a step, where the number comes to zero from above. That time, and q and
+                  u at it, have their derivatives; the percussions of this step are those of all of it. The steps that are left cost
+                  nothing, but in lockstep. See `Solution.stopped`, `Solution.steps`, `Solution.trimmed`. What the function closes over
                   may be traced and batched; a function that is written anew in each call is not compiled anew
+    save_at:      times (M,) in s, increasing, from t0 to t1, at which the motion is stored in place of nodes, as `at_times` gives it. They
+                  may be traced, differentiated and batched. A time after the end of a motion that ``until`` has stopped is that of its
+                  end. The nodes are there while it runs: what is stored is less, the memory of the run is not
 
     Returns a `Solution`. Works under `jit`, `vmap`, `grad`, in forward and reverse mode, and never raises inside of them: read
     ``solution.success``, or call ``solution.raise_if_failed()``. Members of a batch that failed are left out of a derivative by
@@ -370,7 +423,7 @@ def simulate(
     NON_FINITE.
     """
     options = {"save_every": save_every, "solver": solver, "sensitivity": sensitivity, "checkpoint": checkpoint, "progress": progress}
-    options |= {"n_steps": n_steps, "start": start, "derivatives_of_failed": derivatives_of_failed, "until": until}
+    options |= {"n_steps": n_steps, "start": start, "derivatives_of_failed": derivatives_of_failed, "until": until, "save_at": save_at}
     return checked(system, scheme, q0, u0, t1, dt, t0, **options)()
 
 
@@ -412,28 +465,39 @@ def checked(
     start=None,
     derivatives_of_failed=False,
     until=None,
+    save_at=None,
 ):
     """Function without arguments that makes the run which `simulate` would, its arguments checked once."""
+    checks.process()
     solver = SemismoothNewton() if solver is None else solver
     save_every, checkpoint = checks.options(scheme, solver, save_every, sensitivity, checkpoint, progress, derivatives_of_failed)
     state = None if start is None else checks.start(q0, u0, start)
     if state is not None:
-        q0, u0, t0 = state.q, state.u, start.t[-1] if t0 is None else t0
+        q0, u0, t0 = state.q, state.u, start._last if t0 is None else t0
     t0 = 0.0 if t0 is None else t0
     t1, dt, n_steps = checks.steps(t0, t1, dt, n_steps, save_every)
+    if save_at is not None:
+        save_at = checks.save_at(save_at, t0, t1, save_every)
     if state is not None:
         checks.continues(system, scheme, solver, dt, start)
     q0, u0 = checks.state(system, q0, u0)
     checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
     checks.solver_takes(system, solver)
     until = None if until is None else conditions.traced(until, q0, u0)
+    if until is not None and until.exact and scheme.lead:
+        raise ValueError(
+            f"simulate: until must return one boolean with {scheme.name}(), whose velocities are at mid-interval: where a number comes to "
+            "zero is found between velocities of nodes, as those of MoreauJean()"
+        )
     options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
     if checks.large(n_steps // save_every, q0, u0):
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
     # Of the arrays that the schemes see: anisotropic friction turns directions.
     known = sparsity.of(anisotropy.isotropic(system))
-    run = functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known, until=until)
-    return functools.partial(run, derivatives_of_failed=bool(derivatives_of_failed))
+    run = functools.partial(
+        _run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known, until=until, save_at=save_at
+    )
+    return functools.partial(run, save_at=save_at, derivatives_of_failed=bool(derivatives_of_failed))
 
 
 _STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known", "derivatives_of_failed")
@@ -458,6 +522,7 @@ def _run(
     known,
     derivatives_of_failed,
     until,
+    save_at,
 ):
     dtype = q0.dtype
     # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
@@ -466,11 +531,7 @@ def _run(
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
     args = (anisotropy.isotropic(system), times, q0, u0, start, until)
     first, _ = shapes = history.shapes(args)
-    lockstep = (
-        jax.default_backend() != "cpu"
-        or not native.available()
-        or max(q0.size, u0.size, *(P.size for P in jax.tree.leaves(first.P))) > LANES
-    )
+    lockstep = not runs.on_cpu() or not native.available() or max(q0.size, u0.size, *(P.size for P in jax.tree.leaves(first.P))) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     if bar:
         progress_bar.compiling(f"a run of {type(system).__name__}", scheme, n_steps)
@@ -486,6 +547,10 @@ def _run(
 
     rows, final, *first = runs.run(counting, given, **options)
     sol = _solution(history, shapes, system, args, rows, first, final)
+    if save_at is not None:
+        from .nodes import at_the_times  # which reads solutions
+
+        sol = at_the_times(system, sol, jnp.asarray(save_at, dtype))
     # What an iteration leaves is no function of the arguments.
     sol = dataclasses.replace(sol, residual=undefined(sol.residual, args))
     if derivatives_of_failed:
@@ -511,13 +576,23 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     every = history.save_every
     number = jnp.arange(len(rows)) * every
     initial, at_start, code, invalid, *stop = first
-    stop = stop[0].astype(jnp.int32) if stop else None
+    stop, *before = (stop[0].astype(jnp.int32), *stop[1:]) if stop else (None,)
     if stop is not None:
         after = (stop > 0) & (number >= stop + every)
         held = history.scheme.after_the_end(auxiliary)
         auxiliary = {name: jnp.where(jnp.expand_dims(after, tuple(range(1, x.ndim))), held[name], x) for name, x in auxiliary.items()}
         number = jnp.where(stop > 0, jnp.minimum(number, stop), number)
     t = times[0] + number.astype(rows.dtype) * times[1]
+    ending = None
+    if before:
+        ending = _end(system, args, auxiliary, number, stop, before[0], (q[-1], u[-1]), every)
+        late = (stop > 0) & (number >= stop)
+        t, q, u = (jnp.where(jnp.expand_dims(late, tuple(range(1, x.ndim))), end, x) for x, end in zip((t, q, u), ending, strict=True))
+        if "impact_times" in auxiliary:
+            # What comes after the end has not happened.
+            gone = late[:, None] & ~(auxiliary["impact_times"] <= ending[0])
+            auxiliary["impact_times"] = jnp.where(gone, jnp.nan, auxiliary["impact_times"])
+            auxiliary["impact_contacts"] = jnp.where(gone, -1, auxiliary["impact_contacts"])
     labels = Labels.of(system)
     events = jnp.asarray(events).at[0].set(events[0] | at_start.astype(events.dtype))
     P, initial = (x._replace(P_F=anisotropy.scaled(system, x.P_F)) for x in (P, initial))
@@ -526,6 +601,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     outcome, code = (jnp.maximum(x.astype(jnp.int32), invalid.astype(jnp.int32)) for x in (outcome, code))
     if final is not None:
         final = jax.tree.map(lambda x: x[0], _unpack_rows(final[None], shapes[0]))
+        final = final if ending is None else _moved(final, stop > 0, *ending[1:])
     *P, P_D = P
     return Solution(
         t,
@@ -546,7 +622,38 @@ def _solution(history, shapes, system, args, rows, first, final=None):
         history.scheme,
         labels,
         stop,
+        None if ending is None else Grid(times[1], (len(t) - 1) * every, t[-1]),
     )
+
+
+def _end(system, args, auxiliary, number, stop, before, after, every):
+    """``(t, q, u)`` where the number of a condition comes to zero, in the step with the number ``stop`` between two states (q, u); of a
+    run that goes on to its end nothing that means something.
+    """
+    from .nodes import within  # which reads solutions
+
+    (_, (t0, dt, _), _, _, _, until), dtype = args, before.dtype
+    last = jnp.where(stop > 0, stop, number[-1]).astype(dtype)
+    t, end = t0 + (last - 1) * dt, t0 + last * dt
+    states = jnp.split(before, [after[0].size]), after
+    impacts = auxiliary["impact_times"][-(-jnp.maximum(stop, 1) // every)] - t if "impact_times" in auxiliary else jnp.zeros(0, dtype)
+
+    def motion(data, s):
+        (left, right), impacts, dt = data
+        q, u = within(s, dt, left, right, impacts)
+        return system.normalized(q), u
+
+    data = [(q, system.q_dot(t, q, u), u) for t, (q, u) in zip((t, end), states, strict=True)], impacts, dt
+    s, jumps = until.root(motion, data, t, dt, impacts)
+    q, u = motion(data, s)
+    return t + s, q, jnp.where(jumps, after[1], u)
+
+
+def _moved(state, where, q, u):
+    """The state of a scheme at other coordinates and velocities, where that is asked for."""
+    if hasattr(state, "inner"):
+        return state._replace(inner=_moved(state.inner, where, q, u))
+    return state._replace(q=jnp.where(where, q, state.q), u=jnp.where(where, u, state.u))
 
 
 def _parameters(system, times, q0, u0):
@@ -587,7 +694,7 @@ class Record(NamedTuple):
 class Loop(NamedTuple):
     """A loop over the stored intervals of a run."""
 
-    carry: Any  # what it starts with: state, record and, where there is a condition, the number of the step after which it held, or 0
+    carry: Any  # state, record and, where there is a condition, the number of the step after which it held, or 0, and (q, u) before it
     following: Any  # (carry, k) -> carry at the next stored node
     row: Any  # of a carry
     final: Any  # the state of a carry, packed
@@ -645,7 +752,8 @@ class _History:
 
     def run(self, args, members=None, bar=None):
         """``(rows, last state, *first)``, see `Loop`; a row holds a node's state and the record of the interval before. With a condition
-        the number of the step after which it held comes last. With a ``bar`` it is told of the way, for so many ``members``.
+        the number of the step after which it held comes last, and where it is a number (q, u) before that step. With a ``bar`` it is told
+        of the way, for so many ``members``.
         """
         loop = self.start(args)
         n_stored = self.n_steps // self.save_every
@@ -654,7 +762,7 @@ class _History:
         last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report)
         if bar:
             bar.done(members)
-        stop = [x.astype(rows.dtype) for x in last[2:]]
+        stop = [_pack(x, rows.dtype) if isinstance(x, tuple) else x.astype(rows.dtype) for x in last[2:]]
         return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first, *stop
 
     def start(self, args):
@@ -724,20 +832,30 @@ class _History:
             return _freeze(state), _freeze(record)
 
         def step_or_rest(carry, k):
-            *running, stop = carry
+            running, (stop, *before) = carry[:2], carry[2:]
+
+            def holds(k, leaves):
+                state = _thaw(leaves, shapes[0])
+                found = until(t0 + k.astype(dtype) * dt, state.q, state.u)
+                return found <= 0 if until.exact else found
 
             def go(running):
                 after = step(running, k)
-                state = _thaw(after[0], shapes[0])
-                holds = until(t0 + (k + 1).astype(dtype) * dt, state.q, state.u)
-                return after, jnp.where(holds, k + 1, 0).astype(stop.dtype)
+                stops = holds(k + 1, after[0])
+                if until.exact:
+                    stops &= ~holds(k, running[0])
+                return after, jnp.where(stops, k + 1, 0).astype(stop.dtype), *(place(running[0]) for _ in before)
 
             def rest(running):
-                return (running[0], _freeze(nothing) if every == 1 else running[1]), stop
+                return (running[0], _freeze(nothing) if every == 1 else running[1]), stop, *before
 
             # A step that is not made costs nothing.
-            running, stop = lax.cond(stop > 0, rest, go, tuple(running))
-            return *running, stop
+            running, *stopped = lax.cond(stop > 0, rest, go, tuple(running))
+            return *running, *stopped
+
+        def place(leaves):
+            state = _thaw(leaves, shapes[0])
+            return _freeze((state.q, state.u))
 
         def emptied(carry):
             return carry[0], _freeze(nothing), *carry[2:]
@@ -751,7 +869,7 @@ class _History:
 
         carry = _freeze((state, nothing))
         if until is not None:
-            carry = (*carry, jnp.zeros((), jnp.int32))
+            carry = (*carry, jnp.zeros((), jnp.int32), *([place(carry[0])] if until.exact else []))
         following = self.interval(step if until is None else step_or_rest, emptied)
         return Loop(carry, following, row, final, (state.P, *(code.astype(dtype) for code in codes)))
 

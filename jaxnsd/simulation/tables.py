@@ -34,7 +34,8 @@ def about(values):
 
     labels = values.labels
     system = {} if labels is None else {"system": labels.system}
-    return system | {"scheme": repr(values.scheme), "save_every": values.save_every, "jaxnsd_version": __version__}
+    every = {} if values.save_every is None else {"save_every": values.save_every}
+    return system | {"scheme": repr(values.scheme)} | every | {"jaxnsd_version": __version__}
 
 
 def names_of(values):
