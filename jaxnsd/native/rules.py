@@ -4,20 +4,16 @@
 function here, under its name in `RULES`.
 """
 
-import itertools
 import math
 
 import jax
 import numpy as np
 
-from .arrays import WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, vectors, written
+from .arrays import WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, written
 from .code import is_known
 from .numbers import ELEMENTWISE, converted, operate
 
 RULES = {}
-
-#: Sums of products that grow side by side: registers do not hold more of them, and one after the other each would wait for itself.
-SUMS = 8
 
 
 def written_out(code, name, size, columns):
@@ -31,12 +27,12 @@ def written_out(code, name, size, columns):
         return False
     unknown = np.logical_or.reduce([_UNKNOWN(column) for column in columns])
     if name in ("mul", "and"):
-        unknown &= np.logical_and.reduce([_NOT_ZERO(column) for column in columns])
+        unknown &= np.logical_and.reduce([NOT_ZERO(column) for column in columns])
     return np.count_nonzero(unknown) <= code.sizes.small
 
 
 _UNKNOWN = np.frompyfunc(lambda entry: not is_known(entry), 1, 1)
-_NOT_ZERO = np.frompyfunc(lambda entry: not (is_known(entry) and entry == 0), 1, 1)
+NOT_ZERO = np.frompyfunc(lambda entry: not (is_known(entry) and entry == 0), 1, 1)
 
 
 def rule(*names):
@@ -304,7 +300,7 @@ def _reduce(code, params, arrays, kinds, results, operation):
 
     def at(index):
         def body(k, carried):
-            inner = _unraveled(code, k, over)
+            inner = unraveled(code, k, over)
             whole = [None] * len(kind.shape)
             for a, i in (*zip(kept, index, strict=True), *zip(axes, inner, strict=True)):
                 whole[a] = i
@@ -317,7 +313,7 @@ def _reduce(code, params, arrays, kinds, results, operation):
     return [made(code, results[0].shape, dtype, at)]
 
 
-def _unraveled(code, k, shape):
+def unraveled(code, k, shape):
     """The index of the k-th entry of an array; a number has the empty one."""
     if not shape:
         return []
@@ -397,146 +393,6 @@ def _extreme(code, params, arrays, kinds, results, name):
 def chosen(code, condition, yes, no, dtype):
     """``yes`` where the condition holds, else ``no``."""
     return operate(code, "select_n", [condition, no, yes], [bool, dtype, dtype], dtype, {})
-
-
-@rule("dot_general")
-def _product(code, params, arrays, kinds, results):
-    (over_a, over_b), (batch_a, batch_b) = params["dimension_numbers"]
-    dtype, shape = results[0].dtype, results[0].shape
-    free_a = [i for i in range(len(kinds[0].shape)) if i not in (*over_a, *batch_a)]
-    free_b = [i for i in range(len(kinds[1].shape)) if i not in (*over_b, *batch_b)]
-    terms = math.prod(kinds[0].shape[i] for i in over_a)
-    n = len(batch_a)
-    sizes = max(kinds[0].size, kinds[1].size, results[0].size)
-    if sizes <= code.sizes.small or (sizes <= WIDE and all(map(is_small, arrays))):
-        a, b = (
-            np.transpose(small(code, x), (*batch, *free, *over)).reshape((*(kind.shape[i] for i in (*batch, *free)), terms))
-            for x, kind, batch, free, over in zip(arrays, kinds, (batch_a, batch_b), (free_a, free_b), (over_a, over_b), strict=True)
-        )
-        if n or sizes <= code.sizes.small // 8 or not terms or _products(a.reshape(-1, terms), b.reshape(-1, terms)) <= code.sizes.products:
-            return [_sums_of_products(code, a, b, kinds, dtype, shape, n, len(free_a))]
-    whole = [settled(code, large(code, x, kind.dtype)) for x, kind in zip(arrays, kinds, strict=True)]
-    if len(over_a) == 1 and len(free_b) <= 1 and dtype.kind == "f" and all(kind.dtype == dtype for kind in kinds) and terms:
-        out = _in_blocks(code, *whole, params["dimension_numbers"], free_a, free_b, shape)
-        return [small(code, out) if results[0].size <= code.sizes.small else out]
-    over = [kinds[0].shape[i] for i in over_a]
-
-    def at(index):
-        lead, left, right = index[:n], index[n : n + len(free_a)], index[n + len(free_a) :]
-
-        def body(k, carried):
-            inner = _unraveled(code, k, over)
-            factors = []
-            for x, kind, batch, free, axes, own in zip(
-                whole, kinds, (batch_a, batch_b), (free_a, free_b), (over_a, over_b), (left, right), strict=True
-            ):
-                place = [None] * len(kind.shape)
-                for a, i in itertools.chain(zip(batch, lead, strict=True), zip(free, own, strict=True), zip(axes, inner, strict=True)):
-                    place[a] = i
-                factors.append(converted(code, x.at(place), kind.dtype, dtype))
-            return [of(code, "add", [carried[0], of(code, "mul", factors, dtype)], dtype)]
-
-        return code.passes(terms, [dtype.type(0)], [dtype], body)[0]
-
-    out = made(code, shape, dtype, at)
-    return [small(code, out) if results[0].size <= code.sizes.small else out]
-
-
-def _in_blocks(code, a, b, numbers, free_a, free_b, shape):
-    """A product of large matrices: blocks of the result, whose sums grow side by side, those along a row in vector registers."""
-    ((over_a,), (over_b,)), (batch_a, batch_b) = numbers
-    pointer, dtype, terms, n = code.room(math.prod(shape), a.dtype), a.dtype, a.shape[over_a], len(batch_a)
-    lead = [a.shape[i] for i in (*batch_a, *free_a[:-1])]
-    rows, columns = a.shape[free_a[-1]] if free_a else 1, b.shape[free_b[0]] if free_b else 1
-    in_rows = b.pointer is not None and free_b == [len(b.shape) - 1]
-    units = vectors(columns, dtype) if in_rows else [dtype] * columns
-    height = min(rows, max(1, SUMS // len(units)))
-    per = max(1, SUMS // height)
-
-    def factor(x, batch, free, own, over, k, kind=dtype):
-        place = dict(zip((*batch, *free, over), (*own, k), strict=True))
-        place = [place[axis] for axis in range(len(x.shape))]
-        return x.at(place) if kind == dtype else code.load(x.pointer, code.offset(place, x.shape), kind)
-
-    def block(index, own, first, kinds):
-        """The rows ``own``, and columns from ``first`` on, of these kinds."""
-        places = list(itertools.accumulate(kinds[:-1], lambda at, kind: code.whole_numbers("add", at, _width(kind)), initial=first))
-        of_a = [[*index, r] if free_a else index for r in own]
-        of_b = [[*index[:n], c] if free_b else index[:n] for c in places]
-
-        def body(k, sums):
-            left = [factor(a, batch_a, free_a, at, over_a, k) for at in of_a]
-            right = [factor(b, batch_b, free_b, at, over_b, k, kind) for at, kind in zip(of_b, kinds, strict=True)]
-            terms = itertools.product(left, zip(right, kinds, strict=True))
-            return [_plus_product(code, total, x, y, kind) for total, (x, (y, kind)) in zip(sums, terms, strict=True)]
-
-        all_kinds = kinds * len(own)
-        sums = code.passes(terms, [dtype.type(0)] * len(all_kinds), all_kinds, body)
-        for total, kind, (at, c) in zip(sums, all_kinds, itertools.product(of_a, places), strict=True):
-            code.store(total, pointer, code.offset([*at, c] if free_b else at, shape), kind)
-
-    def strip(index, k, height):
-        """Rows from k on, so many."""
-        own = [code.whole_numbers("add", k, np.int64(r)) for r in range(height)]
-        _parts(code, units, per, lambda first, kinds: block(index, own, first, kinds))
-
-    code.nest(lead, lambda index: _parts(code, [dtype] * rows, height, lambda first, part: strip(index, first, len(part))))
-    return in_memory(code, pointer, shape, dtype)
-
-
-def _width(kind):
-    """Entries of a number or a vector."""
-    return np.int64(math.prod(kind.shape))
-
-
-def _parts(code, units, per, body):
-    """``body(first, part)`` for parts of so many units, where they begin, counted in entries: a loop over those that are alike."""
-    alike = units.count(units[0]) // per
-    part = units[:per]
-    size = sum(map(_width, part), np.int64(0))
-    if alike > 1:
-        code.count(np.int64(alike), [], [], lambda k, _: [body(code.whole_numbers("mul", k, size), part)] * 0)
-        first, units = size * np.int64(alike), units[alike * per :]
-    else:
-        first = np.int64(0)
-    while units:
-        body(first, units[:per])
-        first, units = first + sum(map(_width, units[:per])), units[per:]
-
-
-def _plus_product(code, total, x, y, kind):
-    """``total + x y``, of a number x and a number or a vector."""
-    if kind.subdtype:
-        return code.of_vectors("fadd", total, code.of_vectors("fmul", code.everywhere(x, kind), y, kind), kind)
-    return of(code, "add", [total, of(code, "mul", [x, y], kind)], kind)
-
-
-def _products(a, b):
-    """Products of two matrices, row by row, without those with known zeros."""
-    a, b = (_NOT_ZERO(x).astype(float) for x in (a, b))
-    return np.sum(a @ b.T)
-
-
-def _sums_of_products(code, a, b, kinds, dtype, shape, n, free_a):
-    """A product written out: of arrays whose first ``n`` axes are shared and whose last ones are summed over."""
-    out = np.empty(shape, object)
-    for index in np.ndindex(*shape):
-        left = a[(*index[:n], *index[n : n + free_a])]
-        right = b[(*index[:n], *index[n + free_a :])]
-        pairs = [
-            of(code, "mul", [converted(code, x, kinds[0].dtype, dtype), converted(code, y, kinds[1].dtype, dtype)], dtype)
-            for x, y in zip(left, right, strict=True)
-        ]
-        out[index] = _in_order(code, pairs, dtype)
-    return out
-
-
-def _in_order(code, entries, dtype):
-    """A sum from the first term to the last: products are contracted with it."""
-    total = dtype.type(0)
-    for entry in entries:
-        total = of(code, "add", [total, entry], dtype)
-    return total
 
 
 def _clamped(code, index, dtype, limit):
