@@ -321,7 +321,7 @@ class Code:
         return self.value(f"shufflevector {kind} {first.name}, {kind} poison, <{dtype.shape[0]} x i32> zeroinitializer", dtype)
 
     def of_vectors(self, operation, a, b, dtype):
-        """``a + b``, ``a - b`` or ``a * b``: operations are fadd, fsub, fmul."""
+        """``a + b``, ``a - b``, ``a * b`` or ``a / b``: operations are fadd, fsub, fmul, fdiv."""
         return self.value(f"{operation} contract {type_of(dtype)} {self.text(a, dtype)}, {self.text(b, dtype)}", dtype)
 
     # Functions of their own.

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .arrays import filled, in_memory, small, stored, vectors, written
+from .arrays import REGISTER, filled, in_memory, small, stored, vectors, written
 from .code import UnknownError
 from .numbers import converted
 from .rules import chosen, of, rule
@@ -33,8 +33,42 @@ def _span(code, start, end, body):
     code.repeat([start], [np.int64], lambda carried: of(code, "lt", [carried[0], end], np.int64, bool), one)
 
 
+def _along(code, start, end, dtype, body):
+    """``body(j, kind)`` for the entries of a row from ``start`` up to ``end``: vectors, and then the numbers that are left."""
+    wide = vectors(REGISTER, dtype)[0]
+    size = np.int64(math.prod(wide.shape))
+
+    def one(carried):
+        body(carried[0], wide)
+        return [_plus(code, carried[0], size)]
+
+    last = of(code, "sub", [end, size], np.int64)
+    (left,) = code.repeat([start], [np.int64], lambda carried: of(code, "le", [carried[0], last], np.int64, bool), one)
+    _span(code, left, end, lambda j: body(j, dtype))
+
+
+def _product(code, x, factor, kind):
+    """``factor x``, of numbers or vectors."""
+    if not kind.subdtype:
+        return of(code, "mul", [x, factor], kind)
+    return code.of_vectors("fmul", x, code.everywhere(factor, kind), kind)
+
+
+def _less(code, x, factor, y, kind):
+    """``x - factor y``, of numbers or vectors."""
+    product = _product(code, y, factor, kind)
+    return code.of_vectors("fsub", x, product, kind) if kind.subdtype else of(code, "sub", [x, product], kind)
+
+
+def _quotient(code, x, divisor, kind):
+    """``x / divisor``, of numbers or vectors."""
+    if not kind.subdtype:
+        return of(code, "div", [x, divisor], kind)
+    return code.of_vectors("fdiv", x, code.everywhere(divisor, kind), kind)
+
+
 class _Matrix:
-    """A matrix that is read and written row by row, from ``base`` on."""
+    """A matrix that is read and written row by row, from ``base`` on; entries, or with a ``kind`` vectors that begin there."""
 
     def __init__(self, code, pointer, base, columns, dtype):
         self.code, self.pointer, self.base, self.columns, self.dtype = code, pointer, base, columns, dtype
@@ -43,13 +77,13 @@ class _Matrix:
         row = self.code.whole_numbers("mul", i, np.int64(self.columns))
         return _plus(self.code, self.base, _plus(self.code, row, j))
 
-    def get(self, i, j):
+    def get(self, i, j, kind=None):
         """An entry."""
-        return self.code.load(self.pointer, self._place(i, j), self.dtype)
+        return self.code.load(self.pointer, self._place(i, j), kind or self.dtype)
 
-    def set(self, i, j, entry):
+    def set(self, i, j, entry, kind=None):
         """Write an entry."""
-        self.code.store(entry, self.pointer, self._place(i, j), self.dtype)
+        self.code.store(entry, self.pointer, self._place(i, j), kind or self.dtype)
 
 
 def _largest(code, size, start, end, dtype):
@@ -89,18 +123,17 @@ def _factor(code, rooms, base, n, dtype):
     whole = lambda k: converted(code, k, np.int64, np.int32)  # noqa: E731
     _span(code, zero, end, lambda i: order.set(zero, i, whole(i)))
 
-    def exchange(matrix, i, j, k, there):
-        """Entries k of the rows i and j change places, of one column ``there`` in the row zero."""
-        places = ((zero, i), (zero, j)) if there else ((i, k), (j, k))
-        one, other = (matrix.get(*place) for place in places)
-        matrix.set(*places[0], other)
-        matrix.set(*places[1], one)
+    def exchange(matrix, first, second, kind):
+        """Entries at two places (row, column), or vectors, change places."""
+        one, other = (matrix.get(*place, kind) for place in (first, second))
+        matrix.set(*first, other, kind)
+        matrix.set(*second, one, kind)
 
     def step(k):
         pivot = _largest(code, lambda i: of(code, "abs", [a.get(i, k)], dtype), k, end, dtype)
         exchanges.set(zero, k, whole(pivot))
-        exchange(order, k, pivot, None, True)
-        _span(code, zero, end, lambda j: exchange(a, k, pivot, j, False))
+        exchange(order, (zero, k), (zero, pivot), None)
+        _along(code, zero, end, dtype, lambda j, kind: exchange(a, (k, j), (pivot, j), kind))
         largest, after = a.get(k, k), _plus(code, k, ONE)
         singular = of(code, "eq", [largest, dtype.type(0)], dtype, bool)
 
@@ -109,11 +142,10 @@ def _factor(code, rooms, base, n, dtype):
             factor = chosen(code, singular, entry, of(code, "div", [entry, largest], dtype), dtype)
             a.set(i, k, factor)
 
-            def one(j):
-                product = of(code, "mul", [factor, a.get(k, j)], dtype)
-                a.set(i, j, of(code, "sub", [a.get(i, j), product], dtype))
+            def one(j, kind):
+                a.set(i, j, _less(code, a.get(i, j, kind), factor, a.get(k, j, kind), kind), kind)
 
-            _span(code, after, end, one)
+            _along(code, after, end, dtype, one)
 
         _span(code, after, end, eliminate)
 
@@ -134,25 +166,31 @@ def _triangular_solve(code, params, arrays, kinds, results):
     def solve(base, base_a):
         b, a = _Matrix(code, room, base, columns, dtype), _Matrix(code, whole.pointer, base_a, n, dtype)
         entry = (lambda i, k: a.get(i, k)) if as_rows else (lambda i, k: a.get(k, i))
-        get = b.get if left else lambda i, j: b.get(j, i)
-        put = b.set if left else lambda i, j, x: b.set(j, i, x)
-        others = np.int64(columns if left else rows)
+        get = b.get if left else lambda i, j, kind: b.get(j, i)
+        put = b.set if left else lambda i, j, x, kind: b.set(j, i, x)
+        zero, others = np.int64(0), np.int64(columns if left else rows)
+
+        def along(body):
+            """``body(j, kind)`` for what the unknowns of a row are multiplied with: side by side where B is on the right."""
+            if left:
+                _along(code, zero, others, dtype, body)
+            else:
+                _span(code, zero, others, lambda j: body(j, dtype))
 
         def row(k):
             i = k if lower else of(code, "sub", [np.int64(n - 1), k], np.int64)
             if not params["unit_diagonal"]:
                 diagonal = entry(i, i)
-                _span(code, np.int64(0), others, lambda j: put(i, j, of(code, "div", [get(i, j), diagonal], dtype)))
-            start, end = (_plus(code, i, ONE), np.int64(n)) if lower else (np.int64(0), i)
+                along(lambda j, kind: put(i, j, _quotient(code, get(i, j, kind), diagonal, kind), kind))
+            start, end = (_plus(code, i, ONE), np.int64(n)) if lower else (zero, i)
 
             def eliminate(m):
                 factor = entry(m, i)
-                left_over = lambda j: of(code, "sub", [get(m, j), of(code, "mul", [factor, get(i, j)], dtype)], dtype)  # noqa: E731
-                _span(code, np.int64(0), others, lambda j: put(m, j, left_over(j)))
+                along(lambda j, kind: put(m, j, _less(code, get(m, j, kind), factor, get(i, j, kind), kind), kind))
 
             _span(code, start, end, eliminate)
 
-        _span(code, np.int64(0), np.int64(n), row)
+        _span(code, zero, np.int64(n), row)
 
     _each(code, lead, (rows * columns, n * n), solve)
     return [in_memory(code, room, results[0].shape, dtype)]
@@ -245,14 +283,8 @@ class _Rows(_Matrix):
 
     def times(self, row, factor):
         """``factor row``."""
-        return [self._of("mul", x, factor, kind) for x, kind in zip(row, self.kinds, strict=True)]
+        return [_product(self.code, x, factor, kind) for x, kind in zip(row, self.kinds, strict=True)]
 
     def less(self, row, factor, other):
         """``row - factor other``."""
-        return [self._of("sub", x, y, kind) for x, y, kind in zip(row, self.times(other, factor), self.kinds, strict=True)]
-
-    def _of(self, operation, x, y, kind):
-        if not kind.subdtype:
-            return of(self.code, operation, [x, y], kind)
-        y = y if y.dtype == kind else self.code.everywhere(y, kind)
-        return self.code.of_vectors(f"f{operation}", x, y, kind)
+        return [_less(self.code, x, factor, y, kind) for x, y, kind in zip(row, other, self.kinds, strict=True)]
