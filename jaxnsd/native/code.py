@@ -27,12 +27,13 @@ class Sizes:
     products: int  # multiplications up to which a product of matrices is
     passes: int  # operations, about, up to which a loop of a known number of passes is
     largest: int  # operations of the function: above it is made anew with the next sizes
+    plain: bool = False  # whether LLVM is told to leave short loops as they are
 
 
 #: What is tried, one after the other. Written out, zeros are seen and nothing is stored: robots run half as long that way, and LLVM takes
 #: 0.05 ms a line. Where many bodies or contacts are alike, loops are less text: eight spheres in a box are compiled in half the time, six
-#: dominoes too, and run up to a fifth longer. A humanoid, 115,000 operations, is the largest that is better written out.
-SIZES = (Sizes(512, 2048, 12_000, 116_000), Sizes(16, 64, 100, 200_000))
+#: dominoes too, and run as long or less. A humanoid, 115,000 operations, is the largest that is better written out.
+SIZES = (Sizes(512, 2048, 12_000, 116_000), Sizes(16, 64, 100, 200_000, True))
 
 
 class UnknownError(NotImplementedError):
@@ -124,7 +125,8 @@ _RENAMED = re.compile(r"\b[vb]\d+\b")
 #: Passes up to which a loop over entries, or terms, is written out.
 FEW = 4
 
-#: Passes from which on LLVM may make a loop longer to make it faster, and what tells it not to. It would treble the code of short ones.
+#: Passes from which on LLVM may make a loop longer to make it faster, and what tells it not to. Where there are many short ones it would
+#: treble the code; a quadruped, which has few, would run 17 % slower without.
 WORTH, AS_IT_IS = 64, ", !llvm.loop !0"
 AS_IT_IS_MEANS = """!0 = distinct !{!0, !1, !2}
 !1 = !{!"llvm.loop.unroll.disable"}
@@ -262,8 +264,8 @@ class Code:
         after = self.fresh(f"add nuw nsw i64 {k.name}, 1", np.int64)
         more = self.fresh(f"icmp ult i64 {after.name}, {self.text(n, np.int64)}", bool)
         self._say_carried([k, *carried], place, [start, *first], before, [after, *last], self.block)
-        short = is_known(n) and is_known(start) and n - start < WORTH
-        self.line(f"br i1 {more.name}, label %{head}, label %{end}{AS_IT_IS if short else ''}")
+        plain = self.sizes.plain and is_known(n) and is_known(start) and n - start < WORTH
+        self.line(f"br i1 {more.name}, label %{head}, label %{end}{AS_IT_IS if plain else ''}")
         self.start(end)
         self.known = outside
         return last
@@ -289,7 +291,7 @@ class Code:
         last = body(carried)
         self.inside = outer
         self._say_carried(carried, place, first, before, last, self.block)
-        self.line(f"br label %{head}{AS_IT_IS}")
+        self.line(f"br label %{head}{AS_IT_IS if self.sizes.plain else ''}")
         self.start(end)
         self.known = outside
         return carried
