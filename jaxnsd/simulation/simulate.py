@@ -494,10 +494,8 @@ def checked(
         checks.memory(_History(*options).row_size(system, q0, u0), n_steps, save_every)
     # Of the arrays that the schemes see: anisotropic friction turns directions.
     known = sparsity.of(anisotropy.isotropic(system))
-    run = functools.partial(
-        _run, system, q0, u0, t0, dt, t1, *options, bool(progress), start=state, known=known, until=until, save_at=save_at
-    )
-    return functools.partial(run, save_at=save_at, derivatives_of_failed=bool(derivatives_of_failed))
+    given = {"start": state, "known": known, "until": until, "save_at": save_at, "derivatives_of_failed": bool(derivatives_of_failed)}
+    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), **given)
 
 
 _STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known", "derivatives_of_failed")
