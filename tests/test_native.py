@@ -214,8 +214,31 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(monkeypatch, tmp
     compare(lambda x: jnp.sin(x) + 17.25, jnp.ones(3))
 
 
+@pytest.mark.parametrize("n", [1, 2, 7, 100])
+def test_what_is_sorted(n):
+    """By one key or two, whole numbers and booleans too; equal ones keep their order, zeros of both signs are equal, NaN comes last."""
+    rng = np.random.default_rng(n)
+    x = rng.integers(0, max(2, n // 3), (3, n)).astype(float)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    x[rng.random(x.shape) < 0.1] = -0.0
+    second = rng.integers(0, 3, x.shape)
+
+    def every(x, second):
+        number = jnp.arange(x.size).reshape(x.shape)
+        return (
+            *jax.lax.sort((x, number, -x), num_keys=1),
+            *jax.lax.sort((x, second, number), num_keys=2),
+            jnp.argsort(x.T.astype(jnp.float32), axis=0, descending=True),
+            jnp.sort(second, axis=0),
+            jnp.sort(x > 0),
+            jnp.nanmedian(x, axis=1),
+        )
+
+    compare(every, jnp.asarray(x), jnp.asarray(second))
+
+
 def test_an_operation_that_is_not_known_is_left_to_xla():
-    closed = jax.make_jaxpr(jnp.sort)(jnp.ones(3))
+    closed = jax.make_jaxpr(jnp.fft.fft)(jnp.ones(3))
     assert native.compiled(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals) is None
 
 

@@ -143,7 +143,8 @@ class Evaluator:
                 args = (local, following, items)
                 return jax.vmap(each)(args) if lockstep else lax.map(each, args)
 
-            self.problem.programs[key] = jax.jit(program)
+            # Not its runs alone: what lies around them takes XLA longer to compile than LLVM all of it.
+            self.problem.programs[key] = jax.jit(lambda *args: runs.run(lambda args: program(*args), args, lockstep=lockstep))
         return self.problem.programs[key]
 
     def _cost(self, z, local, following, item):
