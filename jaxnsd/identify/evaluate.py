@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from ..native import cores
+from ..numerics.newton import in_memory
 from ..programs import runs
 from .normal import nothing
 
@@ -144,7 +145,7 @@ class Evaluator:
                 return jax.vmap(each)(args) if lockstep else lax.map(each, args)
 
             # Not its runs alone: what lies around them takes XLA longer to compile than LLVM all of it.
-            self.problem.programs[key] = jax.jit(lambda *args: runs.run(lambda args: program(*args), args, lockstep=lockstep))
+            self.problem.programs[key] = jax.jit(lambda *args: runs.run(lambda args: in_memory(program)(*args), args, lockstep=lockstep))
         return self.problem.programs[key]
 
     def _cost(self, z, local, following, item):

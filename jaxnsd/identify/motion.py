@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..mechanics import anisotropy
+from ..numerics.newton import written_out
 from ..schemes.base import no_percussions
 from ..simulation.nodes import at_node, within
 from ..simulation.simulate import _History, _loop
@@ -54,7 +55,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
 
     def part(carry, i):
         def go(carry):
-            return _loop(step, carry, PART, first=i * PART)
+            return _loop(written_out(step), carry, PART, first=i * PART)
 
         def rest(carry):
             return carry, (jnp.zeros((PART, n_q + n_u + width), dtype), jnp.zeros((PART,), dtype))

@@ -155,10 +155,12 @@ class Code:
         self.spread = None  # what makes a loop over members that several threads share
 
     @contextlib.contextmanager
-    def in_memory(self):
-        """What is made in here is written out less: arrays of more than a few entries are loops over memory."""
+    def marked(self, name):
+        """What is made in here is written out less ("in_memory"), or as much as the function is ("written_out"); else as before."""
         outside = self.sizes
-        self.sizes = dataclasses.replace(SIZES[-1], largest=outside.largest)
+        if name in ("in_memory", "written_out"):
+            of = SIZES[-1] if name == "in_memory" else self.all_sizes[0]
+            self.sizes = dataclasses.replace(of, largest=outside.largest)
         try:
             yield
         finally:

@@ -1,7 +1,6 @@
 """Jaxprs become native code: equation by equation, with branches and loops as they are."""
 
 import collections
-import contextlib
 import math
 from dataclasses import dataclass
 
@@ -96,7 +95,7 @@ def _equation(code, equation, arrays, kinds, results):
             return _when_needed(code, inner, arrays, kinds, results)
         if params.get("name") == "once":
             return _apart(code, lambda: evaluate(code, inner, arrays), results, once=True)
-        with code.in_memory() if params.get("name") == "in_memory" else contextlib.nullcontext():
+        with code.marked(params.get("name")):
             return evaluate(code, inner, arrays)
     if name == "jaxnsd_rule":
         return evaluate(code, _inside(equation)[0], arrays)

@@ -51,6 +51,11 @@ def in_memory(function):
     return _marked("in_memory", function)
 
 
+def written_out(function):
+    """``function``, which native code writes out where it is called by one that is `in_memory`: what takes the time of that one."""
+    return _marked("written_out", function)
+
+
 def once(function):
     """``function``, which a run calls once: native code of it is a function of its own, which is compiled fast rather than to be fast."""
     return _marked("once", function)
