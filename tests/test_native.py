@@ -16,7 +16,7 @@ from jaxnsd import models
 pytest.importorskip("llvmlite")
 
 from jaxnsd import native
-from jaxnsd.numerics.newton import in_memory, when_needed
+from jaxnsd.native.marks import in_memory, when_needed
 
 
 @pytest.fixture(autouse=True)

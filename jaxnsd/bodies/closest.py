@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..numerics.newton import in_memory
+from ..native.marks import in_memory
 from . import cells, directions, polytope
 
 #: The first m of Newton's method from a side of the polytope, in parts of the size of the pair.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..numerics.newton import when_needed
+from ..native.marks import when_needed
 from . import closest, directions, faces, kinks
 from .boxes import FAR
 from .features import settled

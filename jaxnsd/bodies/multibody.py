@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from ..mechanics.laws import NewtonImpact
 from ..mechanics.system import INERTIA, MECHANICS, System, static, system
+from ..programs import runs
 from ..schemes.projection import project_position, project_velocity
 from ..sets import Disc, Segment
 from ..simulation import checks
@@ -39,6 +40,10 @@ class Seen(NamedTuple):
 
     places: kinematics.Places
     touch: Touch
+
+
+#: Decorator of what is asked for in a notebook as well, where XLA would compile its operations one by one.
+_valued = functools.partial(runs.natively, traced=lambda method: method)
 
 
 @system
@@ -282,17 +287,20 @@ class Multibody(System):
         """The system for what is differentiated by q, or asked for elsewhere, also where its places at one configuration are computed."""
         return dataclasses.replace(self, seen=None)
 
+    @_valued
     def pose(self, t: ArrayLike, q: jax.Array) -> Pose:
         """Position (n_b, 3) and rotation (n_b, 3, 3) of every body's frame in the world."""
         places = self.places(t, q)
         return Pose(places.x[1:], places.R[1:])
 
+    @_valued
     def site_pose(self, t: ArrayLike, q: jax.Array) -> Pose:
         """Position (n_f, 3) and rotation (n_f, 3, 3) of every site in the world."""
         R, x = sensors.frames(self, self.places(t, q))
         n = len(self.body_names) + 1
         return Pose(x[n:], R[n:])
 
+    @_valued
     def site_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> Velocity:
         """Velocity (n_f, 3) and angular velocity (n_f, 3) of every site, along the axes of the world."""
         places, (all_u, _) = self.places(t, q), kinematics.velocities(self, t, u)
@@ -402,6 +410,7 @@ class Multibody(System):
         n = self._layout.n_u
         return dynamics.mass_matrix(self, self._layout, self.places(t, q))[:n, :n] + jnp.diag(self.armature)
 
+    @_valued
     def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
         """Mass matrix (n_u, n_u)."""
         if self._overridden("kinetic_energy") and not self._overridden("M", "mass_matrix"):
@@ -429,6 +438,7 @@ class Multibody(System):
         negative = [jnp.any(x < 0) for x in (self.mass, self.armature, self.shape_size)]
         return functools.reduce(jnp.logical_or, [*crossed, *negative], super()._outside(t, q, u))
 
+    @_valued
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized momentum p = dT/du, (n_u,)."""
         if self._overridden(*INERTIA) and not self._overridden("momentum"):
@@ -436,6 +446,7 @@ class Multibody(System):
         n, (all_u, _) = self._layout.n_u, kinematics.velocities(self, t, u)
         return dynamics.momentum(self, self._layout, self._unseen.places(t, q), all_u)[:n] + self.armature * u
 
+    @_valued
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """T in J, that of the armatures too."""
         all_u, _ = kinematics.velocities(self, t, u)
@@ -445,15 +456,18 @@ class Multibody(System):
             T = T + 0.5 * u @ ((self.M(t, q, u) - Multibody.mass_matrix(self, t, q)) @ u)
         return T
 
+    @_valued
     def potential_energy(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """V in J of weights and springs."""
         places = self._unseen.places(t, q)
         return dynamics.weight_energy(self, places) + forces.potential(self, places, q)
 
+    @_valued
     def force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized forces (n_u,) of dampers, motors and the medium; a subclass may add its own, which `b` and `h` ask for."""
         return forces.without_potential(self, t, q, u, self.places(t, q))
 
+    @_valued
     def b(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized forces b of ``dp/dt = b + W lambda``, (n_u,), from the momenta of composite bodies."""
         if self._overridden("potential_energy", *INERTIA):
@@ -462,6 +476,7 @@ class Multibody(System):
         rate = dynamics.momentum_rate(self, self._layout, places, all_u)[: self._layout.n_u]
         return rate + self._forces(t, q, u, places)
 
+    @_valued
     def h(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Right-hand side of ``M du/dt = h + W lambda``, (n_u,), by the Newton-Euler algorithm."""
         if self._overridden("potential_energy", *INERTIA) or (self._overridden("b") and not self._overridden("h")):
@@ -552,10 +567,12 @@ class Multibody(System):
         R, x = pick(places.R, bodies), pick(places.x, bodies)
         return Frames(compose(R, matrix(self.shape_orientation)), x + turn(R, self.shape_position), self.shape_size)
 
+    @_valued
     def gap(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Gaps (n_N,): distances of shapes in m, and of joints from their limits in rad or m."""
         return self.touches(t, q).gap
 
+    @_valued
     def gap_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
         """Velocities of the second points relative to the first ones along the normals, (n_N,)."""
         if self._overridden("gap") and not self._overridden("gap_velocity"):
@@ -563,11 +580,13 @@ class Multibody(System):
             return velocity if choice is None else choice.take(velocity)
         return self._velocities(t, q, u, choice, normal=True)[:, 0]
 
+    @_valued
     def tangential_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
         """Their components in the tangential plane, (n_N, d), see `tangents`; with drilling friction the component along the normal, with
         rolling friction those in the tangential plane, of the angular velocity of the second body relative to the first, too."""
         return self._velocities(t, q, u, choice, normal=False)
 
+    @_valued
     def W_N(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, choice: Any = None) -> jax.Array:
         """Normal force directions (n_u, n_N)."""
         if self._overridden("gap", "gap_velocity") and not self._overridden("W_N"):
@@ -575,6 +594,7 @@ class Multibody(System):
             return W if choice is None else choice.take(W, 1)
         return self._directions(t, q, choice, normal=True)[:, :, 0]
 
+    @_valued
     def W_F(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, choice: Any = None) -> jax.Array:
         """Tangential force directions (n_u, n_N, d)."""
         if self._overridden("tangential_velocity") and not self._overridden("W_F"):
@@ -701,6 +721,7 @@ class Multibody(System):
     #: Loops stay closed, whatever the scheme; a subclass that says False has them drift as the schemes were published.
     coordinate_projection = True
 
+    @_valued
     def constraint(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Opening of the loops (n_g,), in m and rad."""
         return loops.opening(self._unseen, t, q)
@@ -712,13 +733,13 @@ class Multibody(System):
         return loops.largest_opening(self, q)
 
 
-@jax.jit
+@runs.natively
 def _place(system, t, q):
     """Places of a system. Under a name of its own, and so traced once for all that ask for it, and differentiated once."""
     return kinematics.place(system, system._layout, t, q)
 
 
-@jax.jit
+@runs.natively
 def _touch(system, places, q):
     """`Multibody.touches` at these places, likewise traced once."""
     found = []

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..numerics.newton import when_needed
+from ..native.marks import when_needed
 from . import boxes, convex
 from .frames import Touch
 from .rotations import cross, dot, length, normalized, turn, turn_back

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..numerics.newton import in_memory, when_needed
+from ..native.marks import in_memory, when_needed
 from . import directions
 from .rotations import across, cross, dot, length, normalized
 

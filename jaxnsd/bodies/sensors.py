@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..programs import runs
 from ..programs.given import shown
 from ..simulation import checks
 from ..simulation.nodes import node_velocities
@@ -202,7 +203,7 @@ def read(system, t, q, u, names, forces):
     return values
 
 
-_read = jax.jit(read, static_argnames="names")
+_read = runs.natively(read, traced=functools.partial(jax.jit, static_argnames="names"), static_argnames="names")
 
 
 def sensors(system, t, q, u, names=None, forces=None):

@@ -10,9 +10,10 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
+from ..native.marks import when_needed
 from ..numerics import linalg, thresholds
 from ..numerics.linalg import absolute, divide, greater, maximum, minimum, multiply, where
-from ..numerics.newton import iterate, when_needed
+from ..numerics.newton import iterate
 from . import apart, single
 from .abstract import AbstractContactSolver, Result, settings
 from .gauss_seidel import gauss_seidel_sweep

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from ..native import cores
-from ..numerics.newton import in_memory
+from ..native.marks import in_memory
 from ..programs import runs
 from .normal import nothing
 

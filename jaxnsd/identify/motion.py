@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..mechanics import anisotropy
-from ..numerics.newton import written_out
+from ..native.marks import written_out
 from ..schemes.base import no_percussions
 from ..simulation.nodes import at_node, within
 from ..simulation.simulate import _History, _loop

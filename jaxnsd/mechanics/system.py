@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..numerics import linalg
-from ..programs import pytrees
+from ..programs import pytrees, runs
 from ..programs.given import shown
 from . import laws
 
@@ -215,7 +215,7 @@ def _asked_for(cls, name, found):
 
 #: Decorator of what is derived by autodiff. Traced once for arguments of one kind, it costs its operations afterwards, not the
 #: differentiation that led to them: a step asks for it at many places, and so does every derivative of one.
-derived = functools.partial(jax.jit, inline=True)
+derived = functools.partial(runs.natively, traced=functools.partial(jax.jit, inline=True))
 
 
 class System:

@@ -11,9 +11,10 @@ from . import build
 from .code import UnknownError
 from .jax_internals import low
 
-__all__ = ["available", "compiled", "cores", "left_to_xla", "listed", "packed", "run_once", "say", "unpacked"]
+__all__ = ["available", "compiled", "cores", "in_loops", "left_to_xla", "listed", "packed", "run_once", "say", "unpacked"]
 
-cores, listed, packed, run_once, unpacked = build.cores, build.listed, build.packed, build.run_once, build.unpacked
+cores, in_loops, listed, packed = build.cores, build.in_loops, build.listed, build.packed
+run_once, unpacked = build.run_once, build.unpacked
 
 
 def available():

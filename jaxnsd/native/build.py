@@ -25,7 +25,7 @@ import numpy as np
 
 from . import control
 from .arrays import in_memory, is_small, large, small, stored, written
-from .code import AS_IT_IS_MEANS, ONCE, Code, TooLargeError, UnknownError, is_known
+from .code import AS_IT_IS_MEANS, ONCE, SIZES, Code, TooLargeError, UnknownError, is_known
 
 try:
     from llvmlite import binding
@@ -96,6 +96,9 @@ class Switch(threading.local):
 
 #: What is compiled in here runs once: to make it fast would take longer than it runs.
 run_once = Switch()
+
+#: What is compiled in here is loops over memory, not written out: so it is compiled sooner still where it is long.
+in_loops = Switch()
 
 
 def _level():
@@ -248,7 +251,7 @@ def text_of(closed):
     """
     jaxpr, _ = control.parts_of(closed)
     kinds, results = ([control.Kind(x.aval) for x in part] for part in (jaxpr.invars, jaxpr.outvars))
-    program = control.Program(closed, [None] * len(kinds), kinds, results)
+    program = control.Program(closed, [None] * len(kinds), kinds, results, SIZES[-1:] if in_loops.on else SIZES)
     text, later = _text_of(program)
     major, minor = _api()
     return replace(text, main=text.main + _HANDLER.format(major=major, minor=minor)), later

@@ -30,6 +30,7 @@ from ..native.jax_internals import (
     batching,
     explicit_axis,
     is_exported,
+    is_traced,
     jaxpr_as_fun,
     low,
     mlir,
@@ -73,10 +74,36 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
     given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=jax.typeof(x).weak_type) for x in leaves]
     with on_one_device():
         jaxpr, shapes = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(leaves)), return_shape=True)(*given)
+    if any(map(is_traced, jaxpr.consts)):
+        # It closes over what is differentiated or batched, of which a run would know nothing.
+        return jax.tree.unflatten(jax.tree.structure(shapes), jaxpr_as_fun(jaxpr)(*leaves))
     outs = tuple(ShapedArray(s.shape, s.dtype) for s in jax.tree.leaves(shapes))
     share = len(leaves) - 1 if begin else None
     of = Run(jaxpr_as_fun(jaxpr), outs, lockstep, (False,) * len(leaves), begin=begin, share=share, fits=fits)
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
+
+
+def natively(function=None, *, traced=jax.jit, static_argnames=()):
+    """A function that, asked for values by somebody who traces nothing, is native: it has not to wait for XLA, or for each operation's.
+
+    Of what is traced it is ``traced(function)``. It is compiled fast rather than to be fast. A decorator, of methods as well.
+    """
+    if function is None:
+        return functools.partial(natively, traced=traced, static_argnames=static_argnames)
+
+    def native_one(*args, **settings):
+        return run(lambda args: function(*args, **settings), args)
+
+    of_traced, valued = traced(function), jax.jit(functools.wraps(function)(native_one), static_argnames=static_argnames)
+
+    @functools.wraps(function)
+    def asked(*args, **settings):
+        if not native.available() or any(map(is_traced, jax.tree.leaves(args))):
+            return of_traced(*args, **settings)
+        with native.run_once(), native.in_loops():
+            return valued(*args, **settings)
+
+    return asked
 
 
 def on_cpu():

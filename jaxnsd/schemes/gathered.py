@@ -12,8 +12,8 @@ from jax import lax
 
 from ..contact import Choice
 from ..native.jax_internals import Primitive, ad, batching, lowered_as
+from ..native.marks import when_needed
 from ..numerics import linalg
-from ..numerics.newton import when_needed
 from .condensed import directions
 
 #: Up to so many rows a planar problem is solved whole: branches would cost more than they spare.

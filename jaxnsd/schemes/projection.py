@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from ..mechanics.system import System
 from ..numerics import linalg
 from ..numerics.newton import iterate
+from ..programs import runs
 from ..programs.given import array, asking, shown
 from .condensed import Condensed, kinematics
 from .positions import displaced
@@ -59,7 +60,7 @@ def project_position(system: System, q: ArrayLike, t: ArrayLike = 0.0, *, u: Arr
     return _project(system, q, t, jnp.zeros_like(system._velocity(q, None if u is None else jnp.asarray(u))))
 
 
-@jax.jit
+@runs.natively
 def _project(system, q, t, v):
     """`project_position` with v = 0 in the shape of the velocities."""
     n_g, n_N = (rows(t, q).shape[0] for rows in (system.constraint, system.gap))
@@ -94,10 +95,14 @@ def _project(system, q, t, v):
     M, lengths = lax.stop_gradient(system.M(t, q, v)), jnp.asarray(LENGTHS, q.dtype)
     start = jnp.concatenate([v, jnp.zeros((n_g + n_N,), q.dtype)]), jnp.zeros((), bool)
     (x, _), _, _ = iterate(iteration, start, jnp.full((), jnp.inf, q.dtype), ITERATIONS)
+
+    def step(carry, _):
+        x = carry[0]
+        change, J = _newton_step(args, x, n_u, n_g)
+        return (x - change, x, J), None
+
     # Two steps from the solution have its first and second derivatives.
-    for _ in range(2):
-        last, (change, J) = x, _newton_step(args, x, n_u, n_g)
-        x = x - change
+    (x, last, J), _ = lax.scan(step, (x, x, jnp.zeros((n_g + n_N, n_u), x.dtype)), length=2)
     found, before = (displaced(*args, x[:n_u]) for x in (x, last))
     round_off = eps**FOUND * jnp.max(jnp.abs(jnp.concatenate([q, found])))
     closed = jnp.all(violation(_rows(system, t, found)) <= round_off * jnp.sum(jnp.abs(J), axis=1) + 100 * eps)

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..native.marks import when_needed
 from ..numerics import thresholds
-from ..numerics.newton import storing_solutions, when_needed
+from ..numerics.newton import storing_solutions
 from ..programs.derivatives import is_float, not_a_number, pushed, with_rule
 from . import dry_friction
 from .condensed import kinematics

@@ -31,8 +31,9 @@ from jax import lax
 from .. import contact
 from ..mechanics import laws
 from ..mechanics.results import Event
+from ..native.marks import when_needed
 from ..numerics import linalg, thresholds
-from ..numerics.newton import solution, storing_solutions, when_needed
+from ..numerics.newton import solution, storing_solutions
 from ..programs.derivatives import is_float, not_a_number, pushed, traced_once, undefined, with_rule
 from . import base, gathered
 from .condensed import kinematics

@@ -19,8 +19,9 @@ from jax import lax
 
 from .. import contact
 from ..mechanics import laws
+from ..native.marks import when_needed
 from ..numerics import linalg, thresholds
-from ..numerics.newton import implicit, iterate, storing_solutions, when_needed
+from ..numerics.newton import implicit, iterate, storing_solutions
 from ..programs.derivatives import pushed
 from ..programs.pytrees import pytree, static
 from . import dry_friction, gathered

@@ -21,9 +21,9 @@ from ..contact import AbstractContactSolver, SemismoothNewton
 from ..mechanics import anisotropy, laws
 from ..mechanics.results import EXPLANATION, Event, Outcome
 from ..mechanics.system import System
-from ..native.jax_internals import varying
+from ..native.jax_internals import is_traced, varying
+from ..native.marks import in_memory, once, written_out
 from ..numerics import linalg, sparsity
-from ..numerics.newton import once
 from ..programs import progress as progress_bar
 from ..programs import runs
 from ..programs.derivatives import is_float, moving, undefined, undefined_unless
@@ -495,14 +495,20 @@ def checked(
     # Of the arrays that the schemes see: anisotropic friction turns directions.
     known = sparsity.of(anisotropy.isotropic(system))
     given = {"start": state, "known": known, "until": until, "save_at": save_at, "derivatives_of_failed": bool(derivatives_of_failed)}
-    return functools.partial(_run, system, q0, u0, t0, dt, t1, *options, bool(progress), **given)
+    run = _run
+    sizes = q0.size, u0.size, 3 * len(system.contacts if isinstance(getattr(system, "contacts", None), tuple) else ())
+    if not progress and native.available() and runs.on_cpu() and max(sizes) <= LANES:
+        arrays = jax.tree.leaves((system, q0, u0, t0, dt, t1, state, until, save_at))
+        # Nothing is left for XLA, which would compile what makes a `Solution` of rows for longer than all of a ball's run takes.
+        run = _run if any(map(is_traced, arrays)) else _run_alone
+    settings = dict(zip(_STATIC, (*options, bool(progress)), strict=False))
+    return functools.partial(run, system, q0, u0, t0, dt, t1, **settings, **given)
 
 
 _STATIC = ("scheme", "n_steps", "save_every", "solver", "sensitivity", "checkpoint", "progress", "known", "derivatives_of_failed")
 
 
-@functools.partial(jax.jit, static_argnames=_STATIC)
-def _run(
+def _motion(
     system,
     q0,
     u0,
@@ -521,6 +527,7 @@ def _run(
     derivatives_of_failed,
     until,
     save_at,
+    alone=False,
 ):
     dtype = q0.dtype
     # Python's floats, float64 that yields to the others: what is differentiated would have another dtype than what it is made of.
@@ -543,7 +550,7 @@ def _run(
         (system, *others), *rest = given
         return run((sparsity.counted_on(system, known), *others), *rest)
 
-    rows, final, *first = runs.run(counting, given, **options)
+    rows, final, *first = written_out(counting)(given) if alone else runs.run(counting, given, **options)
     sol = _solution(history, shapes, system, args, rows, first, final)
     if save_at is not None:
         from .nodes import at_the_times  # which reads solutions
@@ -562,6 +569,20 @@ def _run(
     floats = [is_float(x) and varying(jax.typeof(x)) >= devices for x in leaves]
     marked = tree.unflatten(replaced(leaves, floats, undefined_unless(sol.success, chosen(leaves, floats), given)))
     return dataclasses.replace(marked, t=sol.t)
+
+
+_run = jax.jit(_motion, static_argnames=_STATIC)
+
+
+@functools.partial(jax.jit, static_argnames=_STATIC)
+def _run_alone(system, q0, u0, t0, dt, t1, *, start, until, save_at, **settings):
+    """`_run`, with all that it returns, as one native function: of a run that is not a part of another program."""
+
+    def whole(arrays):
+        *given, start, until, save_at = arrays
+        return _motion(*given, start=start, until=until, save_at=save_at, alone=True, **settings)
+
+    return runs.run(in_memory(whole), (system, q0, u0, t0, dt, t1, start, until, save_at), fits=checks.batch_memory)
 
 
 def _solution(history, shapes, system, args, rows, first, final=None):

@@ -18,8 +18,8 @@ from jax import lax
 
 from ... import contact
 from ...contact import apart
+from ...native.marks import when_needed
 from ...numerics import linalg
-from ...numerics.newton import when_needed
 from .. import base
 from ..condensed import kinematics
 from ..flow import THRESHOLD, Flow, gained
