@@ -1,5 +1,6 @@
 """Tendons against MuJoCo, whose lengths, moments and forces they have, and against closed forms: strings, pulleys, dry friction."""
 
+import functools
 import warnings
 
 import jax
@@ -221,26 +222,44 @@ def test_dry_friction_of_a_tendon_sticks(weights):
     assert_allclose(sol.u, -(GRAVITY - 4.0) * np.asarray(sol.t)[:, None] * np.ones(2), atol=1e-12)
 
 
-def test_spring_with_a_dead_band(weights):
-    """A length that oscillates about that in equilibrium, and derivatives by stiffness and slack length against differences."""
-    equal = weights.replace({"left.mass": 1.0, "rope.limits": (0.0, 9.0), "rope.spring_length": (1.0, 2.0)})
+def test_springs_and_jerks_have_their_derivatives(weights):
+    """Of a spring with a dead band, against differences; of a rope that comes taut while both weights fall, against closed forms."""
 
-    def stretch(k, slack):
-        system = equal.replace({"rope.stiffness": k, "rope.spring_length": jnp.stack([1.0, slack])})
-        sol = simulate(system, Moreau(), *system.initial_state(), t1=0.3, dt=1e-2)
-        return system.tendon_length(0.0, sol.q[-1])[0] - 2.0
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def end(numbers):
+        k, slack, upper, m = numbers
+        more = {"rope.stiffness": k, "rope.spring_length": jnp.stack([1.0, slack]), "rope.limits": jnp.stack([0.0, upper]), "left.mass": m}
+        system = weights.replace(more)
+        sol = simulate(system, Moreau(), *system.initial_state(), t1=0.3, dt=2e-3)
+        return sol.q[-1, 0], system.tendon_length(0.0, sol.q[-1])[0]
 
-    # l'' = 2 g - 2 k (l - l0) / m, from rest where it is slack.
-    k, at = 50.0, (50.0, 2.0)
-    omega = np.sqrt(2 * k)
-    assert_allclose(stretch(*at), GRAVITY / k * (1 - np.cos(0.3 * omega)), rtol=2e-2)
-    slopes = jax.grad(stretch, argnums=(0, 1))(*map(jnp.asarray, at))
+    # l'' = 2 g - 2 k (l - 2) / m, from rest where it is slack.
+    k, numbers = 50.0, np.array([50.0, 2.0, 9.0, 1.0])
+    (_, length), slopes = end(numbers)
+    assert_allclose(length - 2.0, GRAVITY / k * (1 - np.cos(0.3 * np.sqrt(2 * k))), rtol=1e-3)
     for i, step in enumerate((1e-4, 1e-6)):
-        low, high = (stretch(*(x + sign * step * (i == j) for j, x in enumerate(at))) for sign in (-1, 1))
+        low, high = (end(numbers + sign * step * np.eye(4)[i])[0][0] for sign in (-1, 1))
         assert_allclose(slopes[i], (high - low) / (2 * step), rtol=1e-6)
-    # Within the band no spring holds them, but a damper does.
-    sol = run(equal.replace({"rope.stiffness": k, "rope.spring_length": (1.0, 9.0), "rope.damping": 40.0}))
-    assert_allclose(sol.u[-1], -GRAVITY / 80, rtol=1e-9)
+
+    def closed(numbers):
+        _, _, upper, m = numbers
+        jerk = jnp.sqrt((upper - 2.0) / GRAVITY)
+        P, rest = 2 * GRAVITY * jerk / (1 / m + 1), 0.3 - jerk
+        acceleration = 2 * GRAVITY / (1 / m + 1) / m - GRAVITY
+        return -0.5 * GRAVITY * jerk**2 + (P / m - GRAVITY * jerk) * rest + 0.5 * acceleration * rest**2
+
+    numbers = np.array([0.0, 2.0, 2.2, 3.0])
+    (value, length), slopes = end(numbers)
+    assert_allclose(length, 2.2, atol=5e-3)
+    assert_allclose(value, closed(numbers), atol=3e-3)
+    assert_allclose(slopes[2:], jax.grad(closed)(jnp.asarray(numbers))[2:], rtol=2e-2)
+
+
+def test_dead_band_and_damper(weights):
+    """Within the band no spring holds two equal weights, but a damper does."""
+    numbers = {"rope.limits": (0.0, 9.0), "rope.stiffness": 50.0, "rope.spring_length": (1.0, 9.0), "rope.damping": 40.0}
+    assert_allclose(run(weights.replace({"left.mass": 1.0, **numbers})).u[-1], -GRAVITY / 80, rtol=1e-9)
 
 
 @pytest.fixture(scope="module")
