@@ -153,8 +153,8 @@ def test_demo(capsys, tmp_path):
 # ------------------------------------------------------------------------------------------------------ files of models
 LIFT = """<mujoco><worldbody>
   <body name="cart"><joint name="rail" type="slide" axis="0 0 1"/><geom size="0.1" contype="0" conaffinity="0"/><site name="a"/></body>
-  <site name="b" pos="0 0 1"/></worldbody>
-  <tendon><spatial name="rope" stiffness="1"><site site="a"/><site site="b"/></spatial></tendon></mujoco>"""
+  <site name="b" pos="0 0 1"/><geom name="post" size="0.05" pos="1 0 0" contype="0" conaffinity="0"/></worldbody>
+  <tendon><spatial name="rope" stiffness="1"><site site="a"/><geom geom="post"/><site site="b"/></spatial></tendon></mujoco>"""
 
 
 @pytest.mark.slow

@@ -394,11 +394,12 @@ def test_compensated_gravity_and_limits_of_forces_on_joints():
 LEFT_OUT = """
 <mujoco>
   <worldbody>
+    <geom name="post" size="0.1" pos="0.5 0 0" contype="0" conaffinity="0"/>
     <body name="a"><joint name="slide" type="slide" frictionloss="0.1"/><geom name="ball" size="0.1" condim="6"/><site name="s"/></body>
     <body name="b" pos="1 0 0"><joint name="hinge"/><geom name="egg" type="ellipsoid" size="0.1 0.2 0.3" condim="6"/>
       <site name="t"/></body>
   </worldbody>
-  <tendon><spatial name="string" stiffness="1"><site site="s"/><site site="t"/></spatial></tendon>
+  <tendon><spatial name="string" stiffness="1"><site site="s"/><geom geom="post"/><site site="t"/></spatial></tendon>
   <actuator><motor name="puller" tendon="string"/><motor name="plain" joint="hinge"/>
     <general name="slow" joint="slide" dyntype="filter" dynprm="0.1"/></actuator>
 </mujoco>
@@ -663,7 +664,7 @@ SEVERAL = """
 def test_motors_of_several_velocities_and_coupled_tendons():
     control = np.array([0.0, 0.7, -0.3, 0.5, 1.4])
     system = quiet(bodies.from_mjcf, SEVERAL, control=control, contacts="none")
-    assert system.left_out == ("the actuator 'actuator_0', which acts neither on joints nor on a fixed tendon",)
+    assert system.left_out == ("the actuator 'actuator_0', which acts neither on joints nor on a tendon",)
     assert system.motor_names == ("servo", "thrust", "brake", "pull")
     model = mujoco.MjModel.from_xml_string(SEVERAL)
     q, u = states(model, 3)

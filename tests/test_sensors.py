@@ -75,6 +75,7 @@ EVERYTHING = f"""
     {"".join(OF_FRAMES)}
     <subtreecom name="all" body="world"/> <subtreecom name="centre" body="thigh"/> <subtreelinvel name="moves" body="trunk"/>
     <touch name="sole" site="sole"/> <clock name="time"/>
+    <tendonpos name="drawn" tendon="cord"/> <tendonvel name="draws" tendon="cord"/>
     <accelerometer name="felt" site="imu"/> <actuatorpos name="valve" actuator="valve"/>
   </sensor>
 </mujoco>

@@ -24,6 +24,7 @@ from .parts import (
     Sphere,
     Spherical,
     Spring,
+    Tendon,
     Weld,
     planar,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "Sphere",
     "Spherical",
     "Spring",
+    "Tendon",
     "Velocity",
     "Weld",
     "assemble",

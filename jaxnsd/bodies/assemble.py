@@ -11,12 +11,13 @@ import numpy as np
 from ..mechanics.laws import ImpactLaw, NewtonImpact
 from ..native.jax_internals import is_traced
 from ..programs.given import shown
-from . import forces, given, loops, pairs, parts, planes
+from . import forces, given, loops, pairs, parts, planes, tendons
 from .multibody import Multibody
-from .parts import Body, Connect, Couple, Free, Motor, Pair, Sensor, Shape, Site, Spherical, Spring, Weld, several
+from .parts import Body, Connect, Couple, Free, Motor, Pair, Sensor, Shape, Site, Spherical, Spring, Tendon, Weld, several
 from .rotations import IDENTITY, quaternion_of, turn_back
 from .sensors import KINDS, number_of
 from .structure import SIZES, JointOf, SensorOf, ShapeOf, SiteOf, Structure, find
+from .tendons import pulls, with_slack
 
 #: A moment of inertia may exceed the sum of the two others by this part: what was typed, or computed in single precision.
 TRIANGLE = 1e-6
@@ -42,6 +43,7 @@ def assemble(
     law: ImpactLaw = NewtonImpact(),  # noqa: B008
     sites: Sequence[Site] = (),
     sensors: Sequence[Sensor] = (),
+    tendons: Sequence[Tendon] = (),
 ) -> Multibody:
     """A `Multibody` of these bodies.
 
@@ -53,8 +55,8 @@ def assemble(
     exclude:   pairs of names of bodies whose shapes do not touch
     mu, e_N, e_F: of pairs about which neither the pair nor one of its shapes says something. If both shapes say something it is the
                geometric mean of the two
-    limit_restitution: of the limits of joints
-    loops, springs, motors: see `Connect`, `Weld`, `Couple`, `Spring`, `Motor`
+    limit_restitution: of the limits of joints and tendons
+    loops, springs, motors, tendons: see `Connect`, `Weld`, `Couple`, `Spring`, `Motor`, `Tendon`
     control:   of the motors: (n_m,) or None for zeros, `Rows`, or a function of (t, q, u) that returns (n_m,); with parameters to be
                differentiated a `jax.tree_util.Partial`
     medium:    `forces.Medium`; None: there is none
@@ -62,12 +64,13 @@ def assemble(
                corners; None: in space
     law:       of impact and friction, see `mechanics.laws`; one that names a friction, or a restitution, says it for all contacts, so that
                the pairs must not
-    sites, sensors: see `Site`, `Sensor`; no motion depends on them
+    sites, sensors: see `Site`, `Sensor`; no motion depends on them, but for sites of tendons
 
     Raises ValueError, TypeError or KeyError for parts that are no parts, names that are not there or twice, joints in a cycle, inertias of
     no body (not positive, or with a moment larger than the sum of the two others), NaN, pairs of kinds that have no gap function.
     """
-    bodies, world, closed, springs, motors, sites, sensors = map(several, (bodies, world, loops, springs, motors, sites, sensors))
+    given_parts = (bodies, world, loops, springs, motors, sites, sensors, tendons)
+    bodies, world, closed, springs, motors, sites, sensors, cords = map(several, given_parts)
     for name, found, kinds in (
         ("bodies", bodies, Body),
         ("world", world, Shape),
@@ -76,6 +79,7 @@ def assemble(
         ("motors", motors, Motor),
         ("sites", sites, Site),
         ("sensors", sensors, Sensor),
+        ("tendons", cords, Tendon),
     ):
         _are(name, found, kinds)
     for body in bodies:
@@ -83,7 +87,7 @@ def assemble(
         _are(f"shapes of {body.name!r}", several(body.shapes), Shape)
     if not isinstance(contacts, str):
         _are("contacts", several(contacts), Pair)
-    given.check_parts(bodies, contacts, world, closed, springs, motors, sites, sensors)
+    given.check_parts(bodies, contacts, world, closed, springs, motors, sites, sensors, cords)
     given.check_options(gravity, control, medium, law, mu=mu, e_N=e_N, e_F=e_F, limit_restitution=limit_restitution)
     for pair in exclude:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -103,19 +107,21 @@ def assemble(
         joints,
         shapes,
         (),
-        _limited(joints, joint_parts),
+        _limited(joints, joint_parts, cords),
         tuple(map(two, connects)),
         tuple(map(two, welds)),
         tuple(tuple(tuple(_axis(joints, name, "a coupling") for name in names) for names, _ in _sides(x)) for x in couples),
         tuple(map(two, springs)),
         tuple((_name_of(motor), _driven(joints, motor)) for motor in motors),
         _plane(plane),
-        _has(bodies, joint_parts, medium),
+        _has(bodies, joint_parts, medium, cords),
         sites=tuple(SiteOf(site.name, find("body", site.body, names), "" if site.volume is None else site.volume.kind) for site in sites),
+        tendons=_tendons(cords, joints, sites),
+        pulls=pulls(motors, cords),
     )
     _unique("site", [site.name for site in sites])
     structure = dataclasses.replace(structure, sensors=_sensors(structure, sensors))
-    structure = dataclasses.replace(structure, dry=_dry(structure, joint_parts))
+    structure = dataclasses.replace(structure, dry=_dry(structure, joint_parts, cords))
     if not structure.layout.n_u:
         raise ValueError("assemble: at least one body must have a joint that moves, got none; give one of them joints=bodies.Free()")
     chosen, materials = _pairs(structure, contacts, exclude, shape_parts, (mu, e_N, e_F))
@@ -127,7 +133,7 @@ def assemble(
             structure,
             gravity=jnp.asarray(_vector(gravity, 3)),
             **_numbers_of_bodies(bodies),
-            **_numbers_of_joints(structure, bodies, joint_parts, limit_restitution),
+            **_numbers_of_joints(structure, bodies, joint_parts, cords, limit_restitution),
             **_numbers_of_shapes(shape_parts),
             **_numbers_of_pairs(materials),
             **_numbers_of_sites(sites, sensors),
@@ -138,7 +144,9 @@ def assemble(
             motions=tuple(_function(joint.motion) for joint in joint_parts if getattr(joint, "motion", None) is not None),
             control=_control(control, len(motors), motors),
             law=law,
+            tendons=_numbers_of_tendons(cords),
         )
+    made = with_slack(made, cords)
     _check(made)
     _check_materials(made)
     return planes.in_planes(_closed(planes.flattened(made), connects, welds))
@@ -173,12 +181,12 @@ def _shapes(world, bodies):
     return tuple(shapes), shape_parts
 
 
-def _limited(joints, joint_parts):
-    """Numbers of the joints with limits."""
+def _limited(joints, joint_parts, cords):
+    """Numbers of the joints, and behind them of the tendons, with limits."""
     limited = tuple(j for j, joint in enumerate(joint_parts) if _limits(joint) is not None)
     if driven := [joints[j].name for j in limited if joints[j].prescribed]:
         raise ValueError(f"assemble: a joint whose motion is prescribed must have no limits, which nothing could hold, got {driven[0]!r}")
-    return limited
+    return limited + tuple(i for i, cord in enumerate(cords, len(joints)) if cord.limits is not None)
 
 
 def _axis(joints, name, what):
@@ -189,15 +197,26 @@ def _axis(joints, name, what):
     return j
 
 
+def _tendons(cords, joints, sites):
+    """``(TendonOf, ...)``."""
+    _unique("tendon", [cord.name for cord in cords])
+    names = [site.name for site in sites]
+    return tuple(tendons.named(cord, lambda j: _axis(joints, j, "a tendon"), lambda name: find("site", name, names)) for cord in cords)
+
+
 def _driven(joints, motor):
-    """Numbers of the joints that a motor drives."""
+    """Numbers of the joints that a motor drives; none of one that pulls at a tendon."""
+    if bool(_names_of(motor.joint)) == (motor.tendon is not None):
+        raise ValueError(f"assemble: a motor must have a joint or a tendon, got {motor.joint!r} and {motor.tendon!r}")
+    if motor.tendon is not None and np.size(motor.gear) == 1:
+        return ()
     if not isinstance(motor.joint, str) or np.ndim(motor.gear) == 0:
         found = tuple(_axis(joints, name, "a motor") for name in _names_of(motor.joint))
     else:
         found = (find("joint", motor.joint, [joint.name for joint in joints]),)
         if joints[found[0]].kind in ("ball", "free") and _there(motor.slope):
             raise ValueError(f"assemble: a motor of a ball or free joint feeds back no coordinate, got a slope for {motor.joint!r}")
-    count = sum(SIZES[joints[j].kind][1] for j in found)
+    count = sum(SIZES[joints[j].kind][1] for j in found) + (motor.tendon is not None)
     if np.size(motor.gear) != count:
         raise ValueError(f"assemble: the motor {_name_of(motor)!r} must have {count} gears, one for each velocity, got {motor.gear!r}")
     return found
@@ -218,7 +237,7 @@ def _sensors(structure, sensors):
     return tuple(found)
 
 
-def _has(bodies, joint_parts, medium):
+def _has(bodies, joint_parts, medium, cords):
     """What of a model that few have is there, see `Structure`."""
     there = {
         "stiffness": any(_there(joint.stiffness) for joint in joint_parts),
@@ -226,18 +245,18 @@ def _has(bodies, joint_parts, medium):
         "medium": medium is not None,
         "carried": any(_there(body.carried) for body in bodies),
         "motor limits": any(getattr(joint, "motor_limits", None) is not None for joint in joint_parts),
-    }
+    } | {f"tendon {law}": any(_there(getattr(cord, law)) for cord in cords) for law in ("stiffness", "damping", "armature")}
     return frozenset(name for name, is_there in there.items() if is_there)
 
 
-def _dry(structure, joint_parts):
-    """Numbers of the velocities of the joints with dry friction."""
+def _dry(structure, joint_parts, cords):
+    """Numbers of the velocities of the joints with dry friction, and behind them of the tendons."""
     found = []
     for j, (part, of) in enumerate(zip(joint_parts, structure.joints, strict=True)):
         if not of.prescribed and _there(part.dry_friction):
             first = int(structure.layout.u_at[j])
             found += range(first, first + part.n_u)
-    return tuple(found)
+    return (*found, *(i for i, cord in enumerate(cords, structure.layout.n_u) if _there(cord.dry_friction)))
 
 
 def _turning(structure, materials, law):
@@ -260,8 +279,10 @@ def _numbers_of_bodies(bodies):
     }
 
 
-def _numbers_of_joints(structure, bodies, joint_parts, limit_restitution):
-    joints, limited = structure.joints, structure.limits
+def _numbers_of_joints(structure, bodies, joint_parts, cords, limit_restitution):
+    joints, limited, with_limits = structure.joints, structure.limits, (*joint_parts, *cords)
+    bounds = _per_velocity(joint_parts, joints, "dry_friction")
+    bounds = _joined([bounds, *(cord.dry_friction for cord in cords)]) if cords else bounds
     return {
         "joint_position": _stack([getattr(joint, "position", parts.ZERO) for joint in joint_parts], 3),
         "joint_axis": _stack([getattr(joint, "axis", (1.0, 0.0, 0.0)) for joint in joint_parts], 3),
@@ -270,8 +291,8 @@ def _numbers_of_joints(structure, bodies, joint_parts, limit_restitution):
         "rest": _joined([_rest(joint, bodies[of.body - 1]) for joint, of in zip(joint_parts, joints, strict=True) if not of.prescribed]),
         "damping": _per_velocity(joint_parts, joints, "damping"),
         "armature": _per_velocity(joint_parts, joints, "armature"),
-        "dry_friction": _per_velocity(joint_parts, joints, "dry_friction")[np.array(structure.dry)] if structure.dry else None,
-        "limits": _stack([_limits(joint_parts[j]) for j in limited], 2),
+        "dry_friction": bounds[np.array(structure.dry)] if structure.dry else None,
+        "limits": _stack([_limits(with_limits[j]) for j in limited], 2),
         "limit_restitution": jnp.broadcast_to(jnp.asarray(_number(limit_restitution)), (len(limited),)),
     }
 
@@ -307,9 +328,20 @@ def _springs(springs):
     )
 
 
+def _numbers_of_tendons(cords):
+    if not cords:
+        return None
+    slack = [np.zeros(2) if x.spring_length is None else _joined([x.spring_length] * (2 // np.size(x.spring_length))) for x in cords]
+    return tendons.Tendons(
+        *(_joined([c for x in cords for c in of(x)]) for of in (tendons.coefficients, tendons.divisors)),
+        *(_stack([x.stiffness for x in cords]), _stack(slack, 2)),
+        *(_stack([getattr(x, name) for x in cords]) for name in ("damping", "armature")),
+    )
+
+
 def _motors(motors, joint_parts, joints):
     return forces.Motors(
-        _joined([x.gear for x in motors]),
+        _joined([x.gear for x in sorted(motors, key=lambda motor: motor.tendon is not None)]),
         *(_stack([getattr(x, name) for x in motors]) for name in ("gain", "offset", "slope", "rate")),
         *(_stack([_range(getattr(x, name)) for x in motors], 2) for name in ("control_limits", "force_limits")),
         _motor_limits(joint_parts, joints),
@@ -395,7 +427,7 @@ def _names_of(joints):
 
 
 def _name_of(motor):
-    return motor.name or " and ".join(_names_of(motor.joint))
+    return motor.name or motor.tendon or " and ".join(_names_of(motor.joint))
 
 
 def _sides(couple):
@@ -657,12 +689,13 @@ def _check(system):
     if known(system.mass) and np.any(np.asarray(system.mass) < 0):
         k = int(np.argmin(np.asarray(system.mass)))
         raise ValueError(f"assemble: the mass of {structure.bodies[k]!r} must not be negative, got {np.asarray(system.mass)[k]:g} kg")
-    for field, dofs in (("armature", range(structure.layout.n_u)), ("dry_friction", structure.dry)):
+    of_velocities = [structure.joints[j].name for j in structure.layout.joint_of_dof[: structure.layout.n_u]]
+    for field, names in (("armature", of_velocities), ("dry_friction", structure.rubbed)):
         values = getattr(system, field)
         if values is not None and known(values) and np.any(np.asarray(values) < 0):
             k = int(np.argmin(np.asarray(values)))
-            name = structure.joints[structure.layout.joint_of_dof[dofs[k]]].name
-            raise ValueError(f"assemble: the {field} of the joint {name!r} must not be negative, got {np.asarray(values)[k]:g}")
+            what = "tendon" if names is not of_velocities and structure.dry[k] >= structure.layout.n_u else "joint"
+            raise ValueError(f"assemble: the {field} of the {what} {names[k]!r} must not be negative, got {np.asarray(values)[k]:g}")
     if known(system.inertia):
         for name, tensor in zip(structure.bodies, np.asarray(system.inertia, float), strict=True):
             _check_inertia(name, tensor)
@@ -683,12 +716,13 @@ def _check(system):
         for shape, size in zip(structure.shapes, np.asarray(system.shape_size), strict=True):
             if np.any(size < 0) or np.any(size[: needed.get(shape.kind, 0)] <= 0):
                 raise ValueError(f"assemble: the sizes of the {shape.kind} {shape.name!r} must be positive, got {size}")
-    joints, motors, driven = structure.joints, system.motors, [name for name, _ in structure.motors]
+    motors, driven = system.motors, [name for name, _ in structure.motors]
     for what, names, ranges in (
-        ("limits of", [joints[j].name for j in structure.limits], system.limits),
+        ("limits of", structure.limited, system.limits),
         ("control_limits of the motor of", driven, motors.control_limits),
         ("force_limits of the motor of", driven, motors.force_limits),
-        ("motor_limits of", [joints[j].name for j in structure.layout.joint_of_dof[: structure.layout.n_u]], motors.total_limits),
+        ("motor_limits of", of_velocities, motors.total_limits),
+        *([("spring_length of", system.tendon_names, system.tendons.spring_length)] if structure.tendons else []),
     ):
         if known(ranges):
             for name, (lower, upper) in zip(names, np.asarray(ranges), strict=True):
@@ -698,9 +732,9 @@ def _check(system):
 
 def _check_materials(system):
     """Friction and restitution of the pairs and limits, as far as they are known."""
-    shapes, joints = system.structure.shapes, system.structure.joints
+    shapes = system.structure.shapes
     of_pairs = [f"{shapes[a].name!r} and {shapes[b].name!r}" for a, b in system.structure.pairs]
-    of_limits = [f"the limits of {joints[j].name!r}" for j in system.structure.limits]
+    of_limits = [f"the limits of {name!r}" for name in system.structure.limited]
     for what, names, values, highest in (
         ("mu", of_pairs, system.friction, np.inf),
         ("e_N", of_pairs, system.restitution, 1.0),

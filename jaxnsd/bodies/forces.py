@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from ..programs.given import numbers, shown
 from ..programs.pytrees import pytree
-from . import dynamics, kinematics
+from . import dynamics, kinematics, tendons
 from .lists import pick
 from .pairs import up
 from .rotations import cross, dot, length, log, matrix, normalized, product, turn, turn_back
@@ -31,7 +31,8 @@ class Springs:
 class Motors:
     """Motors of joints: generalized force ``gear F``, ``F = gain c + offset + slope gear q + rate gear u`` with control c."""
 
-    gear: Any  # one number for each velocity of each motor's joints, motor by motor: (n_m,) where all drive one joint with one axis
+    gear: Any  # one number for each velocity of each motor's joints, motor by motor: (n_m,) where all drive one joint with one axis; then
+    # one for each motor that pulls at a tendon
     gain: Any  # (n_m,)
     offset: Any
     slope: Any
@@ -78,6 +79,8 @@ def potential(system, places, q):
         span, slack = _spans(system, places)[2], system.springs.length
         # (d - l)^2, multiplied out: smooth in the points where l = 0, also where they meet.
         V = V + 0.5 * jnp.sum(system.springs.stiffness * (dot(span, span) - slack * (2 * length(span) - slack)))
+    if "tendon stiffness" in system.structure.has:
+        V = V + tendons.potential(system, places, q)
     return V
 
 
@@ -91,6 +94,8 @@ def of_springs(system, q, places):
         bodies, points, span = _spans(system, places)
         slack = system.springs.length[:, None] * normalized(span, length(span), up(span))
         force = force + _between(system, places, bodies, points, system.springs.stiffness[:, None] * (span - slack))
+    if "tendon stiffness" in system.structure.has:
+        force = force + tendons.of_springs(system, q, places)
     return force
 
 
@@ -123,13 +128,15 @@ def without_potential(system, t, q, u, places):
     force = -system.damping * u
     structure = system.structure
     if structure.motors:
-        force = force + of_motors(system, t, q, u)
+        force = force + of_motors(system, t, q, u, places)
     if structure.springs:
         bodies, points, span = _spans(system, places)
         direction = normalized(span, length(span), up(span))
         v_first, v_second = _velocities(system, t, u, places, bodies, points)
         rate = dot(v_second - v_first, direction)
         force = force + _between(system, places, bodies, points, (system.springs.damping * rate)[:, None] * direction)
+    if "tendon damping" in structure.has:
+        force = force + tendons.of_dampers(system, t, u, places)
     if "medium" in structure.has:
         force = force + of_medium(system, t, u, places)
     return force
@@ -166,25 +173,33 @@ def controls(system, t, q, u):
     return control
 
 
-def of_motors(system, t, q, u):
+def of_motors(system, t, q, u, places):
     """Generalized forces (n_u,) of the motors."""
-    layout, motors = system._layout, system.motors
+    layout, motors, pulls = system._layout, system.motors, system.structure.pulls
     # Velocities that are driven: the motor of each, its places in u and in q; of balls and free bodies no coordinate is fed back.
     driven = []
     for k, (_, joints) in enumerate(system.structure.motors):
         for j in joints:
             kind = system.structure.joints[j].kind
             driven += [(k, layout.u_at[j] + i, layout.q_at[j], kind in ("hinge", "slide")) for i in range(SIZES[kind][1])]
-    motor, at_u, at_q, feeds = map(np.array, zip(*driven, strict=True))
+    motor, at_u, at_q, feeds = np.array(driven, int).reshape(-1, 4).T
+    feeds, gear = feeds > 0, motors.gear[: len(driven)] if pulls else motors.gear
     c = jnp.clip(controls(system, t, q, u), motors.control_limits[:, 0], motors.control_limits[:, 1])
-    stretch, speed = jnp.where(feeds, motors.gear * pick(q, at_q), 0), motors.gear * pick(u, at_u)
-    if len(driven) > len(c):
+    stretch, speed = jnp.where(feeds, gear * pick(q, at_q), 0), gear * pick(u, at_u)
+    if pulls:
+        which, geared = [i for _, i in pulls], motors.gear[len(driven) :]
+        stretch = jnp.concatenate([stretch, geared * tendons.lengths(system, places, q, which)])
+        speed = jnp.concatenate([speed, geared * tendons.rates(system, t, u, places, which)])
+        motor = np.concatenate([motor, [k for k, _ in pulls]])
+    if not np.array_equal(motor, np.arange(len(c))):
         own = np.arange(len(c))[:, None] == motor[None]
         stretch, speed = (jnp.sum(jnp.where(own, x[None], jnp.zeros((), x.dtype)), axis=1) for x in (stretch, speed))
     F = motors.gain * c + motors.offset + motors.slope * stretch + motors.rate * speed
-    F = motors.gear * pick(jnp.clip(F, motors.force_limits[:, 0], motors.force_limits[:, 1]), motor)
-    mask = at_u[None] == np.arange(layout.n_u)[:, None]
-    total = jnp.sum(jnp.where(mask, F[None], jnp.zeros((), F.dtype)), axis=1)
+    F = pick(jnp.clip(F, motors.force_limits[:, 0], motors.force_limits[:, 1]), motor)
+    mask, driving = at_u[None] == np.arange(layout.n_u)[:, None], gear * (F[: len(driven)] if pulls else F)
+    total = jnp.sum(jnp.where(mask, driving[None], jnp.zeros((), F.dtype)), axis=1)
+    if pulls:
+        total = total + tendons.pulled(system, tendons.moments(system, places, which), geared * F[len(driven) :])
     if "motor limits" in system.structure.has:
         return jnp.clip(total, motors.total_limits[:, 0], motors.total_limits[:, 1])
     return total
@@ -236,23 +251,27 @@ def _between(system, places, bodies, points, pull):
     return total
 
 
-# ------------------------------------------------------------------------------------------------------- limits of joints
-def limit_gaps(system, q, limits):
-    """Gaps of joints from their limits; of a ball joint, of its angle from the limit."""
+# --------------------------------------------------------------------------------------------------------------- limits
+def limit_gaps(system, places, q, limits):
+    """Gaps of joints from their limits; of a ball joint, of its angle from the limit; then those of tendons."""
     layout, gaps = system._layout, []
-    for k, j, side in limits:
+    of_joints, of_tendons = tendons.apart(system.structure, limits)
+    for k, j, side in of_joints:
         a = layout.q_at[j]
         if system.structure.joints[j].kind == "ball":
             gaps.append(system.limits[k, 1] - length(log(_unit(q[a : a + 4]))))
         else:
             gaps.append(q[a] - system.limits[k, 0] if side == 0 else system.limits[k, 1] - q[a])
-    return jnp.stack(gaps)
+    parts = [jnp.stack(gaps)] if gaps else []
+    parts += [tendons.limit_gaps(system, places, q, of_tendons)] if of_tendons else []
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
-def limit_rows(system, q, limits, n_s):
+def limit_rows(system, places, q, limits, n_s):
     """Derivatives (n, n_s) of those gaps by the velocities."""
     layout, rows = system._layout, []
-    for _, j, side in limits:
+    of_joints, of_tendons = tendons.apart(system.structure, limits)
+    for _, j, side in of_joints:
         unit = np.eye(n_s)[layout.u_at[j]]
         if system.structure.joints[j].kind == "ball":
             a = layout.q_at[j]
@@ -261,4 +280,6 @@ def limit_rows(system, q, limits, n_s):
             rows.append(-jnp.sum(axis[:, None] * jnp.asarray(np.eye(n_s)[layout.u_at[j] + np.arange(3)], q.dtype), axis=0))
         else:
             rows.append(jnp.asarray(unit if side == 0 else -unit, q.dtype))
-    return jnp.stack(rows)
+    parts = [jnp.stack(rows)] if rows else []
+    parts += [tendons.limit_rows(system, places, of_tendons)] if of_tendons else []
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)

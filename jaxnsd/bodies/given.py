@@ -8,12 +8,13 @@ from ..mechanics.laws import ImpactLaw
 from ..native.jax_internals import is_traced
 from ..programs.given import numbers, shown, takes
 from . import forces
-from .parts import IDENTITY, ZERO, Body, Connect, Joint, Shape, Site, Spring, Weld, several
+from .parts import IDENTITY, ZERO, Body, Connect, Joint, Shape, Site, Spring, Tendon, Weld, several
 from .sensors import VOLUMES
 
 #: What a field of a part holds, whatever the part: a number, or so many. What is None by default may be None.
 SIZES = {
-    (): "mass carried radius length stiffness reference rest limit mu e_N e_F drilling rolling damping gain offset slope rate cutoff",
+    (): "mass carried radius length stiffness reference rest limit mu e_N e_F drilling rolling damping gain offset slope rate cutoff "
+    "dry_friction armature",
     (2,): "limits motor_limits control_limits force_limits",
     (3,): "center position edges half_axes axis second_position anchor",
     (4,): "orientation",
@@ -24,7 +25,7 @@ SHAPES = {name: shape for shape, names in SIZES.items() for name in names.split(
 WANTED = {(): "a number", (2,): "(lower, upper), two numbers", (3,): "3 numbers", (4,): "4 numbers (w, x, y, z)"}
 
 #: Names of the other end, and of what is driven: a name, or several.
-NAMES = ("first", "second", "joint", "parent")
+NAMES = ("first", "second", "joint", "parent", "tendon")
 
 #: What is one word or name.
 WORDS = ("kind", "of", "body", "frame")
@@ -64,7 +65,7 @@ def check_options(gravity, control, medium, law, **values):
 def _check(part, owner=""):
     kind = type(part).__name__
     own = getattr(part, "name", "")
-    if not isinstance(own, str) or (isinstance(part, Body | Site) and not own):
+    if not isinstance(own, str) or (isinstance(part, Body | Site | Tendon) and not own):
         raise TypeError(f"assemble: the name of a {kind} must be text, got {shown(own)}")
     who = f" of the {kind.lower()} {own!r}" if own else f" of {'the' if owner else 'a'} {kind.lower()}{owner}"
     for field in dataclasses.fields(part):
@@ -73,6 +74,13 @@ def _check(part, owner=""):
             continue
         if field.name in NAMES:
             _name(f"{field.name}{who}", value)
+        elif field.name in ("joints", "sites") and isinstance(part, Tendon):
+            for one in several(value):
+                _name(f"{field.name}{who}", one)
+        elif field.name in ("coefficients", "divisors"):
+            _numbers(f"{field.name}{who}", value, None, "a number for each", lambda shape: len(shape) == 1)
+        elif field.name == "spring_length":
+            _numbers(f"{field.name}{who}", value, None, "a number or (shortest, longest)", lambda shape: shape in ((), (2,)))
         elif field.name in WORDS:
             _word(f"{field.name}{who}", value)
         elif field.name == "volume":

@@ -127,3 +127,18 @@ def twists(layout, places, u):
 def carriers(layout, places, u):
     """Twists of what carries the axis of each velocity, (n_s, 3) each; axes of a ball are carried by the body that it turns."""
     return sums(layout.carried, places.w * u[:, None]), sums(layout.carried, places.v * u[:, None])
+
+
+def quaternions(layout, q, u):
+    """All quaternions (k, 4) and their angular velocities (k, 3)."""
+    p = jnp.stack([q[a : a + 4] for a in layout.quaternions])
+    return p, jnp.stack([u[a : a + 3] for a in layout.spins])
+
+
+def woven(layout, straight, turned):
+    """q of its coordinates that are no quaternions, and of quaternions (k, 4)."""
+    order = np.zeros(layout.n_q, int)
+    order[layout.straight_q] = np.arange(len(layout.straight_q))
+    for k, a in enumerate(layout.quaternions):
+        order[a : a + 4] = len(layout.straight_q) + 4 * k + np.arange(4)
+    return pick(jnp.concatenate([straight, turned.reshape(-1)]), order)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..programs.given import flag, number, shown
-from . import forces, lists, pairs, parts
+from . import forces, lists, pairs, parts, tendons
 from . import repair as repairs
 from .assemble import assemble
 from .multibody import Multibody
@@ -48,7 +48,7 @@ def from_mjcf(
 
     e_N, e_F:  restitution of all contacts between shapes, which MuJoCo has none of; friction is that of the geoms (the larger of the two,
                or that of the geom with the higher priority; none where condim is 1)
-    limit_restitution: of the limits of joints, which are unilateral contacts without friction
+    limit_restitution: of the limits of joints and tendons, which are unilateral contacts without friction
     contacts:  "all" the pairs that MuJoCo would test; "world": those with a shape that does not move; "none"
     condim:    the most dimensions that a contact has of those that the model says, MuJoCo's word: 6 with drilling (torsional) and rolling
                friction, which make steps dearer; 4 without rolling, 3 without drilling, 1 without friction. Each of the three frictions has
@@ -60,9 +60,10 @@ def from_mjcf(
     strict:    raise ValueError for what cannot be taken, instead of leaving it out with a warning
 
     Taken are bodies, joints with springs, dampers, armature and limits, all geoms that are planes, spheres, capsules, boxes, cylinders or
-    ellipsoids, convex hulls of meshes, pairs and exclusions, the equalities connect, weld, joint and (of fixed ones) tendon,
-    actuators without state on joints and fixed tendons with a fixed gain and an affine bias (motors, position and velocity servos), limits
-    of their forces on a joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that
+    ellipsoids, convex hulls of meshes, pairs and exclusions, tendons along joints or through sites and pulleys, with limits, springs,
+    dampers and dry friction, but for those that wrap around geoms, the equalities connect, weld, joint and (of fixed ones) tendon,
+    actuators without state on joints and tendons with a fixed gain and an affine bias (motors, position and velocity servos), limits of
+    their forces on a joint, gravity and its compensation, and a medium with drag on the boxes of inertia; the flags and groups that
     disable some of these, and the friction that overrides that of all contacts. What softens contact in MuJoCo (solref, solimp, margin,
     impratio, also as overrides) has no meaning here. What cannot be taken is named in one warning, and in `Multibody.left_out`. Sites and
     sensors are there by their names (see `Multibody.sensors`); a geom, a camera or axes of inertia that a sensor is of have a site of a
@@ -333,6 +334,7 @@ class _Importer:
         touching = sorted({geom for pair in chosen for geom in pair})
         shapes = {geom: self.shape(geom) for geom in touching}
         bodies = [self.body(b, [shapes[g] for g in touching if m.geom_bodyid[g] == b]) for b in range(1, m.nbody)]
+        self.tendons = tendons.read(self)
         motors, take = self.motors()
         loops = self.loops()
         self.rest()
@@ -356,6 +358,7 @@ class _Importer:
             plane=self.plane(chosen) if plane == "auto" else plane,
             sites=sites,
             sensors=sensors,
+            tendons=list(self.tendons.values()),
         )
         if callable(system.control) and len(take) < m.nu:
             system = dataclasses.replace(system, control=jax.tree_util.Partial(chosen_controls, system.control))
@@ -645,12 +648,12 @@ class _Importer:
                 continue
             plain = m.actuator_dyntype[i] == 0 and m.actuator_gaintype[i] == 0 and m.actuator_biastype[i] in (0, 1)
             offset, slope, rate = map(float, m.actuator_biasprm[i, :3] if m.actuator_biastype[i] else (0, 0, 0))
-            joints, gear = self.driven(i, m.actuator_gear[int(at_force[i])], slope)
-            if not (joints and plain and single[i] and own[i]):
+            joints, gear, tendon = self.driven(i, m.actuator_gear[int(at_force[i])], slope)
+            if not ((joints or tendon) and plain and single[i] and own[i]):
                 why = (
                     "has a state, several controls or a gain that is not fixed"
-                    if joints
-                    else "acts neither on joints nor on a fixed tendon"
+                    if joints or tendon
+                    else "acts neither on joints nor on a tendon"
                 )
                 self.leave_out(f"the actuator {name!r}, which {why}")
                 continue
@@ -668,32 +671,28 @@ class _Importer:
                     tuple(m.actuator_ctrlrange[c]) if m.actuator_ctrllimited[c] and not self.off("clampctrl") else None,
                     tuple(m.actuator_forcerange[i]) if m.actuator_forcelimited[i] else None,
                     name,
+                    tendon,
                 )
             )
         return out, take
 
     def driven(self, i, gear, slope):
-        """``(joints, gears)`` of an actuator; ((), ()) where they are not constant along the velocities."""
+        """``(joints, gears, tendon)`` of an actuator: the tendon of one through sites, else None; neither of what is not taken."""
         m, kind, k = self.m, int(self.m.actuator_trntype[i]), int(self.m.actuator_trnid[i, 0])
         joint, in_parent, tendon = (int(getattr(self.mujoco.mjtTrn, f"mjTRN_{name}")) for name in ("JOINT", "JOINTINPARENT", "TENDON"))
         if kind in (joint, in_parent) and m.jnt_type[k] in (2, 3):
-            return self.joint_names[k], float(gear[0])
+            return self.joint_names[k], float(gear[0]), None
         # The rotation of a ball is no sum of coordinates.
         if kind == joint and not slope:
-            return self.joint_names[k], tuple(map(float, gear[: (6, 3)[m.jnt_type[k]]]))
+            return self.joint_names[k], tuple(map(float, gear[: (6, 3)[m.jnt_type[k]]])), None
         if kind == tendon and self.fixed(k):
             joints, coefficients = self.fixed(k)
-            return joints, tuple(float(gear[0]) * c for c in coefficients)
-        return (), ()
+            return joints, tuple(float(gear[0]) * c for c in coefficients), None
+        return (), float(gear[0]), self.tendons[k].name if kind == tendon and k in self.tendons else None
 
     def fixed(self, tendon):
         """``(joints, coefficients)`` of a fixed tendon; None for one through points."""
-        m = self.m
-        first, count = m.tendon_adr[tendon], m.tendon_num[tendon]
-        if m.wrap_type[first] != int(self.mujoco.mjtWrap.mjWRAP_JOINT):
-            return None
-        wraps = range(first, first + count)
-        return tuple(self.joint_names[m.wrap_objid[w]] for w in wraps), tuple(float(m.wrap_prm[w]) for w in wraps)
+        return tendons.along(self, tendon)[0]
 
     def medium(self):
         """The medium, if it is denser than a vacuum, or viscous."""
@@ -746,6 +745,8 @@ class _Importer:
             return ""
         if kind == "joint":
             return self.joint_names[k]
+        if kind == "tendon":
+            return self.tendons[k].name if k in self.tendons else None
         if kind == "actuator":
             return next((motor.name for motor in motors if motor.name == self._name(kind, k)), None)
         if kind == "xbody" or (kind == "body" and sensor in ("subtreecom", "subtreelinvel")):
@@ -766,10 +767,6 @@ class _Importer:
     def rest(self):
         """Note what else there is and is not taken."""
         m = self.m
-        for i in range(m.ntendon):
-            acts = ("stiffness", "damping", "frictionloss", "limited", "armature", "stiffnesspoly", "dampingpoly", "actfrclimited")
-            if any(np.any(_there(m, f"tendon_{what}")[i]) for what in acts):
-                self.leave_out(f"the tendon {self._name('tendon', i)!r}")
         for name, what in (("nflex", "deformable bodies (flex)"), ("nplugin", "plugins"), ("nhfield", "height fields")):
             if getattr(m, name, 0):
                 self.leave_out(what)

@@ -17,7 +17,7 @@ from ..programs import runs
 from ..schemes.projection import project_position, project_velocity
 from ..sets import Disc, Segment
 from ..simulation import checks
-from . import dynamics, forces, kinematics, lists, loops, names, pairs, sensors
+from . import dynamics, forces, kinematics, lists, loops, names, pairs, sensors, tendons
 from .frames import Frames, Touch
 from .lists import pick
 from .rotations import compose, cross, dot, matrix, product, turn
@@ -56,10 +56,10 @@ class Multibody(System):
     translation. These are MuJoCo's qpos and qvel. No number depends on the length of a quaternion.
 
     All numbers are leaves: derivatives with respect to them are those of the motion. They are arrays over the bodies (n_b), the joints
-    (n_j), the shapes (n_s), the pairs of shapes (n_p), the limits of joints (n_l), the motors (n_m), the sites (n_f) and the sensors (n_o);
-    `where` finds a name's place.
+    (n_j), the shapes (n_s), the pairs of shapes (n_p), the limits of joints and then of tendons (n_l), the motors (n_m), the sites (n_f),
+    the sensors (n_o) and the tendons (n_t); `where` finds a name's place.
 
-    Rows of the contacts are the points of all pairs (see `contacts`), then the limits of joints, which have no friction.
+    Rows of the contacts are the points of all pairs (see `contacts`), then the limits of joints and tendons, which have no friction.
 
     A subclass may write forces, energies, gaps and constraints anew, with ``super()`` for those of the bodies; `from_system` makes one of
     what `assemble` returns. Its steps ask for the places of the bodies again in every function, and take longer to compile.
@@ -101,10 +101,11 @@ class Multibody(System):
     medium: Any  # `forces.Medium`
     motions: Any  # tuple of functions of t: coordinates of the joints that are prescribed
     control: Any  # (n_m,) of the motors; a `forces.Rows` of them; or a function of (t, q, u) that returns them
-    dry_friction: Any = None  # (n_D,) bounds of the forces of dry friction of those joints that have it, N m or N; None: no joint has
+    dry_friction: Any = None  # (n_D,) bounds of the forces of dry friction of the joints, and then tendons, that have it; None: none
     law: Any = NewtonImpact()  # of impact and friction, see `mechanics.laws`; with several sets of friction no pair is asked for its mu
     seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
     kept_rows: Any = None  # `pairs.Kept` of each group of pairs, see `keeping_rows`
+    tendons: Any = None  # `tendons.Tendons`; None: there are none
 
     # -------------------------------------------------------------------------------------------------------- subclasses
     # What a subclass writes anew counts: what is a closed form here is derived of it, as of any system, unless that is written anew, too.
@@ -159,13 +160,18 @@ class Multibody(System):
         return tuple(site.name for site in self.structure.sites)
 
     @property
+    def tendon_names(self) -> tuple[str, ...]:
+        """Names of the tendons."""
+        return tuple(tendon.name for tendon in self.structure.tendons)
+
+    @property
     def sensor_names(self) -> tuple[str, ...]:
         """Names of the sensors."""
         return tuple(sensor.name for sensor in self.structure.sensors)
 
     @property
     def contacts(self) -> tuple[Contact, ...]:
-        """What touches in each row of `gap`: a `Contact` with the names of two shapes, or of a joint and its limit."""
+        """What touches in each row of `gap`: a `Contact` with the names of two shapes, or of a joint or tendon and its limit."""
         return rows(self.structure)
 
     @property
@@ -181,12 +187,12 @@ class Multibody(System):
     @property
     def coordinate_names(self) -> tuple[str, ...]:
         """Names of the coordinates with their units, for pictures."""
-        return _names(self.structure, 0)
+        return names.of_coordinates(self.structure, 0)
 
     @property
     def velocity_names(self) -> tuple[str, ...]:
         """Names of the velocities with their units."""
-        return _names(self.structure, 1)
+        return names.of_coordinates(self.structure, 1)
 
     def __repr__(self) -> str:
         """One line: how much there is of what; the numbers are too many."""
@@ -201,10 +207,10 @@ class Multibody(System):
         return tuple(map(str, self.contacts))
 
     def where(self, name: str, kind: str | None = None) -> int:
-        """Place of a body, joint, shape, motor, site or sensor in the arrays of its kind, by its name.
+        """Place of a body, joint, shape, motor, tendon, site or sensor in the arrays of its kind, by its name.
 
-        kind: "body", "joint", "shape", "motor", "site" or "sensor"; None: whichever has the name, sites and sensors after the others. A
-              joint without a name of its own has that of its body
+        kind: "body", "joint", "shape", "motor", "tendon", "site" or "sensor"; None: whichever has the name, tendons after the others, and
+              then sites and sensors. A joint without a name of its own has that of its body
 
         Raises KeyError for a name that there is not, or that is one of several kinds with different places.
         """
@@ -213,6 +219,7 @@ class Multibody(System):
             "joint": self.joint_names,
             "shape": tuple(s.name for s in self.structure.shapes),
             "motor": self.motor_names,
+            "tendon": self.tendon_names,
             "site": self.site_names,
             "sensor": self.sensor_names,
         }
@@ -225,7 +232,7 @@ class Multibody(System):
         if found:
             places = " and ".join(f"{kind} {place}" for kind, place in found.items())
             raise KeyError(f"{name!r} is the name of several parts, {places}; say the kind, too: where({name!r}, {next(iter(found))!r})")
-        return find("body, joint, shape, motor, site or sensor", name, tuple(n for names in kinds.values() for n in names))
+        return find("body, joint, shape, motor, tendon, site or sensor", name, tuple(n for names in kinds.values() for n in names))
 
     def replace(self, values: dict[str, ArrayLike]) -> "Multibody":
         """This system with other numbers, by their names: ``system.replace({"torso.mass": 3.0, "pair floor-foot.mu": 0.5})``.
@@ -234,9 +241,10 @@ class Multibody(System):
         reference, stiffness, damping, armature, limits (2,), limit_restitution, and dry_friction if it has some; damping, armature and
         dry_friction of a ball joint (3,), of a free one (6,). Of a shape: position, orientation, size (3,). Of a motor: control, gain,
         offset, slope, rate, control_limits and force_limits (2,). Of a pair of shapes: mu, e_N, e_F, drilling, rolling. ``gravity`` (3,).
-        Of a site: position, orientation, size (3,); of a sensor: cutoff. Units are those of the fields. Where parts of several kinds have
-        the name, the kind is said before it: ``"joint torso.position"``; what is not said is not a site. Values may be traced, and
-        differentiated.
+        Of a tendon, where there are such: limits (2,), limit_restitution, stiffness, spring_length (2,), damping, dry_friction, armature,
+        coefficients, divisors. Of a site: position, orientation, size (3,); of a sensor: cutoff. Units are those of the fields. Where parts
+        of several kinds have the name, the kind is said before it: ``"joint torso.position"``; what is not said is not a site. Values may
+        be traced, and differentiated.
 
         Raises KeyError for a name that there is not, or that means several numbers, ValueError for a value of another shape, TypeError for
         what is no dictionary.
@@ -307,6 +315,14 @@ class Multibody(System):
         w, v = sensors.velocities(self, places, sensors.frames(self, places)[1], all_u)
         n = len(self.body_names) + 1
         return Velocity(v[n:], w[n:])
+
+    def tendon_length(self, t: ArrayLike, q: jax.Array) -> jax.Array:
+        """Lengths (n_t,) of the tendons, m."""
+        return tendons.lengths(self, self.places(t, q), q) if self.structure.tendons else jnp.zeros((0,), q.dtype)
+
+    def tendon_moment(self, t: ArrayLike, q: jax.Array) -> jax.Array:
+        """Derivatives (n_t, n_u) of these lengths by the velocities."""
+        return tendons.moments(self, self.places(t, q))[:, : self._layout.n_u]
 
     def sensors(
         self, t: ArrayLike, q: jax.Array, u: jax.Array, names: Sequence[str] | str | None = None, forces: jax.Array | None = None
@@ -380,9 +396,9 @@ class Multibody(System):
         layout = self._layout
         if not len(layout.quaternions):
             return u
-        p, omega = _quaternions(layout, q, u)
+        p, omega = kinematics.quaternions(layout, q, u)
         turning = 0.5 * product(p, jnp.concatenate([jnp.zeros_like(omega[:, :1]), omega], axis=1))
-        return _woven(layout, pick(u, layout.straight_u), turning)
+        return kinematics.woven(layout, pick(u, layout.straight_u), turning)
 
     def moved(self, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """q after a step of the midpoint rule with the velocity u: of quaternions Cayley's map, which keeps their length."""
@@ -390,11 +406,11 @@ class Multibody(System):
         layout = self._layout
         if not len(layout.quaternions):
             return q + dt * u
-        p, omega = _quaternions(layout, q, u)
+        p, omega = kinematics.quaternions(layout, q, u)
         s = 0.25 * dt * omega
         square = dot(s, s)[:, None]
         turned = product(p, jnp.concatenate([1 - square, 2 * s], axis=1) / (1 + square))
-        return _woven(layout, pick(q, layout.straight_q) + dt * pick(u, layout.straight_u), turned)
+        return kinematics.woven(layout, pick(q, layout.straight_q) + dt * pick(u, layout.straight_u), turned)
 
     def normalized(self, q: jax.Array) -> jax.Array:
         """q with quaternions of length one."""
@@ -402,13 +418,14 @@ class Multibody(System):
         if not len(layout.quaternions):
             return q
         p = jnp.stack([q[a : a + 4] for a in layout.quaternions])
-        return _woven(layout, pick(q, layout.straight_q), p / jnp.sqrt(dot(p, p))[:, None])
+        return kinematics.woven(layout, pick(q, layout.straight_q), p / jnp.sqrt(dot(p, p))[:, None])
 
     # ----------------------------------------------------------------------------------------------------------- dynamics
     def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Mass matrix (n_u, n_u), by composite bodies."""
         n = self._layout.n_u
-        return dynamics.mass_matrix(self, self._layout, self.places(t, q))[:n, :n] + jnp.diag(self.armature)
+        M = dynamics.mass_matrix(self, self._layout, self.places(t, q))[:n, :n] + jnp.diag(self.armature)
+        return M + tendons.mass_matrix(self, self.places(t, q)) if self._inert else M
 
     @_valued
     def M(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
@@ -436,15 +453,22 @@ class Multibody(System):
         ranges = self.limits, self.motors.control_limits, self.motors.force_limits, self.motors.total_limits
         crossed = [jnp.any(limits[:, 0] > limits[:, 1]) for limits in ranges]
         negative = [jnp.any(x < 0) for x in (self.mass, self.armature, self.shape_size)]
-        return functools.reduce(jnp.logical_or, [*crossed, *negative], super()._outside(t, q, u))
+        cords = [tendons.outside(self)] if self.structure.tendons else []
+        return functools.reduce(jnp.logical_or, [*crossed, *negative, *cords], super()._outside(t, q, u))
+
+    @property
+    def _inert(self):
+        """Whether tendons have inertias of their own."""
+        return "tendon armature" in self.structure.has
 
     @_valued
     def momentum(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Generalized momentum p = dT/du, (n_u,)."""
         if self._overridden(*INERTIA) and not self._overridden("momentum"):
             return super().momentum(t, q, u)
-        n, (all_u, _) = self._layout.n_u, kinematics.velocities(self, t, u)
-        return dynamics.momentum(self, self._layout, self._unseen.places(t, q), all_u)[:n] + self.armature * u
+        n, (all_u, _), places = self._layout.n_u, kinematics.velocities(self, t, u), self._unseen.places(t, q)
+        p = dynamics.momentum(self, self._layout, places, all_u)[:n] + self.armature * u
+        return p + tendons.momentum(self, t, u, places) if self._inert else p
 
     @_valued
     def kinetic_energy(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
@@ -452,6 +476,7 @@ class Multibody(System):
         all_u, _ = kinematics.velocities(self, t, u)
         places = self._unseen.places(t, q)
         T = dynamics.kinetic_energy(self, self._layout, places, all_u) + 0.5 * jnp.sum(self.armature * u * u)
+        T = T + tendons.kinetic_energy(self, t, u, places) if self._inert else T
         if self._overridden("M", "mass_matrix") and not self._overridden("kinetic_energy"):
             T = T + 0.5 * u @ ((self.M(t, q, u) - Multibody.mass_matrix(self, t, q)) @ u)
         return T
@@ -474,6 +499,7 @@ class Multibody(System):
             return super().b(t, q, u)
         places, (all_u, _) = self.places(t, q), kinematics.velocities(self, t, u)
         rate = dynamics.momentum_rate(self, self._layout, places, all_u)[: self._layout.n_u]
+        rate = rate + tendons.momentum_rate(self, t, q, u) if self._inert else rate
         return rate + self._forces(t, q, u, places)
 
     @_valued
@@ -483,6 +509,7 @@ class Multibody(System):
             return super().h(t, q, u)
         places, (all_u, acceleration) = self.places(t, q), kinematics.velocities(self, t, u)
         bias = dynamics.bias(self, self._layout, places, all_u, acceleration)[: self._layout.n_u]
+        bias = bias + tendons.bias(self, t, q, u) if self._inert else bias
         return self._forces(t, q, u, places) - bias
 
     def gyroscopic(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array | None:
@@ -506,15 +533,20 @@ class Multibody(System):
         return derivative
 
     def dry_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
-        """Velocities (n_D,) of the joints that have dry friction; a subclass that writes them anew gives `dry_friction` in this order."""
-        del t, q
-        return pick(u, np.array(self.structure.dry, int))
+        """Velocities (n_D,) of the joints and tendons that have dry friction; a subclass that writes them anew gives `dry_friction` in this
+        order.
+        """
+        which = tendons.dry(self.structure)
+        of_joints = pick(u, np.array(self.structure.dry[: len(self.structure.dry) - len(which)], int))
+        return jnp.concatenate([of_joints, tendons.rates(self, t, u, self.places(t, q), which)]) if which else of_joints
 
     def W_D(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> jax.Array:
-        """Directions of dry friction (n_u, n_D): constants."""
+        """Directions of dry friction (n_u, n_D): of joints constants."""
         if self._overridden("dry_velocity"):
             return super().W_D(t, q, u)
-        return jnp.asarray(np.eye(self._layout.n_u)[:, np.array(self.structure.dry, int)], q.dtype)
+        n, which = self._layout.n_u, tendons.dry(self.structure)
+        of_joints = jnp.asarray(np.eye(n)[:, np.array(self.structure.dry[: len(self.structure.dry) - len(which)], int)], q.dtype)
+        return jnp.concatenate([of_joints, tendons.moments(self, self.places(t, q), which)[:, :n].T], 1) if which else of_joints
 
     def about_center(self, t: ArrayLike, q: jax.Array, p: jax.Array) -> jax.Array:
         """Momenta or impulses p of velocities of which the translations of a tree that floats are those of its centre of mass, not of a
@@ -556,7 +588,7 @@ class Multibody(System):
         return not self.motions and not self._overridden(*velocities)
 
     def touches(self, t: ArrayLike, q: jax.Array) -> Touch:
-        """Gaps (n_N,), points (n_N, 3) of first and second shape and normals (n_N, 3) of all contacts; of limits of joints gaps only."""
+        """Gaps (n_N,), points (n_N, 3) of first and second shape and normals (n_N, 3) of all contacts; of limits gaps only."""
         return self._touches(self.places(t, q), q)
 
     def _touches(self, places, q):
@@ -569,7 +601,7 @@ class Multibody(System):
 
     @_valued
     def gap(self, t: ArrayLike, q: jax.Array) -> jax.Array:
-        """Gaps (n_N,): distances of shapes in m, and of joints from their limits in rad or m."""
+        """Gaps (n_N,): distances of shapes in m, and of joints and tendons from their limits in rad or m."""
         return self.touches(t, q).gap
 
     @_valued
@@ -633,7 +665,7 @@ class Multibody(System):
         limits = _limits(self.structure)
         if limits:
             n = len(first) - len(limits)
-            of = (*of, jnp.concatenate([jnp.zeros((n, n_s), dtype), forces.limit_rows(self, q, limits, n_s)]))
+            of = (*of, jnp.concatenate([jnp.zeros((n, n_s), dtype), forces.limit_rows(self, places, q, limits, n_s)]))
         if choice is not None:
             of = jax.tree.map(choice.take, of)
         touch, masks, points, *rows = of
@@ -746,7 +778,7 @@ def _touch(system, places, q):
     if system.structure.pairs:
         found.append(pairs.touches(system, system._shapes(places)))
     if limits := _limits(system.structure):
-        gap = forces.limit_gaps(system, q, limits)
+        gap = forces.limit_gaps(system, places, q, limits)
         none = jnp.zeros((gap.shape[0], 3), q.dtype)
         found.append(Touch(gap, none, none, none + jnp.asarray([[0.0, 0.0, 1.0]], q.dtype)))
     if not system.contacts:
@@ -755,26 +787,11 @@ def _touch(system, places, q):
     return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
-def _quaternions(layout, q, u):
-    """All quaternions (k, 4) and their angular velocities (k, 3)."""
-    p = jnp.stack([q[a : a + 4] for a in layout.quaternions])
-    return p, jnp.stack([u[a : a + 3] for a in layout.spins])
-
-
-def _woven(layout, straight, turned):
-    """q of its coordinates that are no quaternions, and of quaternions (k, 4)."""
-    order = np.zeros(layout.n_q, int)
-    order[layout.straight_q] = np.arange(len(layout.straight_q))
-    for k, a in enumerate(layout.quaternions):
-        order[a : a + 4] = len(layout.straight_q) + 4 * k + np.arange(4)
-    return pick(jnp.concatenate([straight, turned.reshape(-1)]), order)
-
-
 # ------------------------------------------------------------------------------------------------------ rows of the contacts
 def _limits(structure):
-    """``(number of the limit, joint, side)`` of the rows of limits: side 0 is the lower one, 1 the upper one; a ball joint has one."""
-    sides = [(k, j, side) for k, j in enumerate(structure.limits) for side in ((1,) if structure.joints[j].kind == "ball" else (0, 1))]
-    return tuple(sides)
+    """``(number of the limit, joint or tendon, side)`` of the rows of limits: side 0 is the lower one, 1 the upper one; some have one."""
+    both = [joint.kind != "ball" for joint in structure.joints] + [tendon.shortest for tendon in structure.tendons]
+    return tuple((k, j, side) for k, j in enumerate(structure.limits) for side in ((0, 1) if both[j] else (1,)))
 
 
 def pair_of(structure):
@@ -797,25 +814,6 @@ def rows(structure):
     for group in pairs.groups(structure):
         parts = zip(group.first, group.second, group.pair, strict=True)
         out += [Contact(shapes[a].name, shapes[b].name, f"{shapes[a].kind}-{shapes[b].kind}", pair) for a, b, pair in parts]
-    for k, j, side in _limits(structure):
-        out.append(Contact(structure.joints[j].name, ("lower limit", "upper limit")[side], "limit", k))
+    for k, _, side in _limits(structure):
+        out.append(Contact(structure.limited[k], ("lower limit", "upper limit")[side], "limit", k))
     return tuple(out)
-
-
-def _names(structure, which):
-    """Names of coordinates (0) or velocities (1)."""
-    kinds = {
-        "free": (("x in m", "y in m", "z in m", "p_w", "p_x", "p_y", "p_z"), ("x' in m/s", "y' in m/s", "z' in m/s")),
-        "ball": (("p_w", "p_x", "p_y", "p_z"), ()),
-        "hinge": (("in rad",), ("' in rad/s",)),
-        "slide": (("in m",), ("' in m/s",)),
-    }
-    names = []
-    for joint in structure.joints:
-        if joint.prescribed:
-            continue
-        endings = kinds[joint.kind][which]
-        if which and joint.kind in ("free", "ball"):
-            endings += tuple(f"omega_{axis} in rad/s" for axis in "xyz")
-        names += [f"{joint.name}{'' if ending[0] == chr(39) else ' '}{ending}" for ending in endings]
-    return tuple(names)

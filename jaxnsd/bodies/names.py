@@ -10,7 +10,7 @@ import numpy as np
 
 from ..native.jax_internals import is_traced
 from ..programs.given import numbers, shown
-from . import forces, lists, loops
+from . import forces, lists, loops, tendons
 from .structure import SIZES
 
 
@@ -21,7 +21,8 @@ class Place(NamedTuple):
     at: object  # index
 
 
-#: Attributes of a body, a joint, a shape, a motor, a site, a sensor and a pair, and the fields of a system that hold them, a row for each.
+#: Attributes of a body, a joint, a shape, a motor, a site, a sensor, a pair and a tendon, and the fields of a system that hold them, a row
+#: for each.
 FIELDS = {
     "body": {name: name for name in ("mass", "center", "inertia", "position", "orientation")},
     "joint": {"position": "joint_position", "axis": "joint_axis", "reference": "reference", "stiffness": "stiffness"},
@@ -31,10 +32,14 @@ FIELDS = {
     "site": {"position": "site_position", "orientation": "site_orientation", "size": "site_size"},
     "sensor": {"cutoff": "sensor_cutoff"},
     "pair": {"mu": "friction", "e_N": "restitution", "e_F": "tangential_restitution", "drilling": "drilling", "rolling": "rolling"},
+    "tendon": {},
 }
 
+#: Attributes of tendons, all of which have those of which one has some.
+OF_TENDONS = {"stiffness": ("stiffness", "spring_length"), "damping": ("damping",), "armature": ("armature",)}
+
 #: Fields whose numbers are not negative.
-NOT_NEGATIVE = ("mass", "armature", "shape_size", "site_size", "friction", "drilling", "rolling", "dry_friction")
+NOT_NEGATIVE = ("mass", "armature", "shape_size", "site_size", "friction", "drilling", "rolling", "dry_friction", "tendons.armature")
 
 
 def places(structure):
@@ -48,6 +53,7 @@ def places(structure):
         "site": [site.name for site in structure.sites],
         "sensor": [sensor.name for sensor in structure.sensors],
         "pair": [f"{structure.shapes[a].name}-{structure.shapes[b].name}" for a, b in structure.pairs],
+        "tendon": [tendon.name for tendon in structure.tendons],
     }
     for kind, fields in FIELDS.items():
         for k, name in enumerate(names[kind]):
@@ -60,10 +66,25 @@ def places(structure):
             if layout.u_at[j] in structure.dry:
                 first = structure.dry.index(int(layout.u_at[j]))
                 found["joint", joint.name, "dry_friction"] = Place("dry_friction", first if n == 1 else slice(first, first + n))
-    for k, j in enumerate(structure.limits):
-        found["joint", structure.joints[j].name, "limits"] = Place("limits", k)
-        found["joint", structure.joints[j].name, "limit_restitution"] = Place("limit_restitution", k)
-    return found
+    for k, (j, name) in enumerate(zip(structure.limits, structure.limited, strict=True)):
+        kind = "joint" if j < len(structure.joints) else "tendon"
+        found |= {(kind, name, attribute): Place(attribute, k) for attribute in ("limits", "limit_restitution")}
+    return found | _of_tendons(structure)
+
+
+def _of_tendons(structure):
+    """`places` of what tendons have beside limits."""
+    found, at = {}, {"coefficients": 0, "divisors": 0}
+    there = [name for law, names in OF_TENDONS.items() if f"tendon {law}" in structure.has for name in names]
+    for i, tendon in enumerate(structure.tendons):
+        found |= {("tendon", tendon.name, name): Place(f"tendons.{name}", i) for name in there}
+        for name, parts in (("coefficients", tendon.joints), ("divisors", tendon.branches)):
+            if parts:
+                found["tendon", tendon.name, name] = Place(f"tendons.{name}", slice(at[name], at[name] + len(parts)))
+            at[name] += len(parts)
+    rows = enumerate(structure.rubbed)
+    n_u = structure.layout.n_u
+    return found | {("tendon", name, "dry_friction"): Place("dry_friction", k) for k, name in rows if structure.dry[k] >= n_u}
 
 
 def find(known, key):
@@ -92,8 +113,13 @@ def find(known, key):
 
 
 def before_what_measures(found):
-    """Of what was found by its kind, what is no site and no sensor, if there is such: a name means what moves before what measures it."""
-    return {kind: place for kind, place in found.items() if kind not in ("site", "sensor")} or found
+    """Of what was found by its kind, what is no tendon, site or sensor, else what is no site or sensor, if there is such: a name means what
+    moves before what ties it, and that before what measures it.
+    """
+    for behind in (("tendon", "site", "sensor"), ("site", "sensor"), ()):
+        if before := {kind: place for kind, place in found.items() if kind not in behind}:
+            return before
+    return found
 
 
 def _same(kind, known, name):
@@ -122,11 +148,31 @@ def replaced(system, values):
         if field in NOT_NEGATIVE and not is_traced(value) and np.any(np.asarray(value) < 0):
             raise ValueError(f"replace: {key!r} must not be negative, got {shown(value)}")
         changed[field] = array.at[at].set(jnp.asarray(value, array.dtype))
-    motors = {field.partition(".")[2]: array for field, array in changed.items() if "." in field}
     plain = {field: array for field, array in changed.items() if "." not in field}
-    if motors:
-        plain["motors"] = dataclasses.replace(system.motors, **motors)
+    for outer in ("motors", "tendons"):
+        inner = {field.partition(".")[2]: array for field, array in changed.items() if field.startswith(f"{outer}.")}
+        if inner:
+            plain[outer] = dataclasses.replace(getattr(system, outer), **inner)
     return dataclasses.replace(system, **plain)
+
+
+def of_coordinates(structure, which):
+    """Names of coordinates (0) or velocities (1)."""
+    kinds = {
+        "free": (("x in m", "y in m", "z in m", "p_w", "p_x", "p_y", "p_z"), ("x' in m/s", "y' in m/s", "z' in m/s")),
+        "ball": (("p_w", "p_x", "p_y", "p_z"), ()),
+        "hinge": (("in rad",), ("' in rad/s",)),
+        "slide": (("in m",), ("' in m/s",)),
+    }
+    names = []
+    for joint in structure.joints:
+        if joint.prescribed:
+            continue
+        endings = kinds[joint.kind][which]
+        if which and joint.kind in ("free", "ball"):
+            endings += tuple(f"omega_{axis} in rad/s" for axis in "xyz")
+        names += [f"{joint.name}{'' if ending[0] == chr(39) else ' '}{ending}" for ending in endings]
+    return tuple(names)
 
 
 def no_state(structure, q, u):
@@ -151,7 +197,7 @@ def misshapen(system):
         "joint": (len(of.joints), "joint_position joint_axis reference stiffness"),
         "coordinate": (of.layout.n_q, "rest"),
         "velocity": (of.layout.n_u, "damping armature"),
-        "limited joint": (len(of.limits), "limits limit_restitution"),
+        "limit": (len(of.limits), "limits limit_restitution"),
         "shape": (len(of.shapes), "shape_position shape_orientation shape_size"),
         "site": (len(of.sites), "site_position site_orientation site_size"),
         "sensor": (len(of.sensors), "sensor_cutoff"),
@@ -164,12 +210,16 @@ def misshapen(system):
     cure = "system.replace(...) sets numbers by their names"
     if np.shape(system.gravity) != (3,):
         return f"gravity must have the shape (3,), got {shown(system.gravity)}; {cure}"
-    for field, kind in (("motors", forces.Motors), ("springs", forces.Springs), ("loops", loops.Loops)):
+    of_parts = [("motors", forces.Motors), ("springs", forces.Springs), ("loops", loops.Loops)]
+    for field, kind in of_parts + ([("tendons", tendons.Tendons)] if of.tendons else []):
         if not isinstance(getattr(system, field), kind):
             return f"{field} must be {kind.__name__}, as assemble makes them, got {shown(getattr(system, field))}; {cure}"
     motors = {f"motors.{name}": (len(of.motors),) for name in ("gain", "offset", "slope", "rate")}
     motors |= {f"motors.{name}": (len(of.motors), 2) for name in ("control_limits", "force_limits")}
-    for field, (kind, shape) in (wanted | {field: ("motor", shape) for field, shape in motors.items()}).items():
+    cords = {f"tendons.{name}": (len(of.tendons),) for name in ("stiffness", "damping", "armature") if of.tendons}
+    cords |= {"tendons.spring_length": (len(of.tendons), 2)} if of.tendons else {}
+    inner = {field: ("motor", shape) for field, shape in motors.items()} | {field: ("tendon", shape) for field, shape in cords.items()}
+    for field, (kind, shape) in (wanted | inner).items():
         array = operator.attrgetter(field)(system)
         if not isinstance(array, float | np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct):
             return f"{field} must be an array of numbers of shape {shape}, a row for each {kind}, got {shown(array)}; {cure}"

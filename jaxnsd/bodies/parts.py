@@ -1,4 +1,4 @@
-"""What a system of rigid bodies is put together of: bodies, joints, shapes, pairs, springs, loops, motors, sensors.
+"""What a system of rigid bodies is put together of: bodies, joints, shapes, pairs, springs, loops, tendons, motors, sensors.
 
 Parts are plain values. Their numbers may be traced, so that a length or a mass which several parts depend on is differentiated through
 `assemble`; names, parents and kinds are not. Lengths are in m, angles in rad, masses in kg. Orientations are quaternions (w, x, y, z).
@@ -370,15 +370,49 @@ class Spring:
 
 
 @dataclass(frozen=True)
+class Tendon:
+    """A cord along joints or through sites, whose length l has limits, a spring, a damper or dry friction. It has no mass.
+
+    name:          its name, one of a kind
+    joints:        with one axis, by name: l is the sum of their coordinates times ``coefficients``, a number for each (None: ones). What is
+                   in m and N here has the units of l then
+    sites:         names: l is the length of the path from each to the next, in m; or several such sequences, branches between pulleys,
+                   each of whose lengths is divided by its number of ``divisors`` (None: ones)
+    limits:        (lower, upper) of l, each a unilateral contact without friction; None: there are none. Of a path through sites a lower
+                   limit that is known to be zero, or less, is none: no path is shorter
+    stiffness:     of its spring, N/m
+    spring_length: l without force, or (shortest, longest) between which the spring is slack, m; None: l in the reference configuration
+    damping:       N s/m
+    dry_friction:  bound of its force, N
+    armature:      inertia against a change of l, kg
+    """
+
+    name: str
+    joints: str | Sequence[str] = ()
+    coefficients: Vector = None
+    sites: Sequence[str] | Sequence[Sequence[str]] = ()
+    divisors: Vector = None
+    limits: Any = None
+    stiffness: Number = 0.0
+    spring_length: Number = None
+    damping: Number = 0.0
+    dry_friction: Number = 0.0
+    armature: Number = 0.0
+
+    kind: ClassVar[str] = "tendon"
+
+
+@dataclass(frozen=True)
 class Motor:
     """Drives a joint with one axis by ``gear * F``, ``F = gain * control + offset + slope * gear * q + rate * gear * u``.
 
     A torque motor has gain 1; a position servo of stiffness k gain k and slope -k; a velocity servo of damping d gain d and rate -d.
     Several joints are driven by one motor, as by a fixed tendon, with names and a gear for each: then ``sum of gear * q`` is fed back. A
-    ball joint takes three gears, a free joint six, along their velocities; of such joints only the velocity is fed back.
+    ball joint takes three gears, a free joint six, along their velocities; of such joints only the velocity is fed back. Or it pulls at a
+    ``tendon``, with one gear: then q is the length of that, and a positive force makes it longer.
     """
 
-    joint: str | Sequence[str]
+    joint: str | Sequence[str] = ()
     gear: Number | Sequence[Number] = 1.0
     gain: Number = 1.0
     offset: Number = 0.0
@@ -387,6 +421,7 @@ class Motor:
     control_limits: Any = None  # (lower, upper) of the control; None: there are none
     force_limits: Any = None  # (lower, upper) of F
     name: str = ""
+    tendon: str | None = None
 
 
 # ----------------------------------------------------------------------------------------------------------- what is measured
@@ -416,6 +451,7 @@ class Sensor:
     ``jointpos, jointvel``                        coordinate and velocity of a joint with one axis, rad or m, per s
     ``ballquat, ballangvel``                      quaternion (4,) and angular velocity (3,) of a ball joint, rad/s in the frame of the body
     ``actuatorpos, actuatorvel``                  of a motor: gear times coordinate, and velocity
+    ``tendonpos, tendonvel``                      length of a tendon in m, and what it changes by
     ``framepos, framequat``                       position (3,) in m and quaternion (4,), with w >= 0, of a site or body
     ``framexaxis, frameyaxis, framezaxis``        its axes (3,)
     ``framelinvel, frameangvel``                  its velocity (3,) in m/s and angular velocity (3,) in rad/s
@@ -425,7 +461,7 @@ class Sensor:
     ``clock``                                     t in s
     ============================================  ========================================================================================
 
-    of:      name of the joint, motor, site or body; where a site and a body have one name, of the site: "body torso" is the body
+    of:      name of the joint, motor, tendon, site or body; where a site and a body have one name, of the site: "body torso" is the body
     frame:   of kinds that begin with frame: the site or body as which a moving observer sees it; None: the world
     name:    "": such as "imu_gyro"
     cutoff:  what no number exceeds in size, but for quaternions and axes; 0: there is no bound

@@ -13,7 +13,7 @@ from ..programs.given import shown
 from ..simulation import checks
 from ..simulation.nodes import node_velocities
 from ..simulation.simulate import Solution
-from . import dynamics, kinematics, lists
+from . import dynamics, kinematics, lists, tendons
 from .lists import pick
 from .rotations import compose, cross, dot, log, matrix, quaternion_of, turn, turn_back, unit
 from .structure import SIZES
@@ -84,9 +84,12 @@ def _quaternion(s, of):
     return unit(s.q[at : at + 4])
 
 
-def _driven(s, of, value):
-    """Gears of a motor times ``value(joint)`` of its joints, which has a number for each velocity."""
+def _driven(s, of, value, of_tendon):
+    """Gears of a motor times ``value(joint)`` of its joints, which has a number for each velocity, or times ``of_tendon(tendon)``."""
     structure = s.system.structure
+    for k, (motor, tendon) in enumerate(structure.pulls):
+        if motor == of:
+            return s.system.motors.gear[k - len(structure.pulls)] * of_tendon(tendon)
     counts = [sum(SIZES[structure.joints[j].kind][1] for j in joints) for _, joints in structure.motors]
     first = sum(counts[:of])
     return s.system.motors.gear[first : first + counts[of]] @ jnp.concatenate([value(j) for j in structure.motors[of][1]])
@@ -100,13 +103,23 @@ def _stroke(s, of):
         turned = {"ball": lambda: log(_quaternion(s, j)), "free": lambda: jnp.zeros((6,), s.q.dtype)}
         return turned.get(joints[j].kind, lambda: s.q[at[j] : at[j] + 1])()
 
-    return _driven(s, of, value)
+    return _driven(s, of, value, lambda i: _length(s, i))
 
 
 def _rate(s, of):
     """Gear times velocity of a motor."""
     joints, at = s.system.structure.joints, s.system.structure.layout.u_at
-    return _driven(s, of, lambda j: s.u[at[j] : at[j] + SIZES[joints[j].kind][1]])
+    return _driven(s, of, lambda j: s.u[at[j] : at[j] + SIZES[joints[j].kind][1]], lambda i: _length_rate(s, i))
+
+
+def _length(s, of):
+    """Of a tendon."""
+    return tendons.lengths(s.system, s.places, s.q, [of])[0]
+
+
+def _length_rate(s, of):
+    """What it changes by."""
+    return tendons.moments(s.system, s.places, [of])[0] @ s.u
 
 
 def _masses(s, body):
@@ -152,6 +165,8 @@ KINDS = {
     "ballangvel": Kind("ball joint", lambda s, of, _: pick(s.u, s.system.structure.layout.u_at[of] + np.arange(3))),
     "actuatorpos": Kind("motor", lambda s, of, _: _stroke(s, of)),
     "actuatorvel": Kind("motor", lambda s, of, _: _rate(s, of)),
+    "tendonpos": Kind("tendon", lambda s, of, _: _length(s, of)),
+    "tendonvel": Kind("tendon", lambda s, of, _: _length_rate(s, of)),
     "framepos": Kind("site or body", lambda s, of, frame: turn_back(s.R[frame], s.x[of] - s.x[frame])),
     "framequat": Kind("site or body", lambda s, of, frame: quaternion_of(s.R[frame].T @ s.R[of]), False),
     "framexaxis": _axis(0),
@@ -177,6 +192,7 @@ def number_of(structure, of, name):
         "joint with one axis": {joint.name: j for j, joint in enumerate(structure.joints) if joint.kind in ("hinge", "slide")},
         "ball joint": {joint.name: j for j, joint in enumerate(structure.joints) if joint.kind == "ball"},
         "motor": {name: k for k, (name, _) in enumerate(structure.motors)},
+        "tendon": {tendon.name: i for i, tendon in enumerate(structure.tendons)},
         "body": bodies,
         "site or body": bodies | sites,
         "site with a volume": {site.name: sites[site.name] for site in structure.sites if site.kind},

@@ -47,8 +47,20 @@ class SiteOf(NamedTuple):
     kind: str = ""
 
 
+class TendonOf(NamedTuple):
+    """A tendon: its name, and joints (numbers), or sites (numbers) of each branch.
+
+    ``shortest``: whether its limits have a lower one.
+    """
+
+    name: str
+    joints: tuple[int, ...] = ()
+    branches: tuple[tuple[int, ...], ...] = ()
+    shortest: bool = True
+
+
 class SensorOf(NamedTuple):
-    """A sensor: its name, kind, and the number of what it is of: joint, motor, body or frame; the frame that it is relative to.
+    """A sensor: its name, kind, and the number of what it is of: joint, motor, tendon, body or frame; the frame that it is relative to.
 
     Frames are the world, the bodies, and then the sites.
     """
@@ -60,7 +72,7 @@ class SensorOf(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """A row of the contacts: names of the two shapes, or of a joint and of its limit; ``pair`` is its place in the pairs, or limits."""
+    """A row of the contacts: names of the two shapes, or of a joint or tendon and its limit; ``pair`` is its place in pairs, or limits."""
 
     first: str
     second: str
@@ -80,7 +92,7 @@ class Structure:
     joints: tuple[JointOf, ...]
     shapes: tuple[ShapeOf, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
-    limits: tuple[int, ...] = ()  # joints
+    limits: tuple[int, ...] = ()  # joints, and tendons, whose numbers here begin after those of the joints
     connects: tuple[tuple[int, int], ...] = ()  # bodies
     welds: tuple[tuple[int, int], ...] = ()  # bodies
     couples: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()  # joints; of the second none, or some
@@ -97,7 +109,7 @@ class Structure:
     #: Of the connects, then of the welds: the loop's plane, as (velocity of a hinge across it, body that carries the loop, the axis of this
     #: body that is most along the plane); None: there is none, or all motion is parallel to ``plane``.
     across: tuple[tuple[int, int, int] | None, ...] = ()
-    #: Velocities with dry friction: all of every joint that has some.
+    #: Velocities with dry friction: all of every joint that has some; and tendons, whose numbers here begin after those of the velocities.
     dry: tuple[int, ...] = ()
     sites: tuple[SiteOf, ...] = ()
     sensors: tuple[SensorOf, ...] = ()
@@ -105,6 +117,9 @@ class Structure:
     sensors_left_out: tuple[tuple[str, str], ...] = ()
     #: Model file, a path or its text, of which pictures take what bodies look like. It moves nothing: no program depends on it.
     source: str | None = dataclasses.field(default=None, compare=False, repr=False)
+    tendons: tuple[TendonOf, ...] = ()
+    #: Motors that pull at tendons, both by number.
+    pulls: tuple[tuple[int, int], ...] = ()
 
     def __hash__(self):
         return self._hash
@@ -112,6 +127,18 @@ class Structure:
     @functools.cached_property
     def _hash(self):
         return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare))
+
+    @property
+    def limited(self):
+        """Names of the joints and tendons with limits."""
+        names = [part.name for part in (*self.joints, *self.tendons)]
+        return [names[j] for j in self.limits]
+
+    @property
+    def rubbed(self):
+        """Name of the joint or tendon of each row of dry friction."""
+        names, n_u = [joint.name for joint in self.joints], self.layout.n_u
+        return [names[self.layout.joint_of_dof[k]] if k < n_u else self.tendons[k - n_u].name for k in self.dry]
 
     @functools.cached_property
     def layout(self):

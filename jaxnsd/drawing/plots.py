@@ -108,7 +108,7 @@ def rolled(R: np.ndarray) -> np.ndarray:
 
 
 def closing(system: "Multibody", sol: Solution) -> dict[str, list[int]]:
-    """``{names of two shapes, or of a joint and its limit: rows of the contacts}`` of what closes in a motion, the most loaded first."""
+    """``{names of two shapes, or of a joint or tendon and its limit: rows of the contacts}`` of what closes, the most loaded first."""
     _bodies("closing", system, sol)
     P_N = np.asarray(sol.P_N, float)
     rows = {}
@@ -119,7 +119,7 @@ def closing(system: "Multibody", sol: Solution) -> dict[str, list[int]]:
 
 
 def gaps(system: "Multibody", sol: Solution, names: Sequence[str] | str | None = None, *, ax: "Axes | None" = None) -> "Axes":
-    """The smallest gap of two shapes in m, or of a joint from its limit in m or rad, against time.
+    """The smallest gap of two shapes in m, or of a joint or tendon from its limit in m or rad, against time.
 
     names: as `closing` gives them; None: of the first of those that close. KeyError for what does not close
     """
