@@ -5,10 +5,12 @@ import numpy as np
 
 import jaxnsd
 from jaxnsd import System, bodies
+from jaxnsd.programs import runs
 
 GRAVITY = 9.81
 
-#: Options of `jax.jit` for what is evaluated a few times: to optimize it takes longer than to run it.
+#: `jax.jit` for what is evaluated a few times: to make it fast takes longer than to run it. The options are for XLA.
+quick = runs.natively
 UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 

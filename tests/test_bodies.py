@@ -4,14 +4,13 @@ Motions of bodies are in `test_bodies_motion`, gaps in `test_pairs`, models from
 """
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_systems import UNOPTIMIZED
+from little_systems import quick
 from numpy.testing import assert_allclose
 from scipy.optimize import fsolve
 from scipy.spatial.transform import Rotation
@@ -112,7 +111,7 @@ def test_equations_of_motion_are_those_of_the_energy():
     q, u = rng.standard_normal((n, 13)), rng.standard_normal((n, 11))
     q[:, 3:7], q[:, 9:13] = [unit(p) for p in q[:, 3:7]], [unit(p) for p in q[:, 9:13]]
 
-    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @quick
     @jax.vmap
     def both(q, u):
         names = ("M", "h", "b", "momentum", "kinetic_energy")
@@ -144,7 +143,7 @@ def test_a_spring_without_length_is_linear():
     system = bodies.assemble([ball], springs=Spring("world", "ball", 7.0), gravity=(0, 0, 0))
     q0, u0 = system.initial_state()
 
-    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @quick
     def derivatives(q):
         return jax.jacfwd(lambda q: system.h(0.0, q, u0))(q), jax.hessian(lambda q: system.potential_energy(0.0, q))(q)
 
@@ -202,9 +201,7 @@ def test_double_pendulum_of_parts():
     )
     A = np.array([[1.0, 0.0], [1.0, 1.0]])
     q, u = np.array([0.3, -0.8]), np.array([1.3, -2.1])
-    evaluate = jax.jit(
-        lambda s, q, u: (s.M(0.0, q), s.h(0.0, q, u), s.gap(0.0, q), s.W_N(0.0, q), s.total_energy(0.0, q, u)), compiler_options=UNOPTIMIZED
-    )
+    evaluate = quick(lambda s, q, u: (s.M(0.0, q), s.h(0.0, q, u), s.gap(0.0, q), s.W_N(0.0, q), s.total_energy(0.0, q, u)))
     own, written = evaluate(system, q, u), evaluate(model, A @ q, A @ u)
     expected = (A.T @ written[0] @ A, A.T @ written[1], written[2], A.T @ written[3], written[4])
     for x, y in zip(own, expected, strict=True):
@@ -258,7 +255,7 @@ def test_slider_crank_of_parts():
     # The closed mechanism at the same place: its slider is where the minimal one has it.
     absolute, turning = jnp.asarray(A @ q), jnp.asarray(A @ u)
 
-    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @quick
     def evaluate(absolute, turning):
         both = [
             (s.M(0.0, q), s.h(0.0, q, u), s.gap(0.0, q), s.W_N(0.0, q), s.W_F(0.0, q)[:, :, 0])
@@ -338,8 +335,8 @@ def test_four_bar_linkage():
         loops=[Connect("coupler", "follower", (b, 0, 0), (c, 0, 0))],
         plane="xy",
     )
-    closed = jax.jit(lambda q: system.constraint(0.0, q), compiler_options=UNOPTIMIZED)
-    W = jax.jit(lambda q: system.W_g(0.0, q), compiler_options=UNOPTIMIZED)
+    closed = quick(lambda q: system.constraint(0.0, q))
+    W = quick(lambda q: system.W_g(0.0, q))
     for theta in (0.3, 1.2, 2.6, 4.0):
         coupler, psi = fsolve(lambda x, theta=theta: np.asarray(closed(jnp.array([theta, *x]))), (0.5 - theta, 1.5), xtol=1e-12)
         left = d / a * np.cos(psi) - d / c * np.cos(theta) + (a**2 - b**2 + c**2 + d**2) / (2 * a * c)
@@ -405,7 +402,7 @@ def test_loops_in_a_plane_that_is_turned_in_space():
     )
     q = jnp.array([0.3, -0.8, 1.1])
     pose = jnp.concatenate([jnp.array([1.0, 2.0, 3.0]), jnp.asarray(unit(np.array([0.5, -0.1, 0.7, 0.2]))), q])
-    look = jax.jit(lambda s, q, u: (s.constraint(0.0, q), s.W_g(0.0, q, u)), compiler_options=UNOPTIMIZED)
+    look = quick(lambda s, q, u: (s.constraint(0.0, q), s.W_g(0.0, q, u)))
     (opening, W), (wanted, W_flat) = look(spatial, pose, jnp.zeros(9)), look(flat, q, jnp.zeros(3))
     assert_allclose(np.linalg.norm(opening), np.linalg.norm(wanted), rtol=1e-13)
     # The base carries the loop: it does not open it. Axes in the plane may be turned.
@@ -434,7 +431,7 @@ def test_weld_is_open_by_the_angle_that_is_left():
     system = bodies.assemble([Body("a", 1.0, (1.0, 1, 1))], loops=bodies.Weld("world", "a", (0, 0, 0), (1.0, 0, 0, 0)))
     axis = unit(np.array([1.0, 2.0, -2.0]))
     q = np.stack([[0, 0, 0, np.cos(angle / 2), *(np.sin(angle / 2) * axis)] for angle in (1e-3, 2.5, np.pi)])
-    opening = np.abs(jax.jit(jax.vmap(lambda q: system.constraint(0.0, q)), compiler_options=UNOPTIMIZED)(jnp.asarray(q)))
+    opening = np.abs(quick(jax.vmap(lambda q: system.constraint(0.0, q)))(jnp.asarray(q)))
     assert_allclose(opening[:, 3:], 2 * np.sin(np.array([[1e-3], [2.5], [np.pi]]) / 2) * np.abs(axis), rtol=1e-9)
 
 
@@ -512,7 +509,7 @@ def test_what_is_refused_is_an_outcome_where_it_is_traced():
     ok = {"lower": -0.5, "force": 1.0, "mass": 0.2, "radius": 0.05}
     wrong = [{"lower": 0.9}, {"force": -1.0}, {"mass": -0.2}, {"radius": -0.05}]
 
-    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @quick
     @jax.vmap
     def codes(given):
         hinge = Revolute((0, 1.0, 0), limits=(given["lower"], 0.8))

@@ -1,12 +1,12 @@
 """Motions of bodies from parts against closed forms, conservation, symmetry, and models that are written by hand."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import quick
 from numpy.testing import assert_allclose
 from scipy.integrate import solve_ivp
 from scipy.spatial.transform import Rotation
@@ -155,7 +155,7 @@ def test_the_derivative_of_gyroscopic_moments():
     q = system.normalized(q)
     turns = np.array(["omega" in name for name in system.velocity_names])
     assert turns.sum() == 15
-    closed, by_jax = jax.jit(lambda q, u: (system.gyroscopic(0.0, q, u), jax.jacfwd(lambda u: system.h(0.0, q, u))(u)))(q, u)
+    closed, by_jax = quick(lambda q, u: (system.gyroscopic(0.0, q, u), jax.jacfwd(lambda u: system.h(0.0, q, u))(u)))(q, u)
     assert_allclose(closed, np.where(turns, by_jax, 0), atol=1e-14 * np.abs(by_jax).max())
 
 
@@ -177,7 +177,7 @@ def test_inertia_of_a_subclass_in_any_words(names):
     made = kind.from_system(plain)
     q, u = jnp.array([0.3, -0.2, 0.15, 0.5, 0.1, -0.7, 0.5]), jnp.array([1.0, 0.3, -0.4, 2.0, -1.0, 3.0])
 
-    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    @quick
     def parts(s):
         return s.M(0.0, q, u), s.momentum(0.0, q, u), s.kinetic_energy(0.0, q, u), s.h(0.0, q, u), s.b(0.0, q, u)
 

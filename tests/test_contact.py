@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from little_systems import quick
 from scipy.optimize import nnls
 
 import jaxnsd
@@ -695,7 +696,7 @@ def test_rows_that_contradict_each_other_by_what_they_are_known_to(solver):
     """Percussions that obey them as far as they are known are kept; where they are known better what is open carries nothing."""
     G, mu, guess = jnp.ones((2, 2)), jnp.zeros(2), jnp.array([0.5, 0.5])
 
-    @jax.jit
+    @quick
     def solve(c, rounding):
         problem = contact.Problem(G, c, mu, jnp.ones(2, bool), 0, rounding=rounding)
         return solver.solve(problem, guess, refine=True)
@@ -851,7 +852,7 @@ def check_hyperstatic(n, sizes, count, dtype, tolerance):
     """All of ``count`` problems are solved: the law in NumPy, and no energy gained."""
     problems = [hyperstatic(n, sizes, seed, dtype) for seed in range(count)]
     static = problems[0].static
-    solve = jax.jit(lambda arrays: contact.solve(arrays._replace(**static), jnp.zeros_like(arrays.c), SemismoothNewton()))
+    solve = quick(lambda arrays: contact.solve(arrays._replace(**static), jnp.zeros_like(arrays.c), SemismoothNewton()))
     for problem in problems:
         result = solve(problem.arrays())
         assert result.error <= 1 and result.contact == -1

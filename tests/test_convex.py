@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_systems import UNOPTIMIZED
+from little_systems import quick
 from numpy.testing import assert_allclose
 from scipy.spatial import ConvexHull
 from scipy.spatial.transform import Rotation
@@ -46,7 +46,7 @@ def test_distances_that_are_known(dtype):
     expected = [0.3, 0.5, np.hypot(0.3, 0.5), -0.2, -0.15, -0.05]
     radius, half = 0.1, 0.1
 
-    @jax.jit
+    @quick
     @jax.vmap
     def gap(x):
         R = jnp.stack([jnp.eye(3, dtype=dtype)] * 2)
@@ -97,7 +97,7 @@ def by_brute_force(x, R):
 def test_the_largest_separation_of_all_directions_is_found():
     """Of solids that overlap deeply, where it has several largest values."""
 
-    @jax.jit
+    @quick
     def search(x, R):
         frames = Frames(R, jnp.stack([jnp.zeros(3), x]), jnp.asarray([BOX, [RADIUS, HALF, 0.0]]))
         one, other = (jax.tree.map(lambda part, k=k: part[k], solids.solids(frames, ("box", "cylinder"), None)) for k in (0, 1))
@@ -140,7 +140,7 @@ def hull_search(first, second, dtype=np.float64):
         of = directions.sum_of(one, other, *corners, scale)
         return closest.search(of, directions.axes_of(one, other))[1]
 
-    search = jax.jit(lambda x, turned: jax.lax.map(one_pose, (x, turned)), compiler_options=UNOPTIMIZED)
+    search = quick(lambda x, turned: jax.lax.map(one_pose, (x, turned)))
     return lambda x, turned: np.asarray(search(jnp.asarray(x, dtype), jnp.asarray(turned, dtype)))
 
 
@@ -167,7 +167,7 @@ def test_hulls_of_many_corners_apart_and_touching(dtype):
     """The gap is the separation along the normal, which no direction has larger, and the distance of points on both."""
     first, second = ball_of(150).astype(dtype), ball_of(20).astype(dtype)
     system = bodies.assemble([Body(name, 1.0, (0.1,) * 3, shapes=Points(x)) for name, x in (("a", first), ("b", second))], mu=0.5)
-    touches, zero = jax.jit(system.touches, compiler_options=UNOPTIMIZED), jnp.zeros((), dtype)
+    touches, zero = quick(system.touches), jnp.zeros((), dtype)
     for x in ([0.9, 0.3, 0.2], [0.5, 0.1, 0.05], [0.2, -0.3, 0.3]):
         touch = touches(zero, jnp.asarray([0, 0, 0, 1, 0, 0, 0, *x, 1, 0, 0, 0], dtype))
         gap, n, one, other = (np.asarray(part[0], float) for part in (touch.gap, touch.normal, touch.first, touch.second))
@@ -238,7 +238,7 @@ def looked_at(system, q, u):
         touch, rate = jax.jvp(lambda q: system.touches(0.0, q), (q,), (system.q_dot(0.0, q, u),))
         return touch, rate, system.gap_velocity(0.0, q, u)
 
-    return jax.tree.map(np.asarray, jax.jit(jax.vmap(look), compiler_options=UNOPTIMIZED)(q, u))
+    return jax.tree.map(np.asarray, quick(jax.vmap(look))(q, u))
 
 
 @pytest.mark.slow

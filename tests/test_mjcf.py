@@ -1,7 +1,6 @@
 """Models from files against MuJoCo, which compiles them: mass matrix, forces, poses, gaps, loops; and what is left out, by name."""
 
 import dataclasses
-import functools
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_systems import UNOPTIMIZED
+from little_systems import quick
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxnsd
@@ -121,7 +120,7 @@ def full_mass(model, data):
     return M
 
 
-@functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+@quick
 @jax.vmap
 def evaluated(system, q, u):
     return system.M(0.0, q), system.h(0.0, q, u), *system.pose(0.0, q), system.gap(0.0, q), system.constraint(0.0, q)
@@ -309,7 +308,7 @@ def test_urdf(floating):
     data = mujoco.MjData(model)
     data.qpos, data.qvel = q[0], u[0]
     mujoco.mj_forward(model, data)
-    own = jax.jit(lambda q, u: (system.M(0.0, q), system.h(0.0, q, u)), compiler_options=UNOPTIMIZED)(q[0], u[0])
+    own = quick(lambda q, u: (system.M(0.0, q), system.h(0.0, q, u)))(q[0], u[0])
     assert_allclose(own[0], full_mass(model, data), rtol=1e-10, atol=1e-12)
     assert_allclose(own[1], data.qfrc_passive - data.qfrc_bias, rtol=1e-10, atol=1e-10)
     foot = next(k for k, c in enumerate(system.contacts) if "floor" in str(c) and "sphere" in c.kind)
@@ -387,7 +386,7 @@ def test_compensated_gravity_and_limits_of_forces_on_joints():
         slope = jax.jvp(lambda q: system.potential_energy(0.0, q), (q,), (system.q_dot(0.0, q, v),))[1]
         return still.h(0.0, q, u) @ v + slope
 
-    force = jax.jit(jax.vmap(balance, (None, 0)), compiler_options=UNOPTIMIZED)(q, jnp.eye(model.nv))
+    force = quick(jax.vmap(balance, (None, 0)))(q, jnp.eye(model.nv))
     assert_allclose(force, 0.0, atol=1e-12)
 
 
@@ -449,7 +448,7 @@ def test_what_is_disabled_has_no_force(flags):
     data = mujoco.MjData(model)
     data.qpos, data.qvel, data.ctrl = q, u, control
     mujoco.mj_forward(model, data)
-    own = jax.jit(system.h, compiler_options=UNOPTIMIZED)(0.0, q, u)
+    own = quick(system.h)(0.0, q, u)
     assert_allclose(own, data.qfrc_passive + data.qfrc_actuator - data.qfrc_bias, rtol=1e-10, atol=1e-12)
     assert system.left_out == ()
 
@@ -545,8 +544,7 @@ def test_drilling_and_rolling_friction_of_the_geoms():
     assert jax.eval_shape(run, *system.initial_state()).shape == (3, 21)
 
     q, u = (jnp.asarray(x[0]) for x in states(model, 1))
-    slip, W_F, normal = jax.jit(lambda q, u: (system.tangential_velocity(0.0, q, u), system.W_F(0.0, q), system.touches(0.0, q).normal),
-                                compiler_options=UNOPTIMIZED)(q, u)  # fmt: skip
+    slip, W_F, normal = system.tangential_velocity(0.0, q, u), system.W_F(0.0, q), system.touches(0.0, q).normal
     assert_allclose(slip, jnp.einsum("unk,u->nk", W_F, u), atol=1e-13)
     data.qpos, data.qvel = q, u
     mujoco.mj_forward(model, data)
@@ -669,7 +667,7 @@ def test_motors_of_several_velocities_and_coupled_tendons():
     model = mujoco.MjModel.from_xml_string(SEVERAL)
     q, u = states(model, 3)
     data = mujoco.MjData(model)
-    force = jax.jit(lambda q, u: (system.h(0.0, q, u), system.constraint(0.0, q)), compiler_options=UNOPTIMIZED)
+    force = quick(lambda q, u: (system.h(0.0, q, u), system.constraint(0.0, q)))
     for k in range(3):
         data.qpos, data.qvel, data.ctrl = q[k], u[k], control
         mujoco.mj_forward(model, data)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_systems import GRAVITY, CartesianPendulum, ShakenTable, Skate, TumblingBody
+from little_systems import GRAVITY, CartesianPendulum, ShakenTable, Skate, TumblingBody, quick
 from scheme_table import MOREAU_TYPE, over
 from scipy.integrate import solve_ivp
 
@@ -27,7 +27,7 @@ def run(system, scheme, dt, state=None):
 
 
 # ------------------------------------------------------------------------------------------------ the models as they are written
-@jax.jit
+@quick
 def kinematics(system, q, u):
     """Derived quantities at a state, and differences of gap and energy along the motion."""
     M, h = system.M(0.0, q), system.h(0.0, q, u)
@@ -212,8 +212,8 @@ def test_block_rocks(scheme):
 def event_driven(system, state, t_eval, e):
     """The motion of a frictionless system with one contact, by SciPy: integrate to the impact, apply Newton's law, go on."""
     n = state[0].size
-    M, h = jax.jit(lambda q: system.M(0.0, q)), jax.jit(lambda q, u: system.h(0.0, q, u))
-    W = jax.jit(lambda q: system.W_N(0.0, q)[:, 0])
+    M, h = quick(lambda q: system.M(0.0, q)), quick(lambda q, u: system.h(0.0, q, u))
+    W = quick(lambda q: system.W_N(0.0, q)[:, 0])
 
     def rhs(t, x):
         return np.concatenate([x[n:], np.linalg.solve(M(x[:n]), h(x[:n], x[n:]))])

@@ -237,6 +237,19 @@ def test_what_is_sorted(n):
     compare(every, jnp.asarray(x), jnp.asarray(second))
 
 
+@pytest.mark.parametrize("n", [3, 700])
+def test_members_of_a_batch_leave_a_loop_one_by_one(n):
+    """Numbers of steps of a while loop, of members and of a batch of batches of them; what is done stays as it is."""
+
+    def steps(x, size):
+        go_on = lambda carry: carry[0] > size  # noqa: E731
+        return jax.lax.while_loop(go_on, lambda carry: (0.5 * carry[0], carry[1] + 1, carry[2] + jnp.arange(3.0)), (x, 0, jnp.zeros(3)))
+
+    x = jnp.asarray(np.random.default_rng(0).uniform(0, 100, (2, n)))
+    compare(jax.vmap(jax.vmap(steps, (0, None)), (0, None)), x, jnp.asarray(1.0))
+    compare(jax.vmap(steps, (0, 0)), x[0], x[1] / 50)
+
+
 def test_an_operation_that_is_not_known_is_left_to_xla():
     closed = jax.make_jaxpr(jnp.fft.fft)(jnp.ones(3))
     assert native.compiled(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals) is None

@@ -1,12 +1,10 @@
 """Gaps of shapes against brute-force minimisation and MuJoCo; how they change is how the bodies move."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_systems import UNOPTIMIZED
+from little_systems import quick
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.spatial.transform import Rotation
@@ -47,7 +45,7 @@ def scene():
     q[..., :3] *= 0.45
     q[..., 3:] /= np.linalg.norm(q[..., 3:], axis=-1, keepdims=True)
 
-    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @quick
     @jax.vmap
     def evaluate(q, u):
         rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]
@@ -158,7 +156,7 @@ def test_a_capsule_lies_on_a_box_where_the_box_ends():
         q.append([x, 0.0, z, *(Rotation.from_euler("z", angle) * lying).as_quat(scalar_first=True)])
     u = np.random.default_rng(2).standard_normal((4, 6))
 
-    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @quick
     @jax.vmap
     def evaluate(q, u):
         rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]
@@ -220,9 +218,8 @@ def test_rolling_has_no_slip():
     v = [v_a, v_b, np.zeros(3), np.zeros(3)]
     q = jnp.asarray(np.concatenate([np.concatenate([p, [1.0, 0, 0, 0]]) for p in x]))
     u = jnp.asarray(np.concatenate([np.concatenate(pair) for pair in zip(v, spins, strict=True)]))
-    evaluate = jax.jit(
+    evaluate = quick(
         lambda q, u: (system.gap(0.0, q), system.gap_velocity(0.0, q, u), system.tangential_velocity(0.0, q, u)),
-        compiler_options=UNOPTIMIZED,
     )
     for value in evaluate(q, u):
         assert_allclose(value, 0.0, atol=1e-14)
@@ -234,7 +231,7 @@ def two(first, second, dtype=float):
     parts = [Body(name, 1.0, (1.0, 1.0, 1.0), shapes=shape) for name, shape in (("first", first), ("second", second))]
     system = jax.tree.map(lambda x: jnp.asarray(x, dtype), bodies.assemble(parts, contacts=[Pair("first", "second")]))
 
-    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @quick
     @jax.vmap
     def evaluate(q, u):
         rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]
@@ -439,7 +436,7 @@ def test_a_cylinder_that_almost_stands():
     )
     q = np.concatenate([FLOOR[1].apply([0.1, -0.2, 0.3]) * np.ones((4, 1)), turned.as_quat(scalar_first=True)], axis=1)
 
-    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @quick
     @jax.vmap
     def evaluate(q, u):
         rate = jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u),))[1]

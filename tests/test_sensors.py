@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_systems import UNOPTIMIZED
+from little_systems import quick
 from numpy.testing import assert_allclose
 
 import jaxnsd
@@ -82,7 +82,7 @@ EVERYTHING = f"""
 """
 
 
-@functools.partial(jax.jit, static_argnames="names", compiler_options=UNOPTIMIZED)
+@functools.partial(quick, static_argnames="names")
 def sense(system, t, q, u, names=None):
     return system.sensors(t, q, u, names)
 
@@ -109,7 +109,7 @@ def test_sensors_are_mujocos(everything):
     system = everything
     t = jnp.linspace(0, 1, 20)
     read = jax.vmap(lambda t, q, u: system.sensors(t, q, u, forces=jnp.zeros(0)))
-    values = jax.jit(read, compiler_options=UNOPTIMIZED)(t, jnp.asarray(q), jnp.asarray(u))
+    values = quick(read)(t, jnp.asarray(q), jnp.asarray(u))
     assert {sensor.kind for sensor in system.structure.sensors} == set(KINDS)
     assert len(values) == len(system.sensor_names) == model.nsensor - 2
     for k in range(20):
@@ -131,7 +131,7 @@ def test_sites_are_mujocos(everything):
     data.qpos = q
     mujoco.mj_kinematics(model, data)
 
-    @functools.partial(jax.jit, compiler_options=UNOPTIMIZED)
+    @quick
     def at(q, u):
         moved = jax.jvp(lambda q: everything.site_pose(0.0, q), (q,), (everything.q_dot(0.0, q, u),))
         return *moved, everything.site_velocity(0.0, q, u)
@@ -238,7 +238,7 @@ def test_derivatives_are_those_of_differences(everything):
 
     x = q, u, everything.site_position[1], everything.site_orientation[1]
     step = jax.tree.map(lambda x: jnp.sin(2.0 + jnp.arange(x.size)), x)
-    value, slope = (jax.jit(f, compiler_options=UNOPTIMIZED) for f in (total, jax.grad(total)))
+    value, slope = (quick(f) for f in (total, jax.grad(total)))
     ahead, behind = (value(jax.tree.map(lambda x, d, h=h: x + h * d, x, step)) for h in (1e-6, -1e-6))
     slope = sum(jnp.vdot(g, d) for g, d in zip(slope(x), step, strict=True))
     assert_allclose(slope, (ahead - behind) / 2e-6, rtol=1e-7)
@@ -268,7 +268,7 @@ def test_touch_is_the_weight():
     def last(sol, P_N):
         return bodies.readings(system, dataclasses.replace(sol, P_N=P_N), "edge_touch")["edge_touch"][1]
 
-    value, slope = jax.jit(jax.vmap(jax.value_and_grad(last, argnums=1)), compiler_options=UNOPTIMIZED)(both, both.P_N)
+    value, slope = quick(jax.vmap(jax.value_and_grad(last, argnums=1)))(both, both.P_N)
     assert_allclose(value, 9.81)
     assert not np.any(slope[:, 1:]) and set(np.unique(slope[0]).round(9)) == {0, 50}
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_systems import GRAVITY, UNOPTIMIZED
+from little_systems import GRAVITY, quick
 from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxnsd import Lobatto, Moreau, bodies, simulate
@@ -107,7 +107,7 @@ def test_everything_is_as_in_mujoco(system):
             "sensors": system.sensors(0.0, q, u),
         }
 
-    of = jax.jit(of, compiler_options=UNOPTIMIZED)
+    of = quick(of)
     for _ in range(3):
         q, u = 0.7 * rng.standard_normal(model.nq), rng.standard_normal(model.nv)
         for a in (3, 7):
@@ -350,7 +350,7 @@ def test_winch():
         own = system.b(t, q, u), system.h(t, q, u), system.momentum(t, q, u), system.gap_velocity(t, q, u), system.dry_velocity(t, q, u)
         return own, (lagrangian, lagrangian - rate, p, gap, gap[:1])
 
-    own, derived = jax.jit(of, compiler_options=UNOPTIMIZED)(jnp.asarray(0.4), jnp.array([0.3, 0.1]), jnp.array([0.5, -0.2]))
+    own, derived = quick(of)(jnp.asarray(0.4), jnp.array([0.3, 0.1]), jnp.array([0.5, -0.2]))
     for closed, of_energies in zip(own, derived, strict=True):
         assert_allclose(closed, of_energies, atol=1e-13)
 
@@ -368,7 +368,7 @@ def test_names(system):
             system.replace({wrong: 0.0})
     with pytest.raises(ValueError, match="must not be negative"):
         system.replace({"line.dry_friction": -1.0})
-    outside = jax.jit(lambda system: system._outside(0.0, *system.initial_state()), compiler_options=UNOPTIMIZED)
+    outside = quick(lambda system: system._outside(0.0, *system.initial_state()))
     assert not outside(system)
     assert outside(system.replace({"tackle.limits": (0.5, 2.0)})), "that path has no lower limit"
 

@@ -203,7 +203,7 @@ def number_of(structure, of, name):
     return there[name]
 
 
-def read(system, t, q, u, names, forces):
+def read(system, t, q, u, forces, names):
     """`Multibody.sensors`: of these, by name."""
     places, (all_u, _) = system.places(t, q), kinematics.velocities(system, t, u)
     R, x = frames(system, places)
@@ -239,7 +239,7 @@ def sensors(system, t, q, u, names=None, forces=None):
     n_N = len(system.contacts)
     if forces is not None and np.shape(forces) != (n_N,) and not system._overridden("gap"):
         raise ValueError(f"sensors: forces must have shape ({n_N},), a number for each contact, got {np.shape(forces)}")
-    return _read(system, t, q, u, names, forces)
+    return _read(system, t, q, u, forces, names=names)
 
 
 def readings(system: Any, solution: Solution, names: Sequence[str] | str | None = None) -> dict[str, jax.Array]:

@@ -9,7 +9,7 @@ import numpy as np
 from . import factors, products, rules, sorting  # noqa: F401 (all but `rules` add their rules to it)
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, stored, written
 from .code import SIZES, UnknownError, Value, dtype_of_numbers, is_known, type_of
-from .jax_internals import CLOSED_CALLS, ClosedJaxpr, Literal, call_inside, scan_sizes
+from .jax_internals import CLOSED_CALLS, ClosedJaxpr, Literal, ShapedArray, call_inside, scan_sizes
 
 #: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
 SHARED = 100_000
@@ -298,15 +298,36 @@ def _while(code, params, arrays, kinds, results):
     n, m = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     for_condition, for_body = _ready(code, arrays[:n], kinds[:n]), _ready(code, arrays[n:m], kinds[n:m])
     carry = _Carry(code, arrays[m:], kinds[m:])
+    members = Kind(parts_of(params["cond_jaxpr"])[0].outvars[0].aval)
+
+    def goes_on(arrays):
+        return evaluate(code, params["cond_jaxpr"], [*for_condition, *arrays])[0]
 
     def condition(entries):
-        (go_on,) = evaluate(code, params["cond_jaxpr"], [*for_condition, *carry.arrays(entries)])
+        go_on = goes_on(carry.arrays(entries))
+        if members.shape:
+            number, axes = Kind(ShapedArray((), bool)), tuple(range(len(members.shape)))
+            (go_on,) = rules.apply(code, "reduce_or", {"axes": axes}, [go_on], [members], [number])
         return small(code, go_on)[()]
 
     def body(entries):
-        return carry.next(evaluate(code, params["body_jaxpr"], [*for_body, *carry.arrays(entries)]))
+        before = carry.arrays(entries)
+        after = evaluate(code, params["body_jaxpr"], [*for_body, *before])
+        if members.shape:
+            # Of a batch those go on that are not done yet.
+            go_on = goes_on(before)
+            after = [_chosen(code, go_on, members, *pair, kind) for *pair, kind in zip(after, before, kinds[m:], strict=True)]
+        return carry.next(after)
 
     return carry.arrays(code.repeat(carry.first, carry.dtypes, condition, body))
+
+
+def _chosen(code, which, members, yes, no, kind):
+    """The members of two arrays, of the first where it says so."""
+    wide = Kind(ShapedArray(kind.shape, bool))
+    places = {"broadcast_dimensions": tuple(range(len(members.shape))), "shape": kind.shape}
+    (which,) = rules.apply(code, "broadcast_in_dim", places, [which], [members], [wide])
+    return rules.elementwise(code, "select_n", {}, [which, no, yes], [wide, kind, kind], kind)
 
 
 def _ready(code, arrays, kinds):
