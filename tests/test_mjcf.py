@@ -267,11 +267,11 @@ def test_models_that_a_program_has_made():
 
 
 def test_what_is_left_out_is_grouped():
-    """Forty bodies of motion capture are one kind; all of them are in `left_out`."""
-    text = "".join(f'<body name="m{k}" mocap="true"><geom size="0.1"/></body>' for k in range(40))
-    text += '<body><joint/><geom size="0.1"/></body>'
-    with pytest.warns(UserWarning, match="40 times motion of the mocap body 'm0'") as caught:
-        system = bodies.from_mjcf(f"<mujoco><worldbody>{text}</worldbody></mujoco>", contacts="none")
+    """Forty actuators of one kind are one; all of them are in `left_out`."""
+    text = '<body><joint/><geom size="0.1"/><site name="s"/></body>'
+    acting = "".join(f'<motor name="m{k}" site="s"/>' for k in range(40))
+    with pytest.warns(UserWarning, match="40 times the actuator 'm0', which") as caught:
+        system = bodies.from_mjcf(f"<mujoco><worldbody>{text}</worldbody><actuator>{acting}</actuator></mujoco>", contacts="none")
     assert len(str(caught[0].message)) < 600 and len(system.left_out) == 40
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from ..mechanics.laws import ImpactLaw, NewtonImpact
 from ..native.jax_internals import is_traced
 from ..programs.given import shown
-from . import forces, given, loops, pairs, parts, planes, tendons
+from . import forces, given, loops, pairs, parts, planes, prescribed, tendons
 from .multibody import Multibody
-from .parts import Body, Connect, Couple, Free, Motor, Pair, Sensor, Shape, Site, Spherical, Spring, Tendon, Weld, several
+from .parts import Body, Connect, Couple, Motor, Pair, Sensor, Shape, Site, Spring, Tendon, Weld, several
 from .rotations import IDENTITY, quaternion_of, turn_back
 from .sensors import KINDS, number_of
 from .structure import SIZES, JointOf, SensorOf, ShapeOf, SiteOf, Structure, find
@@ -51,7 +51,8 @@ def assemble(
     world:     a `Shape`, or several, that do not move
     gravity:   (3,) m/s^2
     contacts:  the pairs that can touch, a sequence of `Pair`; "all": every shape with every shape of another body, but for bodies that are
-               connected by joints, or that do not move against each other; "world": only those with a shape that does not move
+               connected by joints, or that do not move against each other, or as prescribed alone; "world": of these only those with a
+               shape that does not move
     exclude:   pairs of names of bodies whose shapes do not touch
     mu, e_N, e_F: of pairs about which neither the pair nor one of its shapes says something. If both shapes say something it is the
                geometric mean of the two
@@ -124,6 +125,8 @@ def assemble(
     structure = dataclasses.replace(structure, dry=_dry(structure, joint_parts, cords))
     if not structure.layout.n_u:
         raise ValueError("assemble: at least one body must have a joint that moves, got none; give one of them joints=bodies.Free()")
+    motions = [joint.motion for joint in joint_parts if getattr(joint, "motion", None) is not None]
+    prescribed.check(structure, motions)
     chosen, materials = _pairs(structure, contacts, exclude, shape_parts, (mu, e_N, e_F))
     turning = _turning(structure, materials, law)
     structure = dataclasses.replace(structure, pairs=tuple(chosen), has=structure.has | turning)
@@ -141,7 +144,7 @@ def assemble(
             springs=_springs(springs),
             motors=_motors(motors, joint_parts, joints),
             medium=medium,
-            motions=tuple(_function(joint.motion) for joint in joint_parts if getattr(joint, "motion", None) is not None),
+            motions=tuple(map(_function, motions)),
             control=_control(control, len(motors), motors),
             law=law,
             tendons=_numbers_of_tendons(cords),
@@ -214,6 +217,8 @@ def _driven(joints, motor):
         found = tuple(_axis(joints, name, "a motor") for name in _names_of(motor.joint))
     else:
         found = (find("joint", motor.joint, [joint.name for joint in joints]),)
+        if joints[found[0]].prescribed:
+            raise ValueError(f"assemble: a motor takes a joint whose motion is not prescribed, got {motor.joint!r}")
         if joints[found[0]].kind in ("ball", "free") and _there(motor.slope):
             raise ValueError(f"assemble: a motor of a ball or free joint feeds back no coordinate, got a slope for {motor.joint!r}")
     count = sum(SIZES[joints[j].kind][1] for j in found) + (motor.tendon is not None)
@@ -241,7 +246,7 @@ def _has(bodies, joint_parts, medium, cords):
     """What of a model that few have is there, see `Structure`."""
     there = {
         "stiffness": any(_there(joint.stiffness) for joint in joint_parts),
-        "turned armature": any(_there(joint.armature) for joint in joint_parts if isinstance(joint, (Spherical, Free))),
+        "turned armature": any(_there(joint.armature) for joint in joint_parts if joint.n_u > 1 and getattr(joint, "motion", None) is None),
         "medium": medium is not None,
         "carried": any(_there(body.carried) for body in bodies),
         "motor limits": any(getattr(joint, "motor_limits", None) is not None for joint in joint_parts),
@@ -460,7 +465,8 @@ def _there(x):
 
 
 def _function(function):
-    return function if isinstance(function, jax.tree_util.Partial) else jax.tree_util.Partial(function)
+    """Of a tree that is a function, as a `Partial` is, the arrays are leaves; of others there are none."""
+    return jax.tree_util.Partial(function) if jax.tree_util.all_leaves([function]) else function
 
 
 def _control(control, n, motors):
@@ -553,6 +559,8 @@ def _pairs(structure, contacts, exclude, shape_parts, otherwise):
     """``(pairs of numbers of shapes, (mu, e_N, e_F, drilling, rolling) of each)``."""
     shapes, layout = structure.shapes, structure.layout
     names, body_names = tuple(shape.name for shape in shapes), ("world", *structure.bodies)
+    # Where two bodies move against each other as prescribed alone no percussion does anything.
+    gives_way = layout.moves[:, : layout.n_u]
     if isinstance(contacts, str):
         if contacts not in ("all", "world"):
             raise ValueError(f'assemble: contacts must be "all", "world" or pairs, got {contacts!r}')
@@ -572,7 +580,7 @@ def _pairs(structure, contacts, exclude, shape_parts, otherwise):
                 one, two = first.body, second.body
                 fixed = not moves[one], not moves[two]
                 joined = 0 not in (one, two) and (hangs_on(one, two) or hangs_on(two, one))
-                still = np.array_equal(layout.moves[one], layout.moves[two])
+                still = np.array_equal(gives_way[one], gives_way[two])
                 if one == two or still or joined or frozenset((one, two)) in left_out or (contacts == "world" and not any(fixed)):
                     continue
                 if {first.kind, second.kind} == {"plane"}:
@@ -586,7 +594,7 @@ def _pairs(structure, contacts, exclude, shape_parts, otherwise):
                 own = [s for s, shape in enumerate(shapes) if body_names[shape.body] == name]
                 sides.append([names.index(name)] if name in names else own or [find("shape or body", name, names + body_names)])
             found += [(a, b, pair) for a in sides[0] for b in sides[1]]
-        _check_pairs([(a, b) for a, b, _ in found], names, [layout.moves[shape.body] for shape in shapes])
+        _check_pairs([(a, b) for a, b, _ in found], names, [gives_way[shape.body] for shape in shapes])
     chosen, materials = [], []
     for a, b, pair in found:
         if pairs.kernel(structure, (a, b)) is None:
@@ -610,7 +618,9 @@ def _check_pairs(found, names, moves):
     known = set()
     for a, b in found:
         if np.array_equal(moves[a], moves[b]):
-            raise ValueError(f"assemble: shapes of a pair must move against each other, got {names[a]!r} and {names[b]!r}, which do not")
+            raise ValueError(
+                f"assemble: shapes of a pair must move against each other, but for what is prescribed, got {names[a]!r} and {names[b]!r}"
+            )
         if frozenset((a, b)) in known:
             raise ValueError(f"assemble: a pair must be given once, got {names[a]!r} and {names[b]!r} more than once")
         known.add(frozenset((a, b)))

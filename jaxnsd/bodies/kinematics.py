@@ -6,10 +6,10 @@ elements together, so that a humanoid is compiled as soon as a pendulum.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from . import prescribed
 from .lists import pick, sums
 from .rotations import about, compose, cross, matrix, turn, unit
 
@@ -31,21 +31,15 @@ def with_world(x, own):
 
 def coordinates(system, t, q):
     """q with the prescribed coordinates behind it."""
-    motions = system.motions
-    return jnp.concatenate([q, jnp.stack([jnp.asarray(motion(t), q.dtype) for motion in motions])]) if motions else q
+    return jnp.concatenate([q, prescribed.coordinates(system, t, q.dtype)]) if system.motions else q
 
 
 def velocities(system, t, u):
     """``(velocities with the prescribed ones behind them, their accelerations where u is constant)``, (n_s,) each."""
     if not system.motions:
         return u, None
-    t = jnp.asarray(t, u.dtype)
-
-    def rate(motion):
-        return lambda t: jax.jvp(lambda t: jnp.asarray(motion(t), u.dtype), (t,), (jnp.ones_like(t),))[1]
-
-    rates, second = zip(*(jax.jvp(rate(motion), (t,), (jnp.ones_like(t),)) for motion in system.motions), strict=True)
-    return jnp.concatenate([u, jnp.stack(rates)]), jnp.concatenate([jnp.zeros_like(u), jnp.stack(second)])
+    rates, second = prescribed.velocities(system, t, u.dtype)
+    return jnp.concatenate([u, rates]), jnp.concatenate([jnp.zeros_like(u), second])
 
 
 def place(system, layout, t, q):

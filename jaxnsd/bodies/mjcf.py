@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..programs.given import flag, number, shown
-from . import forces, lists, pairs, parts, tendons
+from . import forces, lists, pairs, parts, prescribed, tendons
 from . import repair as repairs
 from .assemble import assemble
 from .multibody import Multibody
@@ -41,6 +41,7 @@ def from_mjcf(
     contacts: str = "all",
     condim: int = 6,
     control: Any = None,
+    motion: Any = None,
     plane: str | int | None = "auto",
     strict: bool = False,
 ) -> Multibody:
@@ -55,6 +56,8 @@ def from_mjcf(
                a bound of its own, where the cone of MuJoCo is one for all
     control:   of the motors, see `assemble`, or of all that MuJoCo has a control for, in its order, of which those of the motors are taken;
                a string: that of the keyframe of this name; default: zeros
+    motion:    {name of a body: function of t}, of mocap bodies and others that are fixed to the world: position (3,) of its frame in m, or
+               that and a quaternion (4,), twice differentiable, see `Free`; without one a body stays where it is
     plane:     "auto": where all joints move parallel to one of the planes of the world, and all normals are in it, friction has one
                direction; else see `assemble`
     strict:    raise ValueError for what cannot be taken, instead of leaving it out with a warning
@@ -76,7 +79,7 @@ def from_mjcf(
     mujoco = _mujoco("from_mjcf")
     with _refusals("from_mjcf"):
         compiled = _read("from_mjcf", model, mujoco.MjModel.from_xml_string, mujoco.MjModel.from_xml_path)
-    importer = _Importer(mujoco, compiled, "from_mjcf", condim, _source(model))
+    importer = _Importer(mujoco, compiled, "from_mjcf", condim, _source(model), motion)
     return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
 
 
@@ -89,6 +92,7 @@ def from_mujoco(
     contacts: str = "all",
     condim: int = 6,
     control: Any = None,
+    motion: Any = None,
     plane: str | int | None = "auto",
     strict: bool = False,
 ) -> Multibody:
@@ -110,7 +114,7 @@ def from_mujoco(
             f"from_mujoco: model must be a mujoco.MjModel or a mujoco.MjSpec, got {shown(model)}; a file or a string of XML is for "
             "from_mjcf"
         )
-    importer = _Importer(mujoco, compiled, "from_mujoco", condim)
+    importer = _Importer(mujoco, compiled, "from_mujoco", condim, motion=motion)
     return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
 
 
@@ -237,7 +241,7 @@ def _mujoco(caller):
 class _Importer:
     """Parts of a compiled model, and what of it is left out."""
 
-    def __init__(self, mujoco, model, caller, condim=6, source=None):
+    def __init__(self, mujoco, model, caller, condim=6, source=None, motion=None):
         if condim not in (1, 3, 4, 6):
             raise ValueError(f"{caller}: condim must be 1, 3, 4 or 6, got {condim!r}")
         self.mujoco, self.m, self.caller, self.condim, self.left_out = mujoco, model, caller, condim, []
@@ -245,6 +249,7 @@ class _Importer:
         self.body_names = ["world", *self._names("body", range(1, model.nbody))]
         self.joint_names = self._names("joint", range(model.njnt))
         self.geom_names = self._names("geom", range(model.ngeom))
+        self.motion = prescribed.by_name(caller, motion or {}, model, self.body_names)
 
     def _names(self, kind, numbers):
         names = [self._name(kind, i) for i in numbers]
@@ -387,7 +392,7 @@ class _Importer:
         that is parallel to it, or both are symmetric about one plane across it.
         """
         m = self.m
-        if np.any(m.jnt_type < 2):
+        if np.any(m.jnt_type < 2) or self.motion:
             return None
         data = self.mujoco.MjData(m)
         self.mujoco.mj_kinematics(m, data)
@@ -423,14 +428,15 @@ class _Importer:
         R = of_numbers(principal)
         first, count = m.body_jntadr[b], m.body_jntnum[b]
         parent = m.body_parentid[b]
-        if m.body_mocapid[b] >= 0:
-            self.leave_out(f"motion of the mocap body {self.body_names[b]!r}, which stays where it is")
+        joints = [self.joint(j) for j in range(first, first + count)]
+        if b in self.motion:
+            joints.append(parts.Free(motion=self.motion[b], name=f"{self.body_names[b]}_motion"))
         return parts.Body(
             self.body_names[b],
             mass=float(m.body_mass[b]),
             inertia=R @ np.diag(m.body_inertia[b]) @ R.T,
             center=tuple(center),
-            joints=tuple(self.joint(j) for j in range(first, first + count)),
+            joints=tuple(joints),
             parent=self.body_names[parent] if parent else None,
             position=tuple(m.body_pos[b]),
             orientation=tuple(m.body_quat[b]),
@@ -767,6 +773,7 @@ class _Importer:
     def rest(self):
         """Note what else there is and is not taken."""
         m = self.m
+        self.left_out += prescribed.elsewhere(m, self.body_names, self.motion)
         for name, what in (("nflex", "deformable bodies (flex)"), ("nplugin", "plugins"), ("nhfield", "height fields")):
             if getattr(m, name, 0):
                 self.leave_out(what)

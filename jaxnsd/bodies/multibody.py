@@ -17,7 +17,7 @@ from ..programs import runs
 from ..schemes.projection import project_position, project_velocity
 from ..sets import Disc, Segment
 from ..simulation import checks
-from . import dynamics, forces, kinematics, lists, loops, names, pairs, sensors, tendons
+from . import dynamics, forces, kinematics, lists, loops, names, pairs, prescribed, sensors, tendons
 from .frames import Frames, Touch
 from .lists import pick
 from .rotations import compose, cross, dot, matrix, product, turn
@@ -99,7 +99,7 @@ class Multibody(System):
     springs: Any  # `forces.Springs`
     motors: Any  # `forces.Motors`
     medium: Any  # `forces.Medium`
-    motions: Any  # tuple of functions of t: coordinates of the joints that are prescribed
+    motions: Any  # tuple of functions of t: coordinates of the joints that are prescribed, places of the bodies
     control: Any  # (n_m,) of the motors; a `forces.Rows` of them; or a function of (t, q, u) that returns them
     dry_friction: Any = None  # (n_D,) bounds of the forces of dry friction of the joints, and then tendons, that have it; None: none
     law: Any = NewtonImpact()  # of impact and friction, see `mechanics.laws`; with several sets of friction no pair is asked for its mu
@@ -359,6 +359,7 @@ class Multibody(System):
         if checks.known(nearest):
             told = zip(self.coordinate_names + self.velocity_names, *map(np.concatenate, ((q, u), (nearest, u_nearest))), strict=True)
             told = [(abs(b - a), f"{name} from {a:.4g} to {b:.4g}") for name, a, b in told if f"{a:.4g}" != f"{b:.4g}"]
+            told = [one for one in told if one[0] > np.finfo(nearest.dtype).eps]
             if told:
                 moved = [text for _, text in sorted(told, reverse=True)]
                 warnings.warn(f"initial_state: the projection has moved {lists.enumerated(moved, 'coordinates')}", stacklevel=2)
@@ -373,12 +374,14 @@ class Multibody(System):
         n_b, n_j, places = len(self.body_names), len(self.joint_names), []
         one = n_j + 7 * n_b
         for j, joint in enumerate(self.structure.joints):
+            if joint.prescribed:
+                continue
             if joint.kind == "free":
                 b = joint.body - 1
                 places += [*(n_j + 3 * b + np.arange(3)), *(n_j + 3 * n_b + 4 * b + np.arange(4))]
             elif joint.kind == "ball":
                 places += [one, one + 1, one + 1, one + 1]
-            elif not joint.prescribed:
+            else:
                 places.append(j)
         parts = (self.reference, self.position, self.orientation)
         of = np if checks.known(*parts) else jnp  # no program is compiled for what is known
@@ -434,11 +437,11 @@ class Multibody(System):
             return super().M(t, q, u)
         return self.mass_matrix(t, q)
 
-    _closes_over: ClassVar[str] = "a field, or of a control an argument: control=jax.tree_util.Partial(function, numbers)"
+    _closes_over: ClassVar[str] = "a field, or of a control or motion an argument: control=jax.tree_util.Partial(function, numbers)"
 
     def _functions(self):
-        """The control, where it is a function."""
-        return forces.functions(self)
+        """The motions, and the control where it is a function."""
+        return [*prescribed.functions(self), *forces.functions(self)]
 
     def _refuses(self, q, u):
         """A state of other lengths, and a quaternion that is zero."""

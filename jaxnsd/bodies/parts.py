@@ -224,7 +224,12 @@ class Free(Joint):
     """No joint: q = (position of the body's frame, quaternion), u = (its velocity in the world, angular velocity in the body frame).
 
     ``position`` and ``orientation`` of the body say nothing then but where it is in `Multibody.initial_state`.
+
+    motion: prescribed: place of the body's frame in the world as a function of t, twice differentiable: its position (3,) in m, or that and
+            a quaternion (4,), else the orientation is the body's; None: it moves freely. The body then has no coordinates of its own
     """
+
+    motion: Callable | None = dataclasses.field(default=None, kw_only=True)
 
     kind: ClassVar[str] = "free"
     n_q: ClassVar[int] = 7

@@ -209,20 +209,16 @@ class Layout:
         self.n_q = sum(SIZES[j.kind][0] for j in joints if not j.prescribed)
         self.n_u = sum(SIZES[j.kind][1] for j in joints if not j.prescribed)
         self.prescribed = [j for j, joint in enumerate(joints) if joint.prescribed]
-        self.n_s = self.n_u + len(self.prescribed)
-        q_at, u_at, at = [], [], [0, 0]
-        for j, joint in enumerate(joints):
-            if joint.prescribed:
-                k = self.prescribed.index(j)
-                q_at.append(self.n_q + k)
-                u_at.append(self.n_u + k)
-            else:
-                q_at.append(at[0])
-                u_at.append(at[1])
-                at = [a + size for a, size in zip(at, SIZES[joint.kind], strict=True)]
+        self.n_s = self.n_u + sum(SIZES[joints[j].kind][1] for j in self.prescribed)
+        q_at, u_at, free, driven = [], [], [0, 0], [self.n_q, self.n_u]
+        for joint in joints:
+            at = driven if joint.prescribed else free
+            q_at.append(at[0])
+            u_at.append(at[1])
+            at[:] = (a + size for a, size in zip(at, SIZES[joint.kind], strict=True))
         self.q_at, self.u_at = np.array(q_at, int), np.array(u_at, int)
         #: (number of quaternions,) where they start in q, and where their angular velocities start in u
-        turning = [j for j, joint in enumerate(joints) if joint.kind in ("free", "ball")]
+        turning = [j for j, joint in enumerate(joints) if joint.kind in ("free", "ball") and not joint.prescribed]
         self.quaternions = np.array([q_at[j] + 3 * (joints[j].kind == "free") for j in turning], int)
         self.spins = np.array([u_at[j] + 3 * (joints[j].kind == "free") for j in turning], int)
         #: coordinates that are no quaternions, and their velocities
@@ -269,7 +265,7 @@ class Layout:
         roots, first = self.root[self.body_of_dof[: self.n_u]], {0: []}
         for b in set(roots.tolist()) - {0}:
             sliders = itertools.takewhile(lambda j: joints[j].kind == "slide" and not joints[j].prescribed, of_body[b])
-            free = joints[of_body[b][0]].kind == "free"
+            free = joints[of_body[b][0]].kind == "free" and not joints[of_body[b][0]].prescribed
             along = list(dofs[of_body[b][0]][:3]) if free else [dofs[j][0] for j in sliders][:3]
             first[b] = along if len(along) > 1 else []
         #: (n_u, 3) the translations of the tree that a velocity belongs to, and which of them there are

@@ -60,6 +60,8 @@ class _Signatures:
         """Check all of them, in an order in which what others are made of comes first."""
         t, q, u = self.t, self.q, self.u
         (n_q,), (n_u,) = q.shape, u.shape
+        for given in self.system._functions():
+            self.given(*given)
         self.shape("potential_energy", t, q, wanted=(), meaning="(a scalar)")
         if self.system.defines("kinetic_energy"):
             self.shape("kinetic_energy", t, q, u, wanted=(), meaning="(a scalar)")
@@ -70,8 +72,6 @@ class _Signatures:
         _check_names(self.system, "contact_names", n_N, "the gap")
         if self.system.defines("drift_bound"):
             self.shape("drift_bound", t, q)
-        for given in self.system._functions():
-            self.given(*given)
         n_g, n_gamma = self.constraints("constraint", t, q), self.constraints("velocity_constraint", t, q, u)
         for method, wanted in (
             ("force", (n_u,)),

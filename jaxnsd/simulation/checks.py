@@ -479,8 +479,8 @@ def _warn_frictionless(system, name, friction):
                 warnings.warn(text, stacklevel=6)
 
 
-def _finite_forces(system, t0, q0, u0, at_start):
-    """Raise ValueError for a function that was given, of a motor say, where its numbers are not finite."""
+def _finite_functions(system, t0, q0, u0, at_start):
+    """Raise ValueError for a function that was given, of a motor or a motion say, where its numbers are not finite."""
     with jax.ensure_compile_time_eval():
         for call, function, *_ in system._functions():
             value = np.asarray(function(system, *map(jnp.asarray, (t0, q0, u0))))
@@ -504,8 +504,7 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
     for field in _looked_at(system):
         value = look[field]
         if not np.all(np.isfinite(value)):
-            if field == "h":
-                _finite_forces(system, t0, q0, u0, at_start)
+            _finite_functions(system, t0, q0, u0, at_start)
             raise ValueError(
                 f"{name}.{field} must be finite {at_start}, got {_brief(value)}; look for a division by zero or a root of zero in it"
             )

@@ -1,5 +1,6 @@
 """A run in parts: what is done can be read at any time, also when the rest is never computed."""
 
+import dataclasses
 import functools
 
 import jax
@@ -23,8 +24,9 @@ class PartedRun:
     """
 
     def __init__(self, system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None):
-        system, q0, u0, t0, dt, t1, *options, _ = checked(system, scheme, q0, u0, t1, dt, t0, save_every=save_every, solver=solver).args
-        self.history = _History(*options)
+        run = checked(system, scheme, q0, u0, t1, dt, t0, save_every=save_every, solver=solver)
+        system, q0, u0, t0, dt, t1 = run.args
+        self.history = _History(**{field.name: run.keywords[field.name] for field in dataclasses.fields(_History)})
         self.system, self.args = system, (anisotropy.isotropic(system), tuple(jnp.asarray(x, q0.dtype) for x in (t0, dt, t1)), q0, u0)
         self.stored = self.history.n_steps // save_every
         count = -(-self.stored // max(-(-self.stored // PARTS), -(-STEPS // save_every)))
