@@ -12,8 +12,9 @@ from numpy.testing import assert_allclose
 from scipy.spatial import ConvexHull
 from scipy.spatial.transform import Rotation
 
+import jaxnsd
 from jaxnsd import Moreau, bodies, simulate
-from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Pair, Points, closest, directions, polytope, solids
+from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Free, Pair, Points, closest, directions, pairs, polytope, solids
 from jaxnsd.bodies.frames import Frames
 
 CUBE = np.array(np.meshgrid(*[[-0.1, 0.1]] * 3)).reshape(3, -1).T
@@ -345,3 +346,44 @@ def test_gradients_of_a_fall_are_those_of_the_exact_motion(name):
     for k in (0, 1):
         difference = (end(u.at[k].add(h), 2e-5) - end(u.at[k].add(-h), 2e-5)) / (2 * h)
         assert_allclose(gradient[k], difference, rtol=2e-2)
+
+
+def thrown(*names):
+    """``(system, q0, u0)``: an ellipsoid, and what flies at it from both sides, at 8 m/s."""
+    shapes = {"ellipsoid": Ellipsoid((0.1, 0.06, 0.08)), "cylinder": Cylinder(0.06, 0.16), "hull": Points(0.07 * ball_of(12))}
+    parts = [Body(name, 1.0, (2e-3, 3e-3, 2.5e-3), joints=Free(), shapes=shapes[name]) for name in ("ellipsoid", *names)]
+    q = {"cylinder": [1.5, 0.005, 0, 0.8, 0.6, 0, 0], "hull": [-1.0, 0, 0.004, 0.6, 0, 0.8, 0]}
+    u = {"cylinder": [-8.0, 0, 0, 0, 5, 0], "hull": [7.0, 0, 0, 0, 0, 0]}
+    start = [0, 0, 0, 1, 0, 0, 0], [0.0] * 6
+    q0, u0 = (jnp.asarray(np.concatenate([one, *(of[name] for name in names)])) for one, of in zip(start, (q, u), strict=True))
+    return bodies.assemble(parts, e_N=0.4, mu=0.2, gravity=(0, 0, 0)), q0, u0
+
+
+def test_pairs_that_cannot_meet_are_left_out():
+    """In the step that says so, and nowhere else; what may meet, or has a velocity that is no number, has its gap."""
+    system, q0, u0 = thrown("cylinder", "hull")
+    gap = system.gap(0.0, q0)
+    assert 0.8 < gap.min() < 2
+    assert system.keeping_rows(0.0, q0, u0, 1e-3).gap(0.0, q0).min() > 10
+    for fast in (2000.0, jnp.nan):
+        assert_allclose(system.keeping_rows(0.0, q0, u0.at[6].set(fast), 1e-3).gap(0.0, q0), gap, rtol=1e-12)
+    assert_allclose(system.keeping_rows(0.0, q0).gap(0.0, q0), gap, rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [Moreau(), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())], ids=["at nodes", "located"])
+def test_nothing_changes_where_pairs_are_left_out(scheme, monkeypatch):
+    """Both hit the ellipsoid, in steps of 10 ms: as where all pairs are searched in every step."""
+    system, q0, u0 = thrown("cylinder", "hull")
+
+    def motion():
+        jax.clear_caches()
+        return simulate(system, scheme, q0, u0, n_steps=40, dt=1e-2).raise_if_failed()
+
+    sol = motion()
+    assert sol.count(jaxnsd.Event.IMPACT) >= 2
+    monkeypatch.setattr(pairs, "searched", lambda structure: [])
+    exact = motion()
+    jax.clear_caches()
+    assert_allclose(sol.q, exact.q, atol=1e-12)
+    assert_allclose(sol.u, exact.u, atol=1e-11)

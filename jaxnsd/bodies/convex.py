@@ -10,9 +10,10 @@ from jax import lax
 
 from ..native.marks import when_needed
 from . import closest, directions, faces, kinks
-from .boxes import FAR
+from .boxes import FAR, separations
 from .features import settled
-from .frames import Touch
+from .frames import Frames, Touch
+from .rotations import turn
 from .solids import Pair, Solid, reach, solids
 
 ROWS = faces.ROWS
@@ -28,8 +29,16 @@ def table(points, shapes):
     return jnp.stack(padded), jnp.asarray([having.index(s) for s in shapes], jnp.int32)
 
 
-def touches(structure, frames, points, first, second):
-    """`Touch` of the rows, pair after pair, of shapes with the numbers ``first`` and ``second``; points: of the shapes that are hulls."""
+#: Boxes around two solids count as far from each other where they are apart by this part of the size of the pair, and what it may move.
+NEAR = 0.1
+
+
+def touches(structure, frames, points, first, second, reach_of_step=None):
+    """`Touch` of the rows, pair after pair, of shapes with the numbers ``first`` and ``second``; points: of the shapes that are hulls.
+
+    reach_of_step: how far anything moves in the step that asks, in m, or None. Pairs that cannot meet in it are not searched: their rows
+    are none, as those of a pair that touches in fewer points are
+    """
     kinds = [[structure.shapes[s].kind for s in shapes] for shapes in (first, second)]
     sides, tables = [], []
     for shapes, own in zip((first, second), kinds, strict=True):
@@ -46,19 +55,50 @@ def touches(structure, frames, points, first, second):
     def choose(tables, numbers):
         # A program of its own: what several parts of a step ask for is compiled once, and kept. All numbers are one array, so that it is
         # the same program whichever of them are known.
-        return lax.map(lambda x: _rows(pair_of(tables, *unpacked(x))), numbers)
+        return lax.map(lambda x: _rows_if_near(pair_of(tables, *unpacked(x[:-1])), x[-1]), numbers)
 
     def settle(tables, chosen):
+        return lax.cond(jnp.any(chosen[0].there), there, nowhere, tables, chosen)
+
+    def nowhere(tables, chosen):
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(there, tables, chosen))
+        return nothing._replace(gap=jnp.full_like(nothing.gap, FAR) * pair_of(tables, *chosen[1:]).scale)
+
+    def there(tables, chosen):
         row, a, b = chosen
         pair = pair_of(tables, a, b)
         touch = settled(row, a, b, pair.corners_a, pair.corners_b, pair.scale)
-        there = row.there & ~(touch.gap < row.least)
-        gap = jnp.where(there, touch.gap, FAR * pair.scale)
-        return Touch(gap, *(jnp.where(there[:, None], x, 0.0) for x in touch[1:]))
+        closest = row.there & ~(touch.gap < row.least)
+        gap = jnp.where(closest, touch.gap, FAR * pair.scale)
+        return Touch(gap, *(jnp.where(closest[:, None], x, 0.0) for x in touch[1:]))
 
-    rows = when_needed(choose)(*lax.stop_gradient((tables, packed(sides))))
+    near = jnp.inf if reach_of_step is None else reach_of_step
+    numbers = jnp.concatenate([packed(sides), jnp.broadcast_to(jnp.asarray(near, frames.x.dtype), (len(first), 1))], axis=1)
+    rows = when_needed(choose)(*lax.stop_gradient((tables, numbers)))
     found = when_needed(lambda tables, *chosen: lax.map(lambda x: settle(tables, x), chosen))(tables, rows, *sides)
     return Touch(*(x.reshape(-1, *x.shape[2:]) for x in found))
+
+
+def _rows_if_near(pair, reach_of_step):
+    """`_rows` of solids whose boxes are no farther apart than this; else rows that are not there."""
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(_rows, pair))
+    # What is no number is near.
+    is_far = _apart(pair) > reach_of_step + NEAR * pair.scale
+    return lax.cond(is_far, lambda: nothing, lambda: _rows(pair))
+
+
+def _apart(pair):
+    """How far the boxes around two solids are apart along the normals of their faces and across their edges: not more than the solids."""
+    boxes_around = []
+    for solid, corners in ((pair.a, pair.corners_a), (pair.b, pair.corners_b)):
+        half, center = solid.scale + solid.axes + solid.ball, jnp.zeros_like(solid.x)
+        if corners is not None:
+            low, high = jnp.min(corners, axis=0), jnp.max(corners, axis=0)
+            half, center = half + 0.5 * (high - low), 0.5 * (high + low)
+        boxes_around.append(Frames(solid.R[None], (solid.x + turn(solid.R, center))[None], half[None]))
+    one, other = boxes_around
+    along_faces, (_, across_edges) = separations(one, other, other.x - one.x)
+    return jnp.maximum(jnp.max(along_faces), jnp.max(across_edges))
 
 
 def _rows(pair):

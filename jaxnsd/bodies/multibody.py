@@ -105,6 +105,7 @@ class Multibody(System):
     law: Any = NewtonImpact()  # of impact and friction, see `mechanics.laws`; with several sets of friction no pair is asked for its mu
     seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
     kept_rows: Any = None  # `pairs.Kept` of each group of pairs, see `keeping_rows`
+    reach: Any = None  # how far a shape may move in the step that asks, in m; None: nobody has said
     tendons: Any = None  # `tendons.Tendons`; None: there are none
 
     # -------------------------------------------------------------------------------------------------------- subclasses
@@ -280,15 +281,19 @@ class Multibody(System):
         places = self.places(t, q)
         return dataclasses.replace(self, seen=Seen(places, self._touches(places, q)))
 
-    def keeping_rows(self, t: ArrayLike, q: jax.Array) -> "Multibody":
+    def keeping_rows(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, dt: ArrayLike | None = None) -> "Multibody":
         """This system, whose contacts of a pair have the places among its rows that they have at (t, q), for what asks elsewhere, too.
 
         Rows of pairs of boxes, of hulls and of those that `bodies.convex` searches are what touches at a configuration: a body that rocks
-        has another lowest corner a moment later.
+        has another lowest corner a moment later. Told the velocity as well, those pairs are left out that cannot meet in the step.
         """
         if self.kept_rows is not None or not pairs.changing(self.structure):
             return self
-        return dataclasses.replace(self, kept_rows=pairs.kept(self, self._shapes(self.places(t, q))), seen=None)
+        places = self.places(t, q)
+        shapes, near = self._shapes(places), self
+        if u is not None and pairs.searched(self.structure):
+            near = dataclasses.replace(self, reach=dt * pairs.speed(self, t, places, shapes, u), seen=None)
+        return dataclasses.replace(near, kept_rows=pairs.kept(near, shapes), seen=None)
 
     @property
     def _unseen(self):

@@ -13,8 +13,9 @@ import numpy as np
 from jax import lax
 
 from ..native.marks import when_needed
-from . import boxes, convex
+from . import boxes, convex, kinematics
 from .frames import Touch
+from .lists import pick
 from .rotations import cross, dot, length, normalized, turn, turn_back
 
 #: Order of the kinds in a pair: the kernel of (a, b) takes a first.
@@ -329,6 +330,30 @@ def groups(structure):
     return [Group(name, *(tuple(part) for part in zip(*found, strict=True))) for name, found in rows.items()]
 
 
+@functools.lru_cache(maxsize=64)
+def searched(structure):
+    """Numbers of the shapes in pairs of which `convex` searches what touches."""
+    found = [group for group in groups(structure) if group.kernel in _CONVEX.values()]
+    return sorted({shape for group in found for shape in (*group.first, *group.second)})
+
+
+#: A step moves shapes by no more than so many times what the fastest of them has as it begins: impacts and forces change velocities.
+FASTER = 8
+
+
+def speed(system, t, places, frames, u):
+    """How fast, at most, a point of the shapes that are `searched` may move in a step, in m/s; not differentiated."""
+    numbers, points = searched(system.structure), iter_points(system)
+    bodies = [system.structure.shapes[s].body for s in numbers]
+    all_u, _ = kinematics.velocities(system, t, u)
+    w, v, about = (pick(part, bodies) for part in (*kinematics.twists(system.structure.layout, places, all_u), places.about))
+    none, shapes = jnp.zeros((), u.dtype), frames.of(numbers)
+    radius = jnp.sum(shapes.size, axis=1) + jnp.stack([jnp.max(length(points[s])) if s in points else none for s in numbers])
+    v = v + cross(w, shapes.x - about)
+    # Not by `length`, to which what is no number has none.
+    return lax.stop_gradient(FASTER * jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius))
+
+
 class Kept(NamedTuple):
     """What the rows of a group are at some configuration: their points on both shapes, in the frames of these."""
 
@@ -353,7 +378,7 @@ def _touches_of(system, frames, group):
     rows = ROWS[group.kernel]
     first, second = group.first[::rows], group.second[::rows]
     if group.kernel in _CONVEX.values():
-        return convex.touches(system.structure, frames, iter_points(system), first, second)
+        return convex.touches(system.structure, frames, iter_points(system), first, second, system.reach)
     a, b = frames.of(first), frames.of(second)
     return _rows([_KERNELS[group.kernel](a, b)] if rows == 1 else _KERNELS[group.kernel](a, b))
 

@@ -38,9 +38,9 @@ class Isotropic:
         """That of the system, in these coordinates."""
         return Isotropic(self.system.seen_at(t, q))
 
-    def keeping_rows(self, t, q):
+    def keeping_rows(self, t, q, u=None, dt=None):
         """That of the system, in these coordinates."""
-        kept = self.system.keeping_rows(t, q)
+        kept = self.system.keeping_rows(t, q, u, dt)
         return self if kept is self.system else Isotropic(kept)
 
 

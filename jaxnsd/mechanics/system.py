@@ -363,9 +363,12 @@ class System:
         del t, q
         return self
 
-    def keeping_rows(self, t: ArrayLike, q: jax.Array) -> "System":
-        """This system for a step from (t, q), each of whose rows is everywhere the contact that it is there; default itself."""
-        del t, q
+    def keeping_rows(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, dt: ArrayLike | None = None) -> "System":
+        """This system for a step from (t, q), each of whose rows is everywhere the contact that it is there; default itself.
+
+        Told the velocity u and the length of the step, it may leave out contacts that are too far away to close in it.
+        """
+        del t, q, u, dt
         return self
 
     def _velocity(self, q, u):

@@ -794,7 +794,7 @@ class _History:
         # Where the bound is the default one, infinity, nothing is looked at in a step.
         may_drift = system.defines("drift_bound") and not on_position_level(self.scheme)
 
-        def outcome(t, state, info, limit):
+        def outcome(system, t, state, info, limit):
             speed = jnp.max(jnp.abs(state.u))
             finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
             if 0 < state.P.P_N.shape[0] <= sensitivities.FEW and state.u.shape[0] <= sensitivities.SMALL:
@@ -819,7 +819,7 @@ class _History:
             # One that goes on has acted at its first node before.
             goes_on = bool(args[4:]) and args[4] is not None
             events = 0 if goes_on else sensitivities.events_at_start(self.scheme, prepared, t0, dt, q0, u0, state)
-            codes = jnp.asarray(events), outcome(t0, state, info, limit), _parameters(system, times, q0, u0)
+            codes = jnp.asarray(events), outcome(system, t0, state, info, limit), _parameters(system, times, q0, u0)
             return state, limit, codes
 
         state, limit, codes = at_first_node()
@@ -842,10 +842,11 @@ class _History:
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
             t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
             # Not the step alone asks for its contacts: its events and its derivative do, too.
-            kept = self.scheme.keeping_rows(prepared, t, dt, before.q)
+            kept = self.scheme.keeping_rows(prepared, t, dt, before.q, before.u)
             state, info = advance(kept, t, dt, before)
             events = sensitivities.events(self.scheme, kept, t, dt, before, state)
-            record = Record(state.P, info.iterations, info.residual, outcome(t + dt, state, info, limit), info.contact, events)
+            code = outcome(self.scheme.system(kept), t + dt, state, info, limit)
+            record = Record(state.P, info.iterations, info.residual, code, info.contact, events)
             if every > 1:
                 record = _accumulate(_thaw(total, shapes[1]), record)
             return _freeze(state), _freeze(record)

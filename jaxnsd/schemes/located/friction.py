@@ -95,9 +95,9 @@ class Veiled:
         """That of the system, veiled."""
         return Veiled(self.system.seen_at(t, q), self.veil)
 
-    def keeping_rows(self, t, q):
+    def keeping_rows(self, t, q, u=None, dt=None):
         """That of the system, veiled."""
-        kept = self.system.keeping_rows(t, q)
+        kept = self.system.keeping_rows(t, q, u, dt)
         return self if kept is self.system else Veiled(kept, self.veil)
 
 
