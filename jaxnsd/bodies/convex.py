@@ -36,8 +36,8 @@ NEAR = 0.1
 def touches(structure, frames, points, first, second, reach_of_step=None):
     """`Touch` of the rows, pair after pair, of shapes with the numbers ``first`` and ``second``; points: of the shapes that are hulls.
 
-    reach_of_step: how far anything moves in the step that asks, in m, or None. Pairs that cannot meet in it are not searched: their rows
-    are none, as those of a pair that touches in fewer points are
+    reach_of_step: how far anything moves in the step that asks, in m, of all or of each pair, or None. Pairs that cannot meet
+    in it are not searched: their rows are none, as those of a pair that touches in fewer points are
     """
     kinds = [[structure.shapes[s].kind for s in shapes] for shapes in (first, second)]
     sides, tables = [], []
@@ -73,7 +73,8 @@ def touches(structure, frames, points, first, second, reach_of_step=None):
         return Touch(gap, *(jnp.where(closest[:, None], x, 0.0) for x in touch[1:]))
 
     near = jnp.inf if reach_of_step is None else reach_of_step
-    numbers = jnp.concatenate([packed(sides), jnp.broadcast_to(jnp.asarray(near, frames.x.dtype), (len(first), 1))], axis=1)
+    near = jnp.broadcast_to(jnp.asarray(near, frames.x.dtype), (len(first),))
+    numbers = jnp.concatenate([packed(sides), near[:, None]], axis=1)
     rows = when_needed(choose)(*lax.stop_gradient((tables, numbers)))
     found = when_needed(lambda tables, *chosen: lax.map(lambda x: settle(tables, x), chosen))(tables, rows, *sides)
     return Touch(*(x.reshape(-1, *x.shape[2:]) for x in found))

@@ -105,7 +105,6 @@ class Multibody(System):
     law: Any = NewtonImpact()  # of impact and friction, see `mechanics.laws`; with several sets of friction no pair is asked for its mu
     seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
     kept_rows: Any = None  # `pairs.Kept` of each group of pairs, see `keeping_rows`
-    reach: Any = None  # how far a shape may move in the step that asks, in m; None: nobody has said
     tendons: Any = None  # `tendons.Tendons`; None: there are none
 
     # -------------------------------------------------------------------------------------------------------- subclasses
@@ -290,10 +289,10 @@ class Multibody(System):
         if self.kept_rows is not None or not pairs.changing(self.structure):
             return self
         places = self.places(t, q)
-        shapes, near = self._shapes(places), self
+        shapes, reach = self._shapes(places), None
         if u is not None and pairs.searched(self.structure):
-            near = dataclasses.replace(self, reach=dt * pairs.speed(self, t, places, shapes, u), seen=None)
-        return dataclasses.replace(near, kept_rows=pairs.kept(near, shapes), seen=None)
+            reach = dt * pairs.speed(self, t, places, shapes, u)
+        return dataclasses.replace(self, kept_rows=pairs.kept(self, shapes, reach), seen=None)
 
     @property
     def _unseen(self):

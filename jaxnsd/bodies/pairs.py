@@ -360,25 +360,27 @@ class Kept(NamedTuple):
     first: object  # (n, 3)
     second: object  # (n, 3)
     there: object  # (n,) 1 where it is a contact, 0 where it is none
+    reach: object = None  # how near a pair has to be to be searched in this step, in m, (pairs,); None: nothing is known
 
 
 def touches(system, frames):
     """`Touch` of all rows of all pairs, in the order of `groups`; those of a pair in the order that they had where they were `kept`."""
-    found = [_touches_of(system, frames, group) for group in groups(system.structure)]
-    if system.kept_rows is not None:
-        parts = zip(groups(system.structure), found, system.kept_rows, strict=True)
-        found = [touch if rows is None else _in_order_of(rows, frames, group, touch) for group, touch, rows in parts]
+    if system.kept_rows is None:
+        found = [_touches_of(system, frames, group) for group in groups(system.structure)]
+    else:
+        parts = zip(groups(system.structure), system.kept_rows, strict=True)
+        found = [_in_order_of(rows, system, frames, group) for group, rows in parts]
     return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
-def _touches_of(system, frames, group):
-    """Those of the rows of one group."""
+def _touches_of(system, frames, group, reach=None):
+    """Those of the rows of one group; reach: of its pairs, see `convex.touches`."""
     if group.kernel in _OF_POINTS:
         return _OF_POINTS[group.kernel](system, frames, group)
     rows = ROWS[group.kernel]
     first, second = group.first[::rows], group.second[::rows]
     if group.kernel in _CONVEX.values():
-        return convex.touches(system.structure, frames, iter_points(system), first, second, system.reach)
+        return convex.touches(system.structure, frames, iter_points(system), first, second, reach)
     a, b = frames.of(first), frames.of(second)
     return _rows([_KERNELS[group.kernel](a, b)] if rows == 1 else _KERNELS[group.kernel](a, b))
 
@@ -389,12 +391,21 @@ def changing(structure):
     return any(group.kernel in CHANGING for group in groups(structure))
 
 
-def kept(system, frames):
-    """`Kept` of every group whose rows may change places, None of the others."""
-    return tuple(
-        _kept_of(frames, group, _touches_of(system, frames, group)) if group.kernel in CHANGING else None
-        for group in groups(system.structure)
-    )
+def kept(system, frames, reach=None):
+    """`Kept` of every group whose rows may change places, None of the others.
+
+    reach: how far anything moves in the step, in m, or None. A pair that is farther apart need not be looked for again
+    """
+    return tuple(_kept(system, frames, group, reach) if group.kernel in CHANGING else None for group in groups(system.structure))
+
+
+def _kept(system, frames, group, reach):
+    touch = _touches_of(system, frames, group, reach)
+    rows = _kept_of(frames, group, touch)
+    if reach is None or group.kernel not in _CONVEX.values():
+        return rows
+    gap = jnp.min(lax.stop_gradient(touch.gap).reshape(-1, ROWS[group.kernel]), axis=1)
+    return rows._replace(reach=jnp.where(gap > reach, -jnp.inf, reach))
 
 
 def _kept_of(frames, group, touch):
@@ -406,8 +417,12 @@ def _kept_of(frames, group, touch):
     return lax.stop_gradient(Kept(*points, there))
 
 
-def _in_order_of(rows, frames, group, touch):
-    """The rows of each pair in the order of `_order`."""
+def _in_order_of(rows, system, frames, group):
+    """The rows of each pair of a group, in the order of `_order` where they are kept."""
+    if rows is None:
+        return _touches_of(system, frames, group)
+    touch = _touches_of(system, frames, group, rows.reach)
+    rows = rows._replace(reach=None)
     order = when_needed(functools.partial(_order, ROWS[group.kernel]))(rows, _kept_of(frames, group, touch))
     return Touch(*(x[order] for x in touch))
 
