@@ -371,17 +371,21 @@ def test_pairs_that_cannot_meet_are_left_out():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", [Moreau(), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())], ids=["at nodes", "located"])
-def test_nothing_changes_where_pairs_are_left_out(scheme, monkeypatch):
-    """Both hit the ellipsoid, in steps of 10 ms: as where all pairs are searched in every step."""
-    system, q0, u0 = thrown("cylinder", "hull")
+@pytest.mark.parametrize(
+    "scheme, names",
+    [(Moreau(), ("cylinder", "hull")), pytest.param(jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()), ("cylinder",), marks=pytest.mark.long)],
+    ids=["at nodes", "located"],
+)
+def test_nothing_changes_where_pairs_are_left_out(scheme, names, monkeypatch):
+    """They hit the ellipsoid, in steps of 10 ms: as where all pairs are searched in every step."""
+    system, q0, u0 = thrown(*names)
 
     def motion():
         jax.clear_caches()
         return simulate(system, scheme, q0, u0, n_steps=40, dt=1e-2).raise_if_failed()
 
     sol = motion()
-    assert sol.count(jaxnsd.Event.IMPACT) >= 2
+    assert sol.count(jaxnsd.Event.IMPACT) >= len(names)
     monkeypatch.setattr(pairs, "searched", lambda structure: [])
     exact = motion()
     jax.clear_caches()
