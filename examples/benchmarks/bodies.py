@@ -21,6 +21,7 @@ import time
 import warnings
 from pathlib import Path
 
+import _mujoco as beside
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,16 +49,6 @@ def scenes():
         folder = Path(importlib.util.find_spec("gymnasium").origin).parent / "envs" / "mujoco" / "assets"
         return found | {name: folder / f"{file}.xml" for name, file in FIELD.items()}
     return found | {name: SCENES[name] for name in ("falling_box", "leg")}
-
-
-def mujoco_model(scene):
-    """The model as MuJoCo has it, with our step and elliptic cones."""
-    import mujoco
-
-    load = mujoco.MjModel.from_xml_string if isinstance(scene, str) else mujoco.MjModel.from_xml_path
-    model = load(str(scene))
-    model.opt.timestep, model.opt.cone = DT, int(mujoco.mjtCone.mjCONE_ELLIPTIC)
-    return model
 
 
 def start(system):
@@ -119,19 +110,7 @@ def of_jaxnsd(name, system, args):
 
 def of_mujoco(name, scene, system, args):
     """Measure MuJoCo's C code."""
-    import mujoco
-
-    model = mujoco_model(scene)
-    data, least = mujoco.MjData(model), np.inf
-    q, u = np.empty((STEPS, model.nq)), np.empty((STEPS, model.nv))
-    for _ in range(args.repeat):
-        mujoco.mj_resetData(model, data)
-        data.qpos[:], data.qvel[:] = (np.asarray(x) for x in start(system))
-        begin = time.process_time()
-        for k in range(STEPS):
-            mujoco.mj_step(model, data)
-            q[k], u[k] = data.qpos, data.qvel
-        least = min(least, time.process_time() - begin)
+    least, q, u = beside.run(beside.model_of(scene, DT), *start(system), STEPS, args.repeat)
     row(name, "MuJoCo (C)", STEPS / least, (None, None), None, quality(system, q, u))
 
 
@@ -139,7 +118,7 @@ def of_mjx(name, scene, system, args):
     """Measure MJX, on this backend of JAX."""
     from mujoco import mjx
 
-    model = mjx.put_model(mujoco_model(scene))
+    model = mjx.put_model(beside.model_of(scene, DT))
     q0, u0 = start(system)
 
     def run(u0):

@@ -19,6 +19,7 @@ import time
 import warnings
 from pathlib import Path
 
+import _mujoco as beside
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,24 +82,6 @@ def depth(system, q):
     return -1e3 * float(np.min(gap, initial=0.0))
 
 
-def of_mujoco(file, q0, u0, steps, repeat):
-    """``(steps a second, states (steps, n_q))`` of MuJoCo."""
-    import mujoco
-
-    model = mujoco.MjModel.from_xml_path(str(file))
-    model.opt.timestep, model.opt.cone = DT, int(mujoco.mjtCone.mjCONE_ELLIPTIC)
-    data, least, q = mujoco.MjData(model), np.inf, np.empty((steps, model.nq))
-    for _ in range(repeat):
-        mujoco.mj_resetData(model, data)
-        data.qpos[:], data.qvel[:] = q0, u0
-        begin = time.process_time()
-        for k in range(steps):
-            mujoco.mj_step(model, data)
-            q[k] = data.qpos
-        least = min(least, time.process_time() - begin)
-    return steps / least, q
-
-
 def measure(name, file, steps, repeat):
     """Print the row of a robot, and return the ratio of speeds; None where it did not run."""
     begin = time.process_time()
@@ -112,9 +95,9 @@ def measure(name, file, steps, repeat):
         jaxnsd.check(system, jaxnsd.Moreau(), q0, u0, DT * steps, DT)
         first = time.process_time() - begin
         compiling, least = best(lambda: run(q0, u0).q, time.process_time, repeat)
-    sol, (theirs, states) = run(q0, u0), of_mujoco(file, q0, u0, steps, repeat)
-    ratio = steps / least / theirs
-    numbers = [u0.size, len(system.contacts), len(system.left_out), read, first + compiling, steps / least, theirs, ratio]
+    sol, (seconds, states, _) = run(q0, u0), beside.run(beside.model_of(file, DT), q0, u0, steps, repeat)
+    ratio = seconds / least
+    numbers = [u0.size, len(system.contacts), len(system.left_out), read, first + compiling, steps / least, steps / seconds, ratio]
     numbers += [depth(system, sol.q), depth(system, states)]
     failed = int(jnp.sum(sol.outcome > 0))
     print(f"{name:<16}" + "".join(f"{x:>10.3g}" for x in numbers) + (f"  {failed} steps failed" if failed else ""), flush=True)
