@@ -61,7 +61,7 @@ def touches(structure, frames, points, first, second, reach_of_step=None):
         return lax.cond(jnp.any(chosen[0].there), there, nowhere, tables, chosen)
 
     def nowhere(tables, chosen):
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(there, tables, chosen))
+        nothing = _zeros(there, tables, chosen)
         return nothing._replace(gap=jnp.full_like(nothing.gap, FAR) * pair_of(tables, *chosen[1:]).scale)
 
     def there(tables, chosen):
@@ -82,10 +82,14 @@ def touches(structure, frames, points, first, second, reach_of_step=None):
 
 def _rows_if_near(pair, reach_of_step):
     """`_rows` of solids whose boxes are no farther apart than this; else rows that are not there."""
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(_rows, pair))
     # What is no number is near.
     is_far = _apart(pair) > reach_of_step + NEAR * pair.scale
-    return lax.cond(is_far, lambda: nothing, lambda: _rows(pair))
+    return lax.cond(is_far, lambda: _zeros(_rows, pair), lambda: _rows(pair))
+
+
+def _zeros(function, *args):
+    """Zeros in the place of what a function returns."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *args))
 
 
 def _apart(pair):

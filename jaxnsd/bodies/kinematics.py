@@ -118,6 +118,12 @@ def twists(layout, places, u):
     return sums(layout.moves, places.w * u[:, None]), sums(layout.moves, places.v * u[:, None])
 
 
+def velocities_at(layout, places, u, bodies, x):
+    """Angular velocities and velocities (k, 3) of the points x (k, 3) of these bodies; u (n_s,): with what is prescribed."""
+    w, v, about_point = (pick(part, bodies) for part in (*twists(layout, places, u), places.about))
+    return w, v + cross(w, x - about_point)
+
+
 def carriers(layout, places, u):
     """Twists of what carries the axis of each velocity, (n_s, 3) each; axes of a ball are carried by the body that it turns."""
     return sums(layout.carried, places.w * u[:, None]), sums(layout.carried, places.v * u[:, None])

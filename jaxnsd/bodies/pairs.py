@@ -15,7 +15,6 @@ from jax import lax
 from ..native.marks import when_needed
 from . import boxes, convex, kinematics
 from .frames import Touch
-from .lists import pick
 from .rotations import cross, dot, length, normalized, turn, turn_back
 
 #: Order of the kinds in a pair: the kernel of (a, b) takes a first.
@@ -346,10 +345,9 @@ def speed(system, t, places, frames, u):
     numbers, points = searched(system.structure), iter_points(system)
     bodies = [system.structure.shapes[s].body for s in numbers]
     all_u, _ = kinematics.velocities(system, t, u)
-    w, v, about = (pick(part, bodies) for part in (*kinematics.twists(system.structure.layout, places, all_u), places.about))
     none, shapes = jnp.zeros((), u.dtype), frames.of(numbers)
+    w, v = kinematics.velocities_at(system.structure.layout, places, all_u, bodies, shapes.x)
     radius = jnp.sum(shapes.size, axis=1) + jnp.stack([jnp.max(length(points[s])) if s in points else none for s in numbers])
-    v = v + cross(w, shapes.x - about)
     # Not by `length`, to which what is no number has none.
     return lax.stop_gradient(FASTER * jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius))
 

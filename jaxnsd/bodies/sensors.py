@@ -41,8 +41,7 @@ def frames(system, places):
 def velocities(system, places, x, u):
     """Angular velocities and velocities (k, 3) of the origins x (k, 3) of these frames; u: with what is prescribed."""
     bodies = [*range(len(places.x)), *(site.body for site in system.structure.sites)]
-    w, v, about = (pick(part, bodies) for part in (*kinematics.twists(system.structure.layout, places, u), places.about))
-    return w, v + cross(w, x - about)
+    return kinematics.velocities_at(system.structure.layout, places, u, bodies, x)
 
 
 # ----------------------------------------------------------------------------------------------------------------- sensors
