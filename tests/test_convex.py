@@ -386,7 +386,7 @@ def test_nothing_changes_where_pairs_are_left_out(scheme, names, monkeypatch):
 
     sol = motion()
     assert sol.count(jaxnsd.Event.IMPACT) >= len(names)
-    monkeypatch.setattr(pairs, "searched", lambda structure: [])
+    monkeypatch.setattr(pairs, "left_out_where_far", lambda structure: [])
     exact = motion()
     jax.clear_caches()
     assert_allclose(sol.q, exact.q, atol=1e-12)
