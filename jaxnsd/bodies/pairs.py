@@ -297,7 +297,7 @@ _CONVEX = {0: "solids", 1: "solids and hulls", 2: "hulls"}
 for _pair in itertools.combinations_with_replacement(ORDER[1:], 2):
     KERNELS.setdefault(_pair, (_CONVEX[_pair.count("points")], convex.ROWS))
 #: Pairs of a kind from which on they are looked at one after the other; of two boxes, which take a thousand operations, from two on.
-MANY, MANY_BOXES = 8, 2
+MANY, MANY_BOXES = 4, 2
 #: How many rows a pair has, by its kernel.
 ROWS = dict(KERNELS.values()) | {"hull": ON_HULL}
 #: Kernels whose rows are what touches at a configuration, the lowest point first say: the rows of a pair may change places.
