@@ -335,7 +335,7 @@ def test_what_runs_once_is_not_made_fast(monkeypatch):
     """The look at the initial state of a run, of a robot as long a program as half of a step, was a third of the compilation."""
     levels = []
     target_of = native.build.target_of
-    monkeypatch.setattr(native.build, "target_of", lambda closed: levels.append(native.build._level()) or target_of(closed))
+    monkeypatch.setattr(native.build, "target_of", lambda *args: levels.append(native.build._level()) or target_of(*args))
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     system = models.BouncingBall()
     jaxnsd.simulate(system, jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), n_steps=13, dt=1e-3)

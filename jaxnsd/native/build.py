@@ -244,14 +244,15 @@ def _function(head, code):
     return "\n".join([head + " {", "entry:", memory, later, *code.lines, *last, "  ret void", "}", ""])
 
 
-def text_of(closed):
+def text_of(closed, in_full=False):
     """``(Text of a jaxpr, whose function XLA calls, programs that are compiled later)``.
 
-    Raises `UnknownError` where there is something in it that has no rule.
+    Raises `UnknownError` where there is something in it that has no rule, or it is too long, with ``in_full`` for the first sizes.
     """
     jaxpr, _ = control.parts_of(closed)
     kinds, results = ([control.Kind(x.aval) for x in part] for part in (jaxpr.invars, jaxpr.outvars))
-    program = control.Program(closed, [None] * len(kinds), kinds, results, SIZES[-1:] if in_loops.on else SIZES)
+    sizes = SIZES[-1:] if in_loops.on else SIZES[:1] if in_full else SIZES
+    program = control.Program(closed, [None] * len(kinds), kinds, results, sizes)
     text, later = _text_of(program)
     major, minor = _api()
     return replace(text, main=text.main + _HANDLER.format(major=major, minor=minor)), later
@@ -549,11 +550,11 @@ def shared(text, later):
         return _engines[key]
 
 
-def target_of(closed):
+def target_of(closed, in_full=False):
     """The name under which XLA knows the native function of a jaxpr; `UnknownError` where it cannot be one."""
     if binding is None:
         raise UnknownError("llvmlite is missing")
-    text, later = text_of(closed)
+    text, later = text_of(closed, in_full)
     # What is compiled later is not said in the text.
     name = f"jaxnsd_native_{key_of(text)}" + (f"_{uuid.uuid4().hex}" if later else "")
     _register(name, text, later)
