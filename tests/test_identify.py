@@ -167,6 +167,11 @@ def test_report_and_words(fitted, tmp_path):
         fitted.report(tmp_path / "nowhere" / "report.png")
 
 
+def test_a_problem_says_what_it_is(posed):
+    frames = sum(len(part.t) for part in posed.data)
+    assert f"3 trajectories of {frames} frames with 1 column, fit: " in repr(posed) and "e_N" in repr(posed) and len(repr(posed)) < 250
+
+
 def test_columns_are_named(posed):
     assert posed.columns == ("$y_{0}$",)
     assert problem(camera(0), columns="height in m").columns == ("height in m",)
