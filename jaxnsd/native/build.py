@@ -23,7 +23,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from . import control
+from . import alike, control
 from .arrays import in_memory, is_small, large, small, stored, written
 from .code import AS_IT_IS_MEANS, ONCE, SIZES, Code, TooLargeError, UnknownError, is_known
 
@@ -360,7 +360,18 @@ class Packed:
 
 def _text_and_later(program):
     """Text of a program that is compiled later, and what that leaves for later."""
-    return (program.text, program.later) if isinstance(program, Packed) else _text_of(program, direct=True)
+    if isinstance(program, Packed):
+        return program.text, program.later
+    if isinstance(program, control.Host):
+        return _text_of(program, direct=True)
+    known = _texts.setdefault(alike.key(program), [program, None])
+    if known[1] is None:
+        known[1] = _text_of(program, direct=True)
+    return known[1]
+
+
+#: Programs that were compiled later, with their texts, by what they do.
+_texts = {}
 
 
 def _sizes(program):
