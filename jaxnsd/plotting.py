@@ -27,6 +27,7 @@ from .programs.given import numbers, shown
 from .simulation import checks
 from .simulation.nodes import node_velocities
 from .simulation.simulate import Solution
+from .simulation.tables import plain
 
 if TYPE_CHECKING:
     from .identify import Result
@@ -92,10 +93,9 @@ def save(fig: Figure, path: str | os.PathLike[str]) -> None:
         fig.savefig(picture, format="svg")
     drawing = picture.getvalue()
     style = "body { margin: 2em auto; max-width: 1100px } svg { width: 100%; height: auto }"
+    title = html.escape(plain(fig.get_suptitle().splitlines()[0]))
     with open(path, "w", encoding="utf-8") as file:
-        file.write(
-            f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{html.escape(fig.get_suptitle().splitlines()[0])}</title>'
-        )
+        file.write(f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>')
         file.write(f"<style>{style}</style>\n{drawing[drawing.index('<svg') :]}</html>\n")
 
 
@@ -689,7 +689,8 @@ def identification(result: "Result", title: str = "") -> Figure:
 
 
 def _wrapped(text, width=125):
-    lines = [textwrap.fill(line, width, subsequent_indent="    ", drop_whitespace=False) for line in text.splitlines()]
+    # Those of a table have spaces to keep, and are short.
+    lines = [line if len(line) <= width else textwrap.fill(line, width, subsequent_indent="    ") for line in text.splitlines()]
     return "\n".join(lines)
 
 

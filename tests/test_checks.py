@@ -282,6 +282,31 @@ def test_bad_mass_matrices_are_refused(matrix, message):
         run(Matrix())
 
 
+def test_a_start_that_penetrates_is_said_with_names():
+    """With those of the contacts where there are some, else with numbers."""
+
+    @jaxnsd.system
+    class Feet(Particle):
+        """Two feet, one lower than the other."""
+
+        def gap(self, t, q):
+            return q[1] - jnp.array([0.0, 0.1])
+
+        def tangential_velocity(self, t, q, u):
+            return jnp.stack([u[:1], u[:1]])
+
+    @jaxnsd.system
+    class Named(Feet):
+        contact_names = ("heel", "toe")
+
+    for system, words in (
+        (Feet(), "contact 1 must be .*; likewise contact 0;"),
+        (Named(), r"contact 1 \(toe\) must be .*; likewise heel;"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            simulate(system, Moreau(), np.array([0.0, -0.5]), np.zeros(2), 0.1, 1e-2)
+
+
 def test_different_units_are_not_a_singular_mass_matrix():
     @jaxnsd.system
     class Grams(System):

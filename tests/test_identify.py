@@ -149,15 +149,27 @@ def test_report_and_words(fitted, tmp_path):
     assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
     for word in ("stiffness", "95 % interval", "3 trajectories"):
         assert word in str(fitted)
+    # Columns end below each other, however long the names are.
+    labels, values = ["stiffness_of_the_spring_in_the_hip", "e_N"], np.array([[0.5, 1.0], [0.6, 2.0]])
+    table = str(identify.Bootstrap(tuple(labels), values, values[0])).splitlines()
+    head, *rows = [line[: line.index("  ", 45)] for line in table[:3]]
+    assert head.endswith("estimate") and all(len(row) == len(head) for row in rows)
     fitted.report(tmp_path / "report.html", "a <ball>")
     page = (tmp_path / "report.html").read_text()
     # Numbers stand below each other in a browser, too, which draws several spaces as one.
     assert "standard\N{NO-BREAK SPACE}error\N{NO-BREAK SPACE}\N{NO-BREAK SPACE}" in page
     assert "<title>a &lt;ball&gt;</title>" in page and "stiffness" in page and "throw 1" in page and "http-equiv" not in page
+    fitted.report(tmp_path / "plain.html")
+    assert "Delta t = 0.0" in (tmp_path / "plain.html").read_text().split("</title>")[0]
     with pytest.raises(ValueError, match=r"must end in .png, .pdf, .svg or .html, got '.*report.docx'"):
         fitted.report(tmp_path / "report.docx")
     with pytest.raises(ValueError, match="does not exist, make it first"):
         fitted.report(tmp_path / "nowhere" / "report.png")
+
+
+def test_a_problem_says_what_it_is(posed):
+    frames = sum(len(part.t) for part in posed.data)
+    assert f"3 trajectories of {frames} frames with 1 column, fit: " in repr(posed) and "e_N" in repr(posed) and len(repr(posed)) < 250
 
 
 def test_columns_are_named(posed):

@@ -285,7 +285,7 @@ def test_a_start_that_no_step_takes_is_named_and_mended():
       </worldbody></mujoco>"""
     system = bodies.from_mjcf(text)
     with pytest.raises(
-        ValueError, match=r"\(knee and lower limit\) must be .*; so are floor and foot; .*initial_state\(project=True\)"
+        ValueError, match=r"\(knee and lower limit\) must be .*; likewise floor and foot; .*initial_state\(project=True\)"
     ) as caught:
         jaxnsd.check(system, jaxnsd.Moreau(), *system.initial_state(), 1e-2, 1e-3)
     assert len(str(caught.value)) < 700 and "q0 = [" not in str(caught.value)
@@ -845,3 +845,21 @@ def test_friction_of_urdf_joints():
     text = f"""<robot name="r"><link name="a">{link}</link><link name="b">{link}</link>
       <joint name="j" type="continuous"><parent link="a"/><child link="b"/><axis xyz="0 0 1"/><dynamics friction="0.3"/></joint></robot>"""
     assert_allclose(quiet(bodies.from_urdf, text).dry_friction, [0.3])
+
+
+def test_motors_of_a_urdf_file():
+    """A file in URDF has none: given, they are those that MuJoCo has beside the same file; a control without one is refused."""
+    motors = [bodies.Motor("slide", gear=3.0), bodies.Motor("swing", gain=20.0, slope=-20.0, rate=-2.0)]
+    control = lambda t, q, u: jnp.array([0.5 + t, 0.3])  # noqa: E731
+    system = bodies.from_urdf(URDF, motors=motors, control=control)
+    spec = mujoco.MjSpec.from_string(URDF)
+    slide = spec.add_actuator(name="slide", target="slide", trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    slide.gear[0] = 3.0
+    swing = spec.add_actuator(name="swing", target="swing", trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    swing.gainprm[0], swing.biastype, swing.biasprm[1:3] = 20.0, mujoco.mjtBias.mjBIAS_AFFINE, [-20.0, -2.0]
+    wanted = bodies.from_mujoco(spec, control=control)
+    q, u = jnp.array([0.2, 0.03]), jnp.array([-0.4, 0.1])
+    assert_allclose(system.h(0.1, q, u), wanted.h(0.1, q, u), rtol=1e-12)
+    assert not np.allclose(system.h(0.1, q, u), bodies.from_urdf(URDF).h(0.1, q, u))
+    with pytest.raises(ValueError, match=r"control is given, and there is no motor that it is for; .*motors="):
+        bodies.from_urdf(URDF, control=control)

@@ -335,7 +335,7 @@ def test_what_runs_once_is_not_made_fast(monkeypatch):
     """The look at the initial state of a run, of a robot as long a program as half of a step, was a third of the compilation."""
     levels = []
     target_of = native.build.target_of
-    monkeypatch.setattr(native.build, "target_of", lambda closed: levels.append(native.build._level()) or target_of(closed))
+    monkeypatch.setattr(native.build, "target_of", lambda *args: levels.append(native.build._level()) or target_of(*args))
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     system = models.BouncingBall()
     jaxnsd.simulate(system, jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), n_steps=13, dt=1e-3)
@@ -356,10 +356,29 @@ def test_what_is_not_needed_is_not_compiled():
     compare(jax.grad(lambda q: jnp.sum(cut(q, 0.5)[0])), q)
 
 
+def test_programs_that_do_the_same_are_written_once(monkeypatch):
+    """A step asks for its contacts in many places, each traced for itself; where a number in it is another one, so is the program."""
+    monkeypatch.setattr(native.build, "_texts", {})
+    written, text_of = [], native.build._text_of
+    monkeypatch.setattr(native.build, "_text_of", lambda *args, **options: written.append(options) or text_of(*args, **options))
+
+    def needed(q, factor):
+        def long(q):
+            for _ in range(20):
+                q = factor * q + 0.01 * q**2
+            return q
+
+        return jax.lax.cond(q[0] > -1, when_needed(long), lambda q: q, q)
+
+    compare(lambda q: (needed(q, 0.9), needed(2 * q, 0.9), needed(q, 0.8)), jnp.linspace(0, 1, 16))
+    assert written.count({"direct": True}) == 2
+
+
 def test_what_fails_when_it_is_needed_is_no_number(monkeypatch, capfd):
     """There is nobody to raise an exception to: results are NaN, and the traceback is printed."""
     function = jax.make_jaxpr(lambda q: cut(q, 0.5))(q := jnp.linspace(0, 1, 16))
     made = native.compiled(jax.extend.core.jaxpr_as_fun(function), function.in_avals)
+    monkeypatch.setattr(native.build, "_texts", {})
     monkeypatch.setattr(native.build, "_text_of", lambda *_, **__: 1 / 0)
     assert np.all(np.isnan(jax.jit(made)(q)[0]))
     assert "ZeroDivisionError" in capfd.readouterr().err

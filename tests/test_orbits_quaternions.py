@@ -150,7 +150,7 @@ def test_how_the_orbit_of_an_arm_on_a_ball_joint_moves():
     assert abs(ball - hinge) < 1e-5 * abs(hinge)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_free_body_bounces_on_a_shaken_table():
     """Up and down as the ball without a rotation; beside that and turning, only its damping acts."""
 

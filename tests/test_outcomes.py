@@ -121,6 +121,33 @@ def test_blow_up_is_found_at_its_step():
         solution.raise_if_failed()
 
 
+@jaxnsd.system
+class Pulled(System):
+    """A block that is pulled by a force which starts at zero, on a plane whose slope is round-off: g cos(pi / 2)."""
+
+    mass: float = 2.0
+    weight: float = 9.81 * float(np.cos(np.pi / 2))
+    stiffness: float = 0.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * self.mass * u @ u
+
+    def force(self, t, q, u):
+        return self.mass * self.weight + 0.5 * t - self.stiffness * q
+
+
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32], ids=["double", "single"])
+def test_round_off_at_the_start_is_no_measure_of_speeds(dtype):
+    """Under the force t / 2 a block at rest has the speed t^2 / (4 m); a blow-up is found all the same."""
+    system = jax.tree.map(lambda x: jnp.asarray(x, dtype), Pulled())
+    start = jnp.zeros(1, dtype)
+    sol = simulate(system, Moreau(), start, start, t1=4.0, n_steps=40).raise_if_failed()
+    np.testing.assert_allclose(sol.u[-1], 4.0**2 / (4 * 2.0), rtol=0.03)  # of a scheme of first order, 40 steps
+    stiff = jax.tree.map(lambda x: jnp.asarray(x, dtype), Pulled(stiffness=1e6))
+    assert Outcome.DIVERGED in np.asarray(simulate(stiff, Moreau(), start, start, t1=4.0, n_steps=40).outcome)
+
+
 def test_save_every_keeps_the_worst_outcome():
     system, start = Oscillator(1.0, 0.5), (jnp.zeros(1), jnp.ones(1))
     every = simulate(system, Moreau(), *start, 1.0, 0.01)

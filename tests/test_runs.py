@@ -1,5 +1,6 @@
 """A run as one operation: what is made of a run, by batching and differentiation in any order, has the values of the plain function."""
 
+import dataclasses
 import gc
 import os
 import subprocess
@@ -16,6 +17,7 @@ from jax import lax
 import jaxnsd
 from jaxnsd import native
 from jaxnsd.models import BouncingBall, CornerBlock
+from jaxnsd.native.jax_internals import without_dead_code
 from jaxnsd.programs import runs, ties
 
 
@@ -70,6 +72,53 @@ def test_every_transformation(way, monkeypatch):
         for value, reference in zip(jax.tree.leaves(of_run), jax.tree.leaves(of_plain), strict=True):
             assert value.shape == reference.shape, name
             np.testing.assert_allclose(value, reference, rtol=1e-11, atol=1e-14, err_msg=name)
+
+
+def test_directions_one_by_one(monkeypatch):
+    """Where native code of many directions at one point would be too large, one is taken after the other, with the same derivatives."""
+    first, *others = native.code.SIZES
+    monkeypatch.setattr(native.build, "SIZES", (dataclasses.replace(first, largest=0), *others))
+    made, compiled = [], native.compiled
+    monkeypatch.setattr(native, "compiled", lambda *args, **settings: made.append(compiled(*args, **settings)) or made[-1])
+    run = lambda args: runs.run(motion, args)  # noqa: E731
+    cases = {
+        "many": lambda f: jax.jacfwd(f, (0, 1))(a, x),
+        "of a batch": lambda f: jax.vmap(jax.jacfwd(f, (0, 1)), (None, 0))(a, X),
+        "directions of directions": lambda f: jax.vmap(jax.jacfwd(lambda x, y: jax.jvp(lambda x: f(a, x), (x,), (y,))[1], 1), (None, 0))(
+            x, X
+        ),
+    }
+    for name, case in cases.items():
+        got, wanted = jax.jit(lambda case=case: case(total(run)))(), jax.jit(lambda case=case: case(PLAIN))()
+        for value, reference in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(value, reference, rtol=1e-11, atol=1e-14, err_msg=name)
+        assert None in made and made[-1] is not None, name
+        made.clear()
+
+
+def test_what_nobody_reads_is_left_out():
+    """Forward mode in the body of a loop stores nothing for a way back where it is told that there is none; reverse mode does."""
+
+    def stored(function):
+        jaxpr = without_dead_code(jax.make_jaxpr(function)(a))
+        return sum(run.stores + run.stored for run in runs_in(jaxpr))
+
+    def runs_in(jaxpr):
+        for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+            if "run" in equation.params:
+                yield equation.params["run"]
+            for inner in equation.params.values():
+                if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                    yield from runs_in(inner)
+
+    of = jax.jit(lambda a: total(lambda args: runs.run(motion, args))(a, x))
+    forward = lambda a: jax.jvp(of, (a,), (1.0,))[1]  # noqa: E731
+    loop = lambda f: lambda a: lax.while_loop(lambda a: a < 0.5, f, a)  # noqa: E731
+    assert stored(loop(runs.lean(forward))) == 0 < stored(loop(forward))
+    derivative = jax.grad(lambda a: PLAIN(a, x))(a)
+    np.testing.assert_allclose(jax.jit(runs.lean(forward))(a), derivative, rtol=1e-11)
+    assert stored(jax.grad(of)) > 0
+    np.testing.assert_allclose(jax.grad(of)(a), derivative, rtol=1e-11)
 
 
 @pytest.mark.slow

@@ -472,6 +472,8 @@ def _function(function):
 def _control(control, n, motors):
     if control is None:
         return jnp.zeros((n,))
+    if callable(control) and not n:
+        raise ValueError('assemble: control is given, and there is no motor that it is for; give some, as motors=[Motor("elbow")]')
     if isinstance(control, forces.Rows):
         if np.ndim(control.values) != 2 or np.shape(control.values)[1] != n:
             raise ValueError(f"assemble: rows of control must have shape (N, {n}), a column for each motor, got {np.shape(control.values)}")

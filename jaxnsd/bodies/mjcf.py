@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ def from_urdf(
     e_F: Any = 0.0,
     limit_restitution: Any = 0.0,
     contacts: str = "all",
+    motors: parts.Motor | Sequence[parts.Motor] = (),
     control: Any = None,
     plane: str | int | None = "auto",
     strict: bool = False,
@@ -138,6 +140,7 @@ def from_urdf(
     floating:  whether the root link is free, with the first seven coordinates; else it is fixed to the world
     floor:     whether there is a plane z = 0, to which URDF has no word
     mu:        friction coefficient of all contacts, about which URDF says nothing
+    motors:    what drives the joints, of which URDF says nothing: ``[Motor(name) for name in ("shoulder", "elbow")]``
     repair:    mend inertias that no body can have, by the least change of their principal moments, and give links that move without mass
                or moments of inertia a thousandth of those of the lightest link (1 g and 1e-7 kg m^2 where no link has both), with one
                warning that says what was mended; without, they are refused. A file that is taken without is not changed
@@ -168,7 +171,7 @@ def from_urdf(
     compiled.geom_friction[:, 0] = mu
     importer = _Importer(mujoco, compiled, "from_urdf", source=_source(model))
     importer.without(model, floating)
-    return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+    return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict, motors)
 
 
 def _source(model):
@@ -323,8 +326,8 @@ class _Importer:
         """Whether there are no passive forces at all, those of the medium included: so it is in MuJoCo without springs and dampers."""
         return self.off("passive") or (self.off("spring") and self.off("damper"))
 
-    def system(self, restitution, limit_restitution, contacts, control, plane, strict):
-        """The `Multibody`."""
+    def system(self, restitution, limit_restitution, contacts, control, plane, strict, added=()):
+        """The `Multibody`; ``added``: motors beside those of the model."""
         if contacts not in ("all", "world", "none"):
             raise ValueError(f'{self.caller}: contacts must be "all", "world" or "none", got {contacts!r}')
         for name, value in (*zip(("e_N", "e_F"), restitution, strict=True), ("limit_restitution", limit_restitution)):
@@ -341,6 +344,9 @@ class _Importer:
         bodies = [self.body(b, [shapes[g] for g in touching if m.geom_bodyid[g] == b]) for b in range(1, m.nbody)]
         self.tendons = tendons.read(self)
         motors, take = self.motors()
+        motors = [*motors, *([added] if isinstance(added, parts.Motor) else added)]
+        if m.nu and not motors and callable(control):
+            control = None  # those that it is for are left out, as the warning says
         loops = self.loops()
         self.rest()
         sites, sensors, sensors_left_out = self.sensors(motors)

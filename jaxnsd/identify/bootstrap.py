@@ -33,9 +33,10 @@ class Bootstrap:
 
     def __repr__(self) -> str:
         """A line for each parameter; the estimates themselves are too many."""
-        rows = [f"{'parameter':<22} {'estimate':>10} {'standard error':>16}   95 % interval"]
+        wide = max(22, *map(len, self.labels))
+        rows = [f"{'parameter':<{wide}} {'estimate':>10} {'standard error':>16}   95 % interval"]
         for label, value, error, (low, high) in zip(self.labels, self.estimate, self.standard_errors, self.interval(), strict=True):
-            rows.append(f"{label:<22} {value:>10.5g} {error:>16.2g}   {low:.5g} to {high:.5g}")
+            rows.append(f"{label:<{wide}} {value:>10.5g} {error:>16.2g}   {low:.5g} to {high:.5g}")
         return "\n".join([*rows, f"{len(self.values)} draws, {self.failed} of which could not be fitted"])
 
     @property

@@ -126,10 +126,11 @@ class Posterior:
         return xarray.Dataset(leaves | further, coords={"chain": np.arange(chains), "draw": np.arange(draws)})
 
     def __str__(self):
-        lines = ["parameter                  mean   standard deviation   95 % interval          R-hat   effective draws"]
+        wide = max(20, *map(len, self.labels))
+        lines = [f"{'parameter':<{wide}}       mean   standard deviation   95 % interval          R-hat   effective draws"]
         rows = zip(self.labels, self.mean, self.standard_deviations, *self.intervals.T, self.r_hat, self.effective, strict=True)
         for label, mean, sd, low, high, r_hat, effective in rows:
-            lines.append(f"{label:<20} {mean:10.5g}   {sd:18.2g}   {f'{low:.5g} to {high:.5g}':<20}   {r_hat:5.3f}   {effective:.0f}")
+            lines.append(f"{label:<{wide}} {mean:10.5g}   {sd:18.2g}   {f'{low:.5g} to {high:.5g}':<20}   {r_hat:5.3f}   {effective:.0f}")
         chains, draws = self.log_density.shape
         lines.append(f"{chains} chains of {draws} draws, {self.evaluations} evaluations; noise {self.noise_scale:.3g} times what was given")
         return "\n".join(lines + [f"warning: {text}" for text in self.warnings])

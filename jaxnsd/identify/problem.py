@@ -155,6 +155,13 @@ class Problem:
         self.free = free_state if windows is None else windows.free
         self._start(noise, when is not None)
 
+    def __repr__(self) -> str:
+        """One line: what is fitted, to what."""
+        n, m, frames = len(self.data), len(self.columns), sum(len(part.t) for part in self.data)
+        kind = type(self.parts(self.unknowns.first())[0]).__name__
+        what = f"{n} trajector{'y' if n == 1 else 'ies'} of {frames} frames with {m} column{'' if m == 1 else 's'}"
+        return f"Problem({kind}, {what}, fit: {', '.join(self.unknowns.labels)}, {self.settings.scheme!r}, dt = {self.settings.dt:g})"
+
     def _columns(self, columns, states):
         """Names of the columns of y."""
         m = self.data[0].y.shape[1]

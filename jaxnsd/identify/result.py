@@ -112,7 +112,7 @@ class Result:
         """A sentence where residuals are larger by far than a noise that was given."""
         if self.problem.noise_given and self.noise_scale > MISFIT:
             yield (
-                f"residuals are {self.noise_scale:.2g} times the noise that was given: a fit from other starts may lie in a better valley "
+                f"residuals are {self.noise_scale:.3g} times the noise that was given: a fit from other starts may lie in a better valley "
                 "(fit(..., starts=8)), the model may lack something, as a delay or a scale of the measurement (see report()), or the noise "
                 "is larger than was given"
             )
@@ -186,9 +186,10 @@ class Result:
         plotting.save(plotting.identification(self, title), path)
 
     def __str__(self):
-        lines = ["parameter              estimate   standard error   95 % interval"]
-        for row in zip(self.labels, self.values, self.standard_errors, *self.intervals.T, strict=True):
-            lines.append("{:<20} {:10.5g}   {:14.2g}   {:.5g} to {:.5g}".format(*row))
+        wide = max(20, *map(len, self.labels))
+        lines = [f"{'parameter':<{wide}}   estimate   standard error   95 % interval"]
+        for label, value, error, low, high in zip(self.labels, self.values, self.standard_errors, *self.intervals.T, strict=True):
+            lines.append(f"{label:<{wide}} {value:10.5g}   {error:14.2g}   {low:.5g} to {high:.5g}")
         n, m = self.training.sum(), (~self.training).sum()
         lines.append(
             f"loss {self.train_loss:.5g} over {n} trajector{'y' if n == 1 else 'ies'}"

@@ -9,7 +9,7 @@ import jax
 
 from . import build
 from .code import UnknownError
-from .jax_internals import low
+from .jax_internals import low, without_dead_code
 
 __all__ = ["available", "compiled", "cores", "in_loops", "left_to_xla", "listed", "packed", "run_once", "say", "unpacked"]
 
@@ -55,15 +55,18 @@ def say(error):
     )
 
 
-def compiled(function, avals):
-    """``function(*args)``, a list, as a call of native code on a CPU; None where there is no rule for a part of it."""
+def compiled(function, avals, in_full=False):
+    """``function(*args)``, a list, as a call of native code on a CPU; None where there is no rule for a part of it, or it is too long.
+
+    in_full: whether it is too long where it cannot be written out
+    """
     if build.binding is None and _wanted():
         _missing()
     if not available() or left_to_xla.on:
         return None
-    closed = low(jax.make_jaxpr(function)(*avals))
+    closed = without_dead_code(low(jax.make_jaxpr(function)(*avals)))
     try:
-        name = build.target_of(closed)
+        name = build.target_of(closed, in_full)
     except UnknownError as reason:
         if os.environ.get("JAXNSD_NATIVE") == "debug":
             print("jaxnsd.native:", reason, file=sys.stderr)

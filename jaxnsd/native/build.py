@@ -23,7 +23,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from . import control
+from . import alike, control
 from .arrays import in_memory, is_small, large, small, stored, written
 from .code import AS_IT_IS_MEANS, ONCE, SIZES, Code, TooLargeError, UnknownError, is_known
 
@@ -244,14 +244,15 @@ def _function(head, code):
     return "\n".join([head + " {", "entry:", memory, later, *code.lines, *last, "  ret void", "}", ""])
 
 
-def text_of(closed):
+def text_of(closed, in_full=False):
     """``(Text of a jaxpr, whose function XLA calls, programs that are compiled later)``.
 
-    Raises `UnknownError` where there is something in it that has no rule.
+    Raises `UnknownError` where there is something in it that has no rule, or it is too long, with ``in_full`` for the first sizes.
     """
     jaxpr, _ = control.parts_of(closed)
     kinds, results = ([control.Kind(x.aval) for x in part] for part in (jaxpr.invars, jaxpr.outvars))
-    program = control.Program(closed, [None] * len(kinds), kinds, results, SIZES[-1:] if in_loops.on else SIZES)
+    sizes = SIZES[-1:] if in_loops.on else SIZES[:1] if in_full else SIZES
+    program = control.Program(closed, [None] * len(kinds), kinds, results, sizes)
     text, later = _text_of(program)
     major, minor = _api()
     return replace(text, main=text.main + _HANDLER.format(major=major, minor=minor)), later
@@ -359,7 +360,18 @@ class Packed:
 
 def _text_and_later(program):
     """Text of a program that is compiled later, and what that leaves for later."""
-    return (program.text, program.later) if isinstance(program, Packed) else _text_of(program, direct=True)
+    if isinstance(program, Packed):
+        return program.text, program.later
+    if isinstance(program, control.Host):
+        return _text_of(program, direct=True)
+    known = _texts.setdefault(alike.key(program), [program, None])
+    if known[1] is None:
+        known[1] = _text_of(program, direct=True)
+    return known[1]
+
+
+#: Programs that were compiled later, with their texts, by what they do.
+_texts = {}
 
 
 def _sizes(program):
@@ -549,11 +561,11 @@ def shared(text, later):
         return _engines[key]
 
 
-def target_of(closed):
+def target_of(closed, in_full=False):
     """The name under which XLA knows the native function of a jaxpr; `UnknownError` where it cannot be one."""
     if binding is None:
         raise UnknownError("llvmlite is missing")
-    text, later = text_of(closed)
+    text, later = text_of(closed, in_full)
     # What is compiled later is not said in the text.
     name = f"jaxnsd_native_{key_of(text)}" + (f"_{uuid.uuid4().hex}" if later else "")
     _register(name, text, later)

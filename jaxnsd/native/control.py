@@ -64,8 +64,9 @@ def evaluate(code, closed, arrays):
 
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
-_CALLS = {"jit", "pjit", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"}
-_CALLS |= {"checkpoint", "remat2", "remat", *CLOSED_CALLS}
+#: Operations that call a function.
+CALLS = {"jit", "pjit", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"}
+CALLS |= {"checkpoint", "remat2", "remat", *CLOSED_CALLS}
 
 
 #: Operations that read an array as it lies in memory: a small one, an argument say, is read as numbers by what computes with them.
@@ -75,7 +76,7 @@ broadcast_in_dim copy dynamic_slice expand_dims gather reshape rev slice squeeze
 _VIEWS = frozenset(_NAMES.split())
 
 
-def _inside(equation):
+def inside(equation):
     """The jaxprs of an operation, one or several under each name."""
     name, params = equation.primitive.name, equation.params
     if name == "jaxnsd_rule":
@@ -89,7 +90,7 @@ def _inside(equation):
 
 def _equation(code, equation, arrays, kinds, results):
     name, params = equation.primitive.name, equation.params
-    if name in _CALLS:
+    if name in CALLS:
         inner = next(params[key] for key in _INNER if key in params)
         if getattr(inner, "effects", None):
             return _called(code, inner, params.get("name"), arrays, kinds, results)
@@ -99,7 +100,7 @@ def _equation(code, equation, arrays, kinds, results):
             code.known[key] = _called(code, inner, params.get("name"), arrays, kinds, results), inner, arrays
         return code.known[key][0]
     if name == "jaxnsd_rule":
-        return evaluate(code, _inside(equation)[0], arrays)
+        return evaluate(code, inside(equation)[0], arrays)
     if name == HOST:
         code.when_needed(Host(params["callback"], kinds), [stored(code, x, kind).pointer for x, kind in zip(arrays, kinds, strict=True)])
         return []
@@ -205,8 +206,8 @@ def check(closed):
         name = equation.primitive.name
         for x in (*equation.invars, *equation.outvars):
             type_of(x.aval.dtype)
-        if name in (*_CALLS, "jaxnsd_rule") or name in _CONTROL:
-            for inner in _inside(equation):
+        if name in (*CALLS, "jaxnsd_rule") or name in _CONTROL:
+            for inner in inside(equation):
                 check(inner)
         elif name not in rules.RULES and name not in rules.ELEMENTWISE and name != HOST:
             raise UnknownError(f"the operation {name}")
@@ -432,7 +433,7 @@ def _written_out(code, params, closed, consts, carry, rows, rows_in, rows_out):
 def count(closed):
     """Number of operations on arrays of a jaxpr."""
     equations = parts_of(closed)[0].eqns
-    return len(equations) + sum(count(inner) for equation in equations for inner in _inside(equation))
+    return len(equations) + sum(count(inner) for equation in equations for inner in inside(equation))
 
 
 def work(closed):
@@ -442,7 +443,7 @@ def work(closed):
         name, params = equation.primitive.name, equation.params
         if name == "while":
             return np.inf
-        inner = _inside(equation)
+        inner = inside(equation)
         if inner:
             total += sum(map(work, inner)) * (params["length"] if name == "scan" else 1)
         elif name == "dot_general":

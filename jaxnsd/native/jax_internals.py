@@ -30,6 +30,7 @@ __all__ = [
     "batching",
     "bound",
     "call_inside",
+    "dead_code_rule",
     "enable_x64",
     "explicit_axis",
     "flatten_axes",
@@ -50,6 +51,7 @@ __all__ = [
     "varying",
     "with_inner",
     "without_consts",
+    "without_dead_code",
 ]
 
 
@@ -139,6 +141,39 @@ def call_inside(equation):
 def _traced(name, params, shapes):
     """The closed jaxpr of a function of `_FUNCTIONS`."""
     return low(jax.make_jaxpr(functools.partial(_FUNCTIONS[name], **dict(params)))(*(jax.ShapeDtypeStruct(*x) for x in shapes)))
+
+
+def dead_code_rule(primitive, rule):
+    """Let JAX leave out what nobody reads of a primitive: ``rule(read, params) -> (given, params)``.
+
+    read, given: of every output, and of every argument, whether it stays; ``params`` are those of the primitive without the others
+    """
+
+    # From JAX 0.11 on it is told of references, too.
+    def of(read, *others):
+        equation = others[-1]
+        if not any(read):
+            return [False] * len(equation.invars), None
+        made, given, params = rule(read, len(equation.invars), equation.params)
+        invars, outvars = (
+            [x for x, stays in zip(xs, flags, strict=True) if stays] for xs, flags in ((equation.invars, given), (equation.outvars, made))
+        )
+        return given, equation.replace(invars=invars, outvars=outvars, params=params)
+
+    partial_eval.dce_rules[primitive] = of
+
+
+def without_dead_code(closed, anew=False):
+    """A closed jaxpr without what leads to none of its outputs.
+
+    anew: whatever was found of its parts before; the oldest versions leave it as it is then
+    """
+    if anew and _TRACING is None:
+        return closed
+    jaxpr = getattr(closed, "jaxpr", closed)
+    with trace_anew() if anew else contextlib.nullcontext():
+        lean, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)
+    return lean if jaxpr is closed else closed.replace(jaxpr=lean)
 
 
 def frames(equation):

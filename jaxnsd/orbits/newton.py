@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..programs.derivatives import ZERO, instantiated, pushed, with_rule
+from ..programs.runs import lean
 from .arcs import whole
 from .orbit import Orbit, OrbitOutcome
 from .shooting import shifted
@@ -135,6 +136,7 @@ def _iterate(shooting, given, start):
     eps = jnp.finfo(start.v.dtype).eps
     exact, accepted = EXACT * eps, ACCEPTED * jnp.sqrt(eps)
 
+    @lean
     def evaluate(v):
         F, J, sol = shooting.linearized(given.system, start.direction, v, given.t0, given.T)
         F = jnp.concatenate([F, (start.row @ (v - start.v))[None]])

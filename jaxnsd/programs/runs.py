@@ -28,6 +28,7 @@ from ..native.jax_internals import (
     ShapedArray,
     ad,
     batching,
+    dead_code_rule,
     explicit_axis,
     is_exported,
     is_traced,
@@ -37,6 +38,7 @@ from ..native.jax_internals import (
     on_one_device,
     vary,
     varying,
+    without_dead_code,
 )
 from . import backward, ties
 from .derivatives import ZERO, pushed
@@ -106,6 +108,26 @@ def natively(function=None, *, traced=jax.jit, static_argnames=()):
     return asked
 
 
+#: On where what was stored for a way back is not read any more.
+_forward_only = native.build.Switch()
+
+
+def lean(function):
+    """``function``, traced without what leads to none of its results; nobody may differentiate it in reverse mode.
+
+    Of a run whose derivative is taken in forward mode that is what the way back would read, a second pass through every step.
+    """
+
+    def traced(*args):
+        leaves, tree = jax.tree.flatten(args)
+        closed, shapes = jax.make_jaxpr(lambda *leaves: function(*tree.unflatten(leaves)), return_shape=True)(*leaves)
+        with _forward_only():
+            closed = without_dead_code(closed, anew=True)
+        return jax.tree.unflatten(jax.tree.structure(shapes), jaxpr_as_fun(closed)(*leaves))
+
+    return traced
+
+
 def on_cpu():
     """Whether what is traced now is for a CPU: that of `jax.default_device`, where it is set, on a host with a GPU too."""
     device = jax.config.jax_default_device
@@ -142,6 +164,7 @@ class Run:
     share: Any = None  # number of the argument that tells a member for how many it reports, or None
     quick: Any = None  # (stored, arguments that are linear) -> outs, in place of the function
     fits: Any = None
+    one_by_one: Any = None  # of many directions at one point: the run that takes one after the other, where native code of all is too large
 
     def split(self, args):
         """Arguments of the function, and what was stored."""
@@ -152,7 +175,7 @@ class Run:
         """The same run without what is stored."""
         n = len(self.outs) - self.stores
         function = (lambda *args: self.function(*args)[:n]) if self.stores else self.function
-        return replace(self, function=function, outs=self.outs[:n], stores=0, stored=0, back=None, quick=None)
+        return replace(self, function=function, outs=self.outs[:n], stores=0, stored=0, back=None, quick=None, one_by_one=None)
 
 
 _run = Primitive("jaxnsd_run")
@@ -294,7 +317,9 @@ def _batch(args, axes, *, run):
     if run.lockstep or at_one_point:
         # Many directions at one point: lockstep does the work of the point once.
         return _wider(args, stored, mapped, moved, size, run)
-    out = _run.bind(*args, run=replace(run.alone(), levels=(Level(size, tuple(mapped)), *run.levels)))
+    level = Level(size, tuple(mapped))
+    each = run.one_by_one and _without_stored(replace(run.one_by_one, levels=(level, *run.one_by_one.levels)))
+    out = _run.bind(*args, run=replace(run.alone(), levels=(level, *run.levels), one_by_one=each))
     nothing = [jnp.zeros(s.shape, s.dtype) for s in run.outs[len(out) :]]
     return [*out, *nothing], [0] * len(out) + [None] * len(nothing)
 
@@ -329,9 +354,21 @@ def _wider(args, stored, mapped, moved, size, run):
         outs=tuple(ShapedArray((size, *s.shape), s.dtype) for s in run.outs),
         back=run.back and back,
         quick=run.quick and jax.vmap(run.quick, (of_stored, chosen(axes, run.linear)), axis_size=size),
+        one_by_one=None if run.lockstep or run.quick else _inside(run, Level(size, tuple(mapped))),
     )
     out = _run.bind(*inside, *stored, run=wide)
     return out, [len(run.levels)] * len(out)
+
+
+def _without_stored(run):
+    """The run without what is stored for a way back."""
+    return replace(run, stored=0, back=None, one_by_one=run.one_by_one and _without_stored(run.one_by_one))
+
+
+def _inside(run, level):
+    """The run whose members are mapped over one more batch, inside of its levels and outside of those of ``one_by_one``."""
+    each, depth = run.one_by_one or run, len(run.levels)
+    return replace(each, levels=(*run.levels, level, *each.levels[depth:]), one_by_one=None)
 
 
 def alike(leaves):
@@ -350,7 +387,10 @@ def _lower(ctx, *args, run):
     avals = [ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
     program = None
     if tuple(ctx.module_context.platforms) == ("cpu",) and not run.lockstep and not is_exported(ctx):
-        program = native.compiled(functools.partial(_value, run=run), avals)
+        # Of many directions the work at their point is done once if that is no longer than what runs well; else by each.
+        program = native.compiled(functools.partial(_value, run=run), avals, in_full=run.one_by_one is not None)
+        if program is None and run.one_by_one:
+            program = native.compiled(functools.partial(_value, run=run.one_by_one), avals)
     if program is None:
         try:
             program = jax.make_jaxpr(functools.partial(_in_lockstep, run=run))(*avals)
@@ -364,12 +404,25 @@ def _lower(ctx, *args, run):
     return mlir.lower_fun(program, multiple_results=True)(ctx.replace(avals_in=avals), *args)
 
 
+def _without_dead_code(read, n_args, params):
+    """A run without what it stores for a way back that nobody takes, and, once it is known that nobody will, without what was stored."""
+    run, stays, given = params["run"], [True] * len(read), [True] * n_args
+    if run.stores and not any(read[-run.stores :]):
+        stays[-run.stores :] = [False] * run.stores
+        run = run.alone()
+    elif _forward_only.on and run.stored and not run.quick:
+        given[-run.stored :] = [False] * run.stored
+        run = _without_stored(run)
+    return stays, given, {**params, "run": run}
+
+
 _run.def_impl(_value)
 _run.def_abstract_eval(_shapes)
 mlir.register_lowering(_run, _lower)
 ad.primitive_jvps[_run] = _jvp
 ad.primitive_transposes[_run] = _transpose
 batching.primitive_batchers[_run] = _batch
+dead_code_rule(_run, _without_dead_code)
 
 # A branch in lockstep becomes a choice, in which JAX writes `stop_gradient` for the operands of the branch that is not taken. Of what is
 # linear already that is left to be transposed: nothing comes back from there.

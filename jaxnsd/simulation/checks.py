@@ -518,13 +518,16 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
     if "M" in look:
         _mass_matrix(look, name, at_start)
     if known(t1, dt):
-        _admissible(look, name, scheme, t1 - t0, dt, q0, at_start, getattr(system, "contacts", ()))
+        _admissible(look, name, scheme, t1 - t0, dt, q0, at_start, system)
     elif "M" in look:
         _independent(look, name, at_start)
 
 
-def _admissible(look, name, scheme, duration, dt, q0, at_start, contacts):
+def _admissible(look, name, scheme, duration, dt, q0, at_start, system):
     """Check gaps, constraints and velocities of constraints against what a step can make of them."""
+    # A system of bodies knows what touches, another one what its author says.
+    of_bodies = getattr(system, "contacts", ())
+    contacts = of_bodies or getattr(system, "contact_names", None)
     position_level = on_position_level(scheme)
     eps = float(np.finfo(q0.dtype).eps)
     typed = max(TYPED, 100 * eps)
@@ -541,14 +544,13 @@ def _admissible(look, name, scheme, duration, dt, q0, at_start, contacts):
     gap, tolerance = look["gap"], position(look["W_N"], POSITION_LEVEL_GAP)
     if np.any(gap < -tolerance):
         worst = int(np.argmin(gap + tolerance))
-        # A system of bodies knows what touches.
         names = contacts if isinstance(contacts, tuple) and len(contacts) == gap.size else ()
-        touching = f" ({contacts[worst]})" if names else ""
-        others = [str(names[k]) if names else str(k) for k in np.flatnonzero(gap < -tolerance) if k != worst]
+        touching = f" ({names[worst]})" if names else ""
+        others = [str(names[k]) if names else f"contact {k}" for k in np.flatnonzero(gap < -tolerance) if k != worst]
         others = list(dict.fromkeys(others))
-        also = f"; so are {', '.join(others[:OTHERS])}" if others else ""
+        also = f"; likewise {', '.join(others[:OTHERS])}" if others else ""
         also += f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
-        mended = ", and initial_state(project=True) mends that of the model" if names else ""
+        mended = ", and initial_state(project=True) mends that of the model" if of_bodies else ""
         raise ValueError(
             f"{name}: contact {worst}{touching} must be open or closed {at_start}, got the gap {gap[worst]:.3g}, a penetration deeper than "
             f"{tolerance[worst]:.3g}, the most that {scheme.name} takes with dt = {dt:g}{also}; correct q0 or the sign of gap(t, q); "

@@ -35,7 +35,8 @@ from . import checks, files, tables
 from . import until as conditions
 from .events import Happening, happenings
 
-#: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up.
+#: A velocity larger than this multiple of what the initial state and its forces suggest counts as a blow-up. They suggest no less than one,
+#: in the unit of velocities: forces in balance, or that act later, are round-off. What blows up passes a larger bound some steps later.
 BLOW_UP = 1e10
 
 #: Largest array of a state, in entries, with which a batch on a CPU runs member by member (see `runs`). In lockstep a batch of bars of
@@ -814,8 +815,7 @@ class _History:
             state, info = self.initial(*args)
             accelerations = jnp.abs(system.h(t0, q0, u0)) / jnp.diagonal(system.M(t0, q0, u0))
             speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
-            limit = BLOW_UP * lax.stop_gradient(speeds)
-            limit = jnp.where(limit > 0, limit, jnp.inf)
+            limit = BLOW_UP * jnp.maximum(lax.stop_gradient(speeds), 1)
             # One that goes on has acted at its first node before.
             goes_on = bool(args[4:]) and args[4] is not None
             events = 0 if goes_on else sensitivities.events_at_start(self.scheme, prepared, t0, dt, q0, u0, state)
