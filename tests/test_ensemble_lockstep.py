@@ -89,6 +89,7 @@ def final(system, sol):
 
 def counted(monkeypatch, system, name, members, steps):
     """``(kernels, bytes for a member)`` of a step in lockstep."""
+    monkeypatch.setenv("JAXNSD_KERNELS", "0")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     jax.clear_caches()
     sample = ensemble.Independent(system, {name: ensemble.Uniform(0.1, 0.3)})

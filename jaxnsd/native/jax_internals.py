@@ -40,8 +40,10 @@ __all__ = [
     "low",
     "lowered_as",
     "mlir",
+    "needed",
     "new_variable",
     "on_one_device",
+    "pallas",
     "scan_sizes",
     "serialize_executable",
     "settings",
@@ -95,6 +97,12 @@ def scan_sizes(params):
     if "ft_in" in params:
         return tuple(map(len, params["ft_in"].unpack()))[:2]
     return params["num_consts"], params["num_carry"]
+
+
+def needed(closed):
+    """A closed jaxpr without what no result needs, in its loops as well."""
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return ClosedJaxpr(jaxpr, closed.consts)
 
 
 #: A variable of a jaxpr, of which others are made: its class takes other arguments in each version.
@@ -207,6 +215,17 @@ def explicit_axis(x, axis):
 def is_exported(ctx):
     """Whether a program that is being lowered is to run elsewhere, where nobody knows what was compiled here."""
     return bool(getattr(ctx.module_context.lowering_parameters, "for_export", False))
+
+
+@functools.cache
+def pallas():
+    """``(Pallas, parameters of its compiler for GPUs)``, or None; it takes a while to import, so that only who makes a kernel does."""
+    try:
+        from jax.experimental import pallas as pl
+        from jax.experimental.pallas import triton
+    except ImportError:
+        return None
+    return pl, getattr(triton, "CompilerParams", None) or triton.TritonCompilerParams
 
 
 # The process

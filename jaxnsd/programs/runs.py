@@ -1,10 +1,10 @@
 """A run as one operation of JAX: how it is compiled, batched and differentiated.
 
-On a CPU a run is one native function (see `native`), and a batch of runs is a loop over its members, which threads share. Where it cannot
-be one (without llvmlite, on a GPU, for an operation that has no rule), XLA compiles it, and a batch runs in lockstep: every operation of a
-step sweeps over all members, every loop goes on until the last member is done. Which of the two it is, is decided when a program is
-lowered. So what batching and differentiation make of a run is again a run: of its members one by one, of its derivative, of the transpose
-of that.
+On a CPU a run is one native function (see `native`), and a batch of runs is a loop over its members, which threads share. On a GPU its loop
+is one kernel (see `kernels`). Where it cannot be one (without llvmlite, too large for a kernel, for an operation that has no rule), XLA
+compiles it, and a batch runs in lockstep: every operation of a step sweeps over all members, every loop goes on until the last member is
+done. Which of them it is, is decided when a program is lowered. So what batching and differentiation make of a run is again a run: of its
+members one by one, of its derivative, of the transpose of that.
 
 Reverse mode of a single run stores on the way forward what the way back needs. That of a batch computes each member forward again and
 then backward, so that what is stored is that of one member at a time, not of the whole batch.
@@ -38,7 +38,7 @@ from ..native.jax_internals import (
     vary,
     varying,
 )
-from . import backward, ties
+from . import backward, kernels, ties
 from .derivatives import ZERO, pushed
 from .progress import shares
 from .pytrees import chosen, in_front, replaced
@@ -108,8 +108,19 @@ def natively(function=None, *, traced=jax.jit, static_argnames=()):
 
 def on_cpu():
     """Whether what is traced now is for a CPU: that of `jax.default_device`, where it is set, on a host with a GPU too."""
+    return _platform().startswith("cpu")
+
+
+def _platform():
     device = jax.config.jax_default_device
-    return (device or jax.default_backend() if device is None or isinstance(device, str) else device.platform).startswith("cpu")
+    return device or jax.default_backend() if device is None or isinstance(device, str) else device.platform
+
+
+def one_by_one():
+    """Whether members of a batch, of what is traced now, are compiled one by one, as native code or for a kernel; else in lockstep."""
+    if on_cpu():
+        return native.available() or bool(kernels.wanted(("cpu",)))
+    return _platform().startswith(("gpu", "cuda")) and bool(kernels.wanted(("cuda",)))
 
 
 def compiled_once(jitted, *args):
@@ -348,8 +359,10 @@ def _lower(ctx, *args, run):
     if run.fits:
         run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))
     avals = [ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
-    program = None
-    if tuple(ctx.module_context.platforms) == ("cpu",) and not run.lockstep and not is_exported(ctx):
+    program, alone = None, not run.lockstep and not is_exported(ctx)
+    if how := kernels.wanted(ctx.module_context.platforms) if alone else None:
+        run = replace(run, function=kernels.with_kernels(run.function, how), quick=run.quick and _by_kernels(run.quick, how))
+    elif tuple(ctx.module_context.platforms) == ("cpu",) and alone:
         program = native.compiled(functools.partial(_value, run=run), avals)
     if program is None:
         try:
@@ -362,6 +375,16 @@ def _lower(ctx, *args, run):
             native.say(error)
         program = jaxpr_as_fun(program)
     return mlir.lower_fun(program, multiple_results=True)(ctx.replace(avals_in=avals), *args)
+
+
+def _by_kernels(quick, how):
+    """`Run.quick`, whose loops are kernels."""
+
+    def quickly(stored, given):
+        n = len(stored)
+        return kernels.with_kernels(lambda *args: quick(list(args[:n]), list(args[n:])), how)(*stored, *given)
+
+    return quickly
 
 
 _run.def_impl(_value)
