@@ -201,7 +201,10 @@ def vary(x, axes):
 def on_one_device():
     """Arrays have no mesh, whatever mesh is set: what a member of a batch computes, a device computes alone."""
     use = getattr(jax.sharding, "use_abstract_mesh", contextlib.nullcontext)
-    with use(jax.sharding.AbstractMesh((), ())):
+    now = getattr(jax.sharding, "get_abstract_mesh", lambda: None)()
+    # The kind of a device that is not there, for which a program may be lowered.
+    kind = getattr(now, "abstract_device", None)
+    with use(jax.sharding.AbstractMesh((), (), **({"abstract_device": kind} if kind else {}))):
         yield
 
 

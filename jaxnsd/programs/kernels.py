@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import sys
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -129,7 +130,10 @@ def _batch(args, axes, *, loop):
 def _lower(ctx, *args, loop):
     try:
         program = jax.make_jaxpr(functools.partial(_kernel, loop=loop))(*ctx.avals_in)
-        return mlir.lower_fun(jaxpr_as_fun(program), multiple_results=True)(ctx, *args)
+        with warnings.catch_warnings():
+            # From JAX 0.12 on; a version that does not have it leaves loops to XLA.
+            warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+            return mlir.lower_fun(jaxpr_as_fun(program), multiple_results=True)(ctx, *args)
     except UnknownError as reason:
         if os.environ.get("JAXNSD_NATIVE") == "debug":
             print("jaxnsd.kernels:", reason, file=sys.stderr)
