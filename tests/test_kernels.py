@@ -177,6 +177,31 @@ def test_models(monkeypatch, made, name, scheme):
     check(monkeypatch, made, name, scheme, of=(0,), dt=2e-3)
 
 
+SCHEMES = [jaxnsd.SymmetricMoreau(), jaxnsd.GeneralizedAlpha(), jaxnsd.Lobatto(2), jaxnsd.LocatedImpacts(jaxnsd.Moreau())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_schemes(monkeypatch, made, scheme):
+    check(monkeypatch, made, "RotatingBall", scheme, of=(0,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"until": lambda t, q, u: q[1] < 0.97}, {"progress": True}], ids=["until", "progress"])
+def test_ends_and_bars(monkeypatch, made, options):
+    """Members end at nodes of their own, and bars are told between kernels."""
+    heights = jnp.linspace(0.98, 1.2, 5)
+
+    def run(height):
+        q, u = jnp.zeros(3).at[1].set(height), jnp.zeros(3)
+        sol = jaxnsd.simulate(models.RotatingBall(), jaxnsd.Moreau(), q, u, n_steps=200, dt=1e-3, **options)
+        return sol.q, sol.steps, sol.events
+
+    expected = jax.jit(jax.vmap(lambda x: run(x)))(heights)
+    compare(interpreted(monkeypatch, jax.vmap(run), heights), expected, 1e-12)
+    assert made and ("progress" in options or len(set(np.asarray(expected[1]).tolist())) > 1)
+
+
 @pytest.mark.slow
 def test_reverse_mode(monkeypatch, made):
     """On the way forward a kernel stores what the one on the way back reads."""
