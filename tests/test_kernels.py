@@ -172,9 +172,9 @@ def test_small_models(monkeypatch, made, name, scheme):
 @pytest.mark.parametrize("scheme", [jaxnsd.Moreau(), jaxnsd.MoreauJean()], ids=lambda scheme: scheme.name)
 @pytest.mark.parametrize("name", ["Woodpecker", "CornerBlock", "BeadColumn", "Sphere", "SliderCrankMinimal", "SliderCrank"])
 def test_models(monkeypatch, made, name, scheme):
-    """With Lemke's method for steps on which Newton's cycles."""
+    """With Lemke's method for steps on which Newton's cycles; most of their derivatives are too large for a kernel."""
     monkeypatch.setattr(blocks, "PIECE", 1 << 30)
-    check(monkeypatch, made, name, scheme, of=(0,), dt=2e-3)
+    check(monkeypatch, made, name, scheme, of=(0, 1) if name == "CornerBlock" else (0,), dt=2e-3)
 
 
 SCHEMES = [jaxnsd.SymmetricMoreau(), jaxnsd.GeneralizedAlpha(), jaxnsd.Lobatto(2), jaxnsd.LocatedImpacts(jaxnsd.Moreau())]
