@@ -370,6 +370,24 @@ def test_pairs_that_cannot_meet_are_left_out():
     assert_allclose(system.keeping_rows(0.0, q0).gap(0.0, q0), gap, rtol=1e-12)
 
 
+def test_hulls_of_few_and_of_many_corners():
+    """Together in one table, where the last corner of the small one is the closest: as far from each other as alone."""
+    small = np.array([[-1.0, -1, -1], [-1, 1, -1], [1, -1, -1], [1, 1, -1], [0, 0, 2]]) * 0.1
+    shapes = {"small": Points(small), "large": Points(ball_of(160, 0.1)), "other": Points(ball_of(40, 0.1))}
+    parts = [Body(name, 1.0, (1e-2,) * 3, joints=Free(), shapes=shape) for name, shape in shapes.items()]
+    for where in ((0.0, 0.0, 0.45), (0.1, 0.05, 0.28)):
+        q = jnp.asarray(np.concatenate([[*x, 1, 0, 0, 0] for x in ((0, 0, 0), where, (2.0, 0, 0))]))
+        system = bodies.assemble(parts)
+        gap = np.asarray(system.gap(0.0, q)).reshape(3, -1).min(axis=1)
+        alone = bodies.assemble(parts[:2]).gap(0.0, q[:14]).min()
+        assert_allclose(gap[0], alone, rtol=1e-9)
+        assert np.all(np.isfinite(gap))
+        # From the tip to the polyhedron: the largest separation along any direction.
+        n = ball_of(50_000, 1.0)
+        largest = np.max(np.min((ball_of(160, 0.1) + where) @ n.T, axis=0) - np.max(small @ n.T, axis=0))
+        assert largest <= gap[0] <= largest + 1e-4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme, names",
@@ -386,7 +404,7 @@ def test_nothing_changes_where_pairs_are_left_out(scheme, names, monkeypatch):
 
     sol = motion()
     assert sol.count(jaxnsd.Event.IMPACT) >= len(names)
-    monkeypatch.setattr(pairs, "searched", lambda structure: [])
+    monkeypatch.setattr(pairs, "left_out_where_far", lambda structure: [])
     exact = motion()
     jax.clear_caches()
     assert_allclose(sol.q, exact.q, atol=1e-12)

@@ -9,8 +9,9 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.spatial.transform import Rotation
 
+import jaxnsd
 from jaxnsd import Moreau, bodies, simulate
-from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Pair, Plane, Points, Sphere
+from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Free, Pair, Plane, Points, Sphere, pairs
 
 STONE = np.array([[0.3, 0.1, 0.0], [-0.2, 0.25, 0.1], [-0.1, -0.3, 0.05], [0.0, 0.0, 0.35], [0.05, 0.1, -0.3]])
 SHAPES = {
@@ -445,3 +446,62 @@ def test_a_cylinder_that_almost_stands():
     gap, rate, velocity = evaluate(jnp.asarray(q), jnp.asarray(rng.standard_normal((4, 6))))
     assert_allclose(velocity, rate, atol=1e-9)
     assert_allclose(gap.min(axis=1), 0.3 - 0.25 * np.cos(tilts) - 0.2 * np.sin(tilts), atol=1e-14)
+
+
+def many(n):
+    """``(system, q0, u0)``: n balls, n capsules and n boxes in layers above a floor, with random velocities."""
+    rng, parts = np.random.default_rng(3), []
+    shapes = {"ball": Sphere(0.1), "pill": Capsule(0.08, 0.2), "brick": Box((0.2, 0.15, 0.1))}
+    for k, kind in enumerate(shapes):
+        at = [(0.3 * i, 0.4 * k, 0.3 + 0.25 * rng.random()) for i in range(n)]
+        parts += [Body(f"{kind}{i}", 1.0, (1e-2,) * 3, joints=Free(), position=x, shapes=shapes[kind]) for i, x in enumerate(at)]
+    system = bodies.assemble(parts, Plane(name="floor"), mu=0.3, e_N=0.5)
+    q0, u0 = system.initial_state()
+    return system, q0, u0 + jnp.asarray(rng.standard_normal(u0.shape))
+
+
+def test_one_pair_after_the_other(monkeypatch):
+    """Of many pairs of a kind gaps, points, normals and their derivatives are those of all at once; near ones in a step, too."""
+    system, q0, u0 = many(3)
+    kernels = {group.kernel for group in pairs.groups(system.structure) if pairs.one_by_one(group)}
+    assert kernels == {"ball and capsule", "ball and box", "capsule and box", "boxes"}
+
+    def found():
+        @quick
+        def evaluate(q):
+            near = system.keeping_rows(0.0, q, u0, 1e-2).gap(0.0, q)
+            return system.touches(0.0, q), jax.jvp(lambda q: system.gap(0.0, q), (q,), (system.q_dot(0.0, q, u0),))[1], near
+
+        jax.clear_caches()
+        return evaluate(q0)
+
+    one_by_one = found()
+    for name in ("MANY", "MANY_BOXES"):
+        monkeypatch.setattr(pairs, name, 10**6)
+    at_once = found()
+    jax.clear_caches()
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-13), one_by_one[:2], at_once[:2])
+    gap, near = np.asarray(at_once[0].gap), np.asarray(one_by_one[2])
+    assert_allclose(near[gap < 0.1], gap[gap < 0.1], rtol=1e-12, atol=1e-13)
+    assert np.sum(gap < 0.1) > 3 and np.all(near >= gap - 1e-12) and np.any(near > gap + 1)
+
+
+@pytest.mark.slow
+def test_a_heap_of_many_kinds(monkeypatch):
+    """They fall on each other: the same motion, and the same derivative, where all pairs are computed in every step."""
+    system, q0, u0 = many(3)
+
+    def motion():
+        jax.clear_caches()
+        run = jax.jit(lambda u0: simulate(system, Moreau(), q0, u0, n_steps=200, dt=2e-3))
+        tangent = jax.jvp(lambda u0: run(u0).q[-1], (u0,), (jnp.ones_like(u0),))[1]
+        return run(u0).raise_if_failed(), tangent
+
+    sol, tangent = motion()
+    assert sol.count(jaxnsd.Event.IMPACT) >= 9
+    for name in ("MANY", "MANY_BOXES"):
+        monkeypatch.setattr(pairs, name, 10**6)
+    exact, exact_tangent = motion()
+    jax.clear_caches()
+    assert_allclose(sol.q, exact.q, atol=1e-9)
+    assert_allclose(tangent, exact_tangent, rtol=1e-5, atol=1e-6)

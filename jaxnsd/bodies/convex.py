@@ -4,6 +4,8 @@ What touches is searched pair after pair in one loop (`closest`, `kinks`, `faces
 pairs, and is not differentiated. Gaps, points and normals follow from it by the formulas of `features`, which are.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -13,7 +15,7 @@ from . import closest, directions, faces, kinks
 from .boxes import FAR, separations
 from .features import settled
 from .frames import Frames, Touch
-from .rotations import turn
+from .rotations import dot, turn
 from .solids import Pair, Solid, reach, solids
 
 ROWS = faces.ROWS
@@ -40,51 +42,65 @@ def touches(structure, frames, points, first, second, reach_of_step=None):
     in it are not searched: their rows are none, as those of a pair that touches in fewer points are
     """
     kinds = [[structure.shapes[s].kind for s in shapes] for shapes in (first, second)]
-    sides, tables = [], []
+    sides, tables, sizes = [], [], jnp.zeros((len(first),), frames.x.dtype)
     for shapes, own in zip((first, second), kinds, strict=True):
         corners, hulls = table(points, shapes)
         sides.append(solids(frames.of(shapes), own, hulls))
         tables.append(corners)
+        sizes += jax.vmap(lambda solid: reach(solid, None))(sides[-1]._replace(hull=None))
+        if corners is not None:
+            sizes += jnp.sqrt(jnp.max(dot(corners, corners), axis=1))[hulls]
 
-    def pair_of(tables, a, b):
+    def pair_of(tables, a, b, size):
         corners = [None if corners is None else corners[solid.hull] for corners, solid in zip(tables, (a, b), strict=True)]
-        return Pair(a, b, *corners, reach(a, corners[0]) + reach(b, corners[1]))
+        return Pair(a, b, *corners, size)
 
     # In a batch one after the other: their loops end at different times.
     @jax.custom_batching.sequential_vmap
     def choose(tables, numbers):
         # A program of its own: what several parts of a step ask for is compiled once, and kept. All numbers are one array, so that it is
         # the same program whichever of them are known.
-        return lax.map(lambda x: _rows_if_near(pair_of(tables, *unpacked(x[:-1])), x[-1]), numbers)
+        return lax.map(lambda x: _rows_if_near(functools.partial(pair_of, tables), *unpacked(x[:-2]), *x[-2:]), numbers)
 
     def settle(tables, chosen):
         return lax.cond(jnp.any(chosen[0].there), there, nowhere, tables, chosen)
 
     def nowhere(tables, chosen):
         nothing = _zeros(there, tables, chosen)
-        return nothing._replace(gap=jnp.full_like(nothing.gap, FAR) * pair_of(tables, *chosen[1:]).scale)
+        return nothing._replace(gap=jnp.full_like(nothing.gap, FAR) * chosen[-1])
 
     def there(tables, chosen):
-        row, a, b = chosen
-        pair = pair_of(tables, a, b)
-        touch = settled(row, a, b, pair.corners_a, pair.corners_b, pair.scale)
+        row, *given = chosen
+        pair = pair_of(tables, *given)
+        touch = settled(row, pair.a, pair.b, pair.corners_a, pair.corners_b, pair.scale)
         closest = row.there & ~(touch.gap < row.least)
         gap = jnp.where(closest, touch.gap, FAR * pair.scale)
         return Touch(gap, *(jnp.where(closest[:, None], x, 0.0) for x in touch[1:]))
 
     near = jnp.inf if reach_of_step is None else reach_of_step
     near = jnp.broadcast_to(jnp.asarray(near, frames.x.dtype), (len(first),))
-    numbers = jnp.concatenate([packed(sides), near[:, None]], axis=1)
+    numbers = jnp.concatenate([packed(sides), sizes[:, None], near[:, None]], axis=1)
     rows = when_needed(choose)(*lax.stop_gradient((tables, numbers)))
-    found = when_needed(lambda tables, *chosen: lax.map(lambda x: settle(tables, x), chosen))(tables, rows, *sides)
+    found = when_needed(lambda tables, *chosen: lax.map(lambda x: settle(tables, x), chosen))(tables, rows, *sides, sizes)
     return Touch(*(x.reshape(-1, *x.shape[2:]) for x in found))
 
 
-def _rows_if_near(pair, reach_of_step):
-    """`_rows` of solids whose boxes are no farther apart than this; else rows that are not there."""
+def _rows_if_near(pair_of, a, b, size, reach_of_step):
+    """`_rows` of solids of this size that are no farther apart than this; else rows that are not there.
+
+    First by the balls around them, which cost least, then by the boxes.
+    """
+    away, far = b.x - a.x, reach_of_step + NEAR * size
+
+    def by_boxes():
+        pair = pair_of(a, b, size)
+        return lax.cond(_apart(pair) > far, nothing, lambda: _rows(pair))
+
+    def nothing():
+        return _zeros(lambda: _rows(pair_of(a, b, size)))
+
     # What is no number is near.
-    is_far = _apart(pair) > reach_of_step + NEAR * pair.scale
-    return lax.cond(is_far, lambda: _zeros(_rows, pair), lambda: _rows(pair))
+    return lax.cond(jnp.sqrt(dot(away, away)) - size > far, nothing, by_boxes)
 
 
 def _zeros(function, *args):

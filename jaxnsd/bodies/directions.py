@@ -44,6 +44,7 @@ class Sum(NamedTuple):
     segments: object  # (6, 3): of the first solid, then of the second
     ellipsoids: object  # (2, 3, 3)
     hulls: tuple  # of (k, 3), of those solids that have corners
+    counted: tuple  # of (k,): 1, or 0 where a corner repeats the last one
     scale: object  # size of the pair
 
 
@@ -63,10 +64,16 @@ def sum_of(a, b, corners_a, corners_b, scale):
     first, second = (jnp.swapaxes(solid.R, 0, 1) for solid in (a, b))
     segments = jnp.concatenate([segments_of(s)[:, None] * axes for s, axes in ((a, first), (b, second))])
     ellipsoids = jnp.stack([ellipsoid_of(s)[:, None] * axes for s, axes in ((a, first), (b, second))])
-    hulls = [
-        sign * turn(solid.R[None], corners) for solid, corners, sign in ((a, corners_a, 1.0), (b, corners_b, -1.0)) if corners is not None
-    ]
-    return Sum(b.x - a.x, segments, ellipsoids, tuple(hulls), scale)
+    having = [(solid, corners, sign) for solid, corners, sign in ((a, corners_a, 1.0), (b, corners_b, -1.0)) if corners is not None]
+    hulls = tuple(sign * turn(solid.R[None], corners) for solid, corners, sign in having)
+    counted = tuple(_counted(corners) for _, corners, _ in having)
+    return Sum(b.x - a.x, segments, ellipsoids, hulls, counted, scale)
+
+
+def _counted(corners):
+    """1 for each of the corners (k, 3), 0 for those that repeat the last one, as they do in a table with hulls of more corners."""
+    differs = jnp.any(corners[:-1] != corners[-1:], axis=1)
+    return jnp.concatenate([differs, jnp.ones((1,), bool)]).astype(corners.dtype)
 
 
 def separation(of, n):
@@ -90,7 +97,7 @@ def begin(of, n, m):
     x, stretched = dot(of.segments, n[None]), turn(of.ellipsoids, n[None])
     heights = [dot(hull, n[None]) for hull in of.hulls]
     levels = [jnp.max(height) + 2 * m for height in heights]
-    weights = [m / (level - height) for level, height in zip(levels, heights, strict=True)]
+    weights = [m * counts / (level - height) for level, height, counts in zip(levels, heights, of.counted, strict=True)]
     return Found(
         n,
         x / jnp.sqrt(x * x + m * m),
@@ -129,10 +136,10 @@ def _of_norms(of, found, t):
     return gradient, matrix, moved
 
 
-def _of_hull(hull, level, weights, found, t):
+def _of_hull(hull, counted, level, weights, found, t):
     """The same of a hull: ``(gradient, matrix, what moves its level and weights)``."""
     height = level - dot(hull, found.n[None])
-    pull, target = weights / height, found.m / height
+    pull, target = weights / height, found.m * counted / height
     stiff, more = jnp.sum(pull), jnp.sum(target) - 1
     middle = jnp.sum(pull[:, None] * hull, axis=0) / stiff
     arms = dot((hull - middle[None])[:, None], t[None])
@@ -155,7 +162,7 @@ def newton_step(of, found):
     n, m = found.n, found.m
     t = jnp.stack(across(n))
     parts = [_of_norms(of, found, t)]
-    parts += [_of_hull(*x, found, t) for x in zip(of.hulls, found.levels, found.weights, strict=True)]
+    parts += [_of_hull(*x, found, t) for x in zip(of.hulls, of.counted, found.levels, found.weights, strict=True)]
     gradient, matrix = (sum(x) for x in list(zip(*parts, strict=True))[:2])
     b = turn(t, of.c) + gradient
     gap = dot(apart(of, found), n)

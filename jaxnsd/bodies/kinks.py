@@ -107,7 +107,7 @@ def closest_row(pair, of, found, s):
     off = d - height * found.n
     # What is left across n is of second order in the gap. Each corner is at a weight that keeps it m away from where it would say s.
     one, two = (1e-5, 1e-9) if dtype == jnp.float64 else (2e-2, 2e-5)
-    kept = found.m * sum(len(hull) for hull in of.hulls)
+    kept = found.m * sum(map(jnp.sum, of.counted))
     certain = (dot(off, off) <= (one * pair.scale) ** 2) & (jnp.abs(height - s - kept) <= two * pair.scale)
     normal = jnp.where(certain, found.n, jnp.nan)
     gap = s - a.ball - b.ball

@@ -17,7 +17,7 @@ from ..programs import runs
 from ..schemes.projection import project_position, project_velocity
 from ..sets import Disc, Segment
 from ..simulation import checks
-from . import dynamics, forces, kinematics, lists, loops, names, pairs, prescribed, sensors, tendons
+from . import broad_phase, dynamics, forces, kinematics, lists, loops, names, pairs, prescribed, sensors, tendons
 from .frames import Frames, Touch
 from .lists import pick
 from .rotations import compose, cross, dot, matrix, product, turn
@@ -275,7 +275,7 @@ class Multibody(System):
 
         What a subclass writes may differentiate what it asks for, say the pose, by q: such a system is left as it is.
         """
-        if self._overridden(*MECHANICS):
+        if not self._is_assembled():
             return self
         places = self.places(t, q)
         return dataclasses.replace(self, seen=Seen(places, self._touches(places, q)))
@@ -284,14 +284,16 @@ class Multibody(System):
         """This system, whose contacts of a pair have the places among its rows that they have at (t, q), for what asks elsewhere, too.
 
         Rows of pairs of boxes, of hulls and of those that `bodies.convex` searches are what touches at a configuration: a body that rocks
-        has another lowest corner a moment later. Told the velocity as well, those pairs are left out that cannot meet in the step.
+        has another lowest corner a moment later. Told the velocity as well, those pairs are left out that cannot meet in the step, of kinds
+        of which there are many or whose contacts are searched.
         """
-        if self.kept_rows is not None or not pairs.changing(self.structure):
+        far = pairs.left_out_where_far(self.structure) if u is not None else []
+        if self.kept_rows is not None or not (far or pairs.changing(self.structure)):
             return self
         places = self.places(t, q)
         shapes, reach = self._shapes(places), None
-        if u is not None and pairs.searched(self.structure):
-            reach = dt * pairs.speed(self, t, places, shapes, u)
+        if far:
+            reach = dt * broad_phase.speed(self, t, places, shapes, u, far, pairs.iter_points(self))
         return dataclasses.replace(self, kept_rows=pairs.kept(self, shapes, reach), seen=None)
 
     @property
@@ -442,6 +444,9 @@ class Multibody(System):
         return self.mass_matrix(t, q)
 
     _closes_over: ClassVar[str] = "a field, or of a control or motion an argument: control=jax.tree_util.Partial(function, numbers)"
+
+    def _is_assembled(self):
+        return not self._overridden(*MECHANICS)
 
     def _functions(self):
         """The motions, and the control where it is a function."""

@@ -8,12 +8,13 @@ import functools
 import itertools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from ..native.marks import when_needed
-from . import boxes, convex, kinematics
+from . import boxes, broad_phase, convex
 from .frames import Touch
 from .rotations import cross, dot, length, normalized, turn, turn_back
 
@@ -295,6 +296,8 @@ KERNELS = {
 _CONVEX = {0: "solids", 1: "solids and hulls", 2: "hulls"}
 for _pair in itertools.combinations_with_replacement(ORDER[1:], 2):
     KERNELS.setdefault(_pair, (_CONVEX[_pair.count("points")], convex.ROWS))
+#: Pairs of a kind from which on they are looked at one after the other; of two boxes, which take a thousand operations, from two on.
+MANY, MANY_BOXES = 4, 2
 #: How many rows a pair has, by its kernel.
 ROWS = dict(KERNELS.values()) | {"hull": ON_HULL}
 #: Kernels whose rows are what touches at a configuration, the lowest point first say: the rows of a pair may change places.
@@ -329,36 +332,13 @@ def groups(structure):
     return [Group(name, *(tuple(part) for part in zip(*found, strict=True))) for name, found in rows.items()]
 
 
-@functools.lru_cache(maxsize=64)
-def searched(structure):
-    """Numbers of the shapes in pairs of which `convex` searches what touches."""
-    found = [group for group in groups(structure) if group.kernel in _CONVEX.values()]
-    return sorted({shape for group in found for shape in (*group.first, *group.second)})
-
-
-#: A step moves shapes by no more than so many times what the fastest of them has as it begins: impacts and forces change velocities.
-FASTER = 8
-
-
-def speed(system, t, places, frames, u):
-    """How fast, at most, a point of the shapes that are `searched` may move in a step, in m/s; not differentiated."""
-    numbers, points = searched(system.structure), iter_points(system)
-    bodies = [system.structure.shapes[s].body for s in numbers]
-    all_u, _ = kinematics.velocities(system, t, u)
-    none, shapes = jnp.zeros((), u.dtype), frames.of(numbers)
-    w, v = kinematics.velocities_at(system.structure.layout, places, all_u, bodies, shapes.x)
-    radius = jnp.sum(shapes.size, axis=1) + jnp.stack([jnp.max(length(points[s])) if s in points else none for s in numbers])
-    # Not by `length`, to which what is no number has none.
-    return lax.stop_gradient(FASTER * jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius))
-
-
 class Kept(NamedTuple):
     """What the rows of a group are at some configuration: their points on both shapes, in the frames of these."""
 
-    first: object  # (n, 3)
+    first: object  # (n, 3); None where rows never change places
     second: object  # (n, 3)
     there: object  # (n,) 1 where it is a contact, 0 where it is none
-    reach: object = None  # how near a pair has to be to be searched in this step, in m, (pairs,); None: nothing is known
+    reach: object = None  # how near a pair has to be to be looked at in this step, in m, of all or (pairs,); None: nothing is known
 
 
 def touches(system, frames):
@@ -379,8 +359,31 @@ def _touches_of(system, frames, group, reach=None):
     first, second = group.first[::rows], group.second[::rows]
     if group.kernel in _CONVEX.values():
         return convex.touches(system.structure, frames, iter_points(system), first, second, reach)
-    a, b = frames.of(first), frames.of(second)
-    return _rows([_KERNELS[group.kernel](a, b)] if rows == 1 else _KERNELS[group.kernel](a, b))
+    kernel = _KERNELS[group.kernel]
+
+    def of(a, b):
+        return _rows([kernel(a, b)] if rows == 1 else kernel(a, b))
+
+    if one_by_one(group):
+        radii = broad_phase.radii(system.structure, frames.size)
+        return broad_phase.touches(of, frames, radii, first, second, reach)
+    return of(frames.of(first), frames.of(second))
+
+
+def one_by_one(group):
+    """Whether the pairs of a group are looked at one after the other, those alone that are near; planes are near everything."""
+    return (
+        group.kernel in _KERNELS
+        and group.kernel not in ("rims", "ellipsoid")
+        and (len(group.first) >= (MANY_BOXES if group.kernel == "boxes" else MANY) * ROWS[group.kernel])
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def left_out_where_far(structure):
+    """Numbers of the shapes in pairs that are not looked at where they are far from each other."""
+    found = [group for group in groups(structure) if one_by_one(group) or group.kernel in _CONVEX.values()]
+    return sorted({shape for group in found for shape in (*group.first, *group.second)})
 
 
 # -------------------------------------------------------------------------------------------------- rows that change places
@@ -394,13 +397,15 @@ def kept(system, frames, reach=None):
 
     reach: how far anything moves in the step, in m, or None. A pair that is farther apart need not be looked for again
     """
-    return tuple(_kept(system, frames, group, reach) if group.kernel in CHANGING else None for group in groups(system.structure))
+    return tuple(_kept(system, frames, group, reach) for group in groups(system.structure))
 
 
 def _kept(system, frames, group, reach):
+    if group.kernel not in CHANGING:
+        return Kept(None, None, None, reach) if one_by_one(group) and reach is not None else None
     touch = _touches_of(system, frames, group, reach)
     rows = _kept_of(frames, group, touch)
-    if reach is None or group.kernel not in _CONVEX.values():
+    if reach is None or not (one_by_one(group) or group.kernel in _CONVEX.values()):
         return rows
     gap = jnp.min(lax.stop_gradient(touch.gap).reshape(-1, ROWS[group.kernel]), axis=1)
     return rows._replace(reach=jnp.where(gap > reach, -jnp.inf, reach))
@@ -420,38 +425,53 @@ def _in_order_of(rows, system, frames, group):
     if rows is None:
         return _touches_of(system, frames, group)
     touch = _touches_of(system, frames, group, rows.reach)
+    if rows.first is None:
+        return touch
     rows = rows._replace(reach=None)
     order = when_needed(functools.partial(_order, ROWS[group.kernel]))(rows, _kept_of(frames, group, touch))
     return Touch(*(x[order] for x in touch))
 
 
 def _order(size, rows, now):
-    """Which of the rows as they are ``now`` are those that were kept, in pairs of ``size`` rows.
+    """Which of the rows as they are ``now`` are those that were kept, in pairs of ``size`` rows."""
+    of_pair = functools.partial(_order_of_pair, size)
+
+    def where_it_matters(pair):
+        before, after = pair
+        # Of rows that are none it does not matter which one is which.
+        both = jnp.any(before.there > 0) & jnp.any(after.there > 0)
+        return lax.cond(both, of_pair, lambda _: jnp.arange(size, dtype=jnp.int32), pair)
+
+    pairs = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), (rows, now))
+    order = lax.platform_dependent(pairs, cpu=functools.partial(lax.map, where_it_matters), default=jax.vmap(of_pair))
+    return (order + size * jnp.arange(order.shape[0], dtype=jnp.int32)[:, None]).reshape(-1)
+
+
+def _order_of_pair(size, pair):
+    """The order (size,) of the rows of one pair, as they were kept and as they are now.
 
     The two that are nearest to each other are the same one, then the two that are nearest of those that are left; near on either shape,
     since what slides on the one stays on the other.
     """
+    rows, now = pair
 
     def squares(before, after):
-        away = before.reshape(-1, size, 1, 3) - after.reshape(-1, 1, size, 3)
+        away = before[:, None] - after[None]
         return dot(away, away)
 
     apart = jnp.minimum(squares(rows.first, now.first), squares(rows.second, now.second))
-    pairs = apart.shape[0]
-    both = rows.there.reshape(-1, size, 1) * now.there.reshape(-1, 1, size)
-    # Of rows that are none it does not matter which one is which.
-    apart = jnp.where(both > 0, apart, jnp.finfo(apart.dtype).max).reshape(pairs, size * size)
-    one, other = (jnp.asarray(x.reshape(1, -1)) for x in np.divmod(np.arange(size * size), size))
+    both = rows.there[:, None] * now.there[None]
+    apart = jnp.where(both > 0, apart, jnp.finfo(apart.dtype).max).reshape(size * size)
+    one, other = (jnp.asarray(x) for x in np.divmod(np.arange(size * size, dtype=np.int32), size))
 
     def assign(_, carry):
         apart, order = carry
-        nearest = jnp.argmin(apart, axis=1)[:, None]
+        nearest = jnp.argmin(apart).astype(jnp.int32)
         row, place = nearest // size, nearest % size
         apart = jnp.where((one == row) | (other == place), jnp.inf, apart)
-        return apart, jnp.where(jnp.arange(size)[None] == row, place, order)
+        return apart, jnp.where(jnp.arange(size) == row, place, order)
 
-    order = lax.fori_loop(0, size, assign, (apart, jnp.zeros((pairs, size), jnp.argmin(apart).dtype)))[1]
-    return (order + size * jnp.arange(pairs)[:, None]).reshape(-1)
+    return lax.fori_loop(0, size, assign, (apart, jnp.zeros((size,), jnp.int32)))[1]
 
 
 def _rows(touches):

@@ -58,10 +58,22 @@ class _Signatures:
 
     def check(self):
         """Check all of them, in an order in which what others are made of comes first."""
-        t, q, u = self.t, self.q, self.u
-        (n_q,), (n_u,) = q.shape, u.shape
+        (n_u,) = self.u.shape
         for given in self.system._functions():
             self.given(*given)
+        if self.system._is_assembled():
+            n_N, d = self.contacts()
+        else:
+            n_N, d = self.mechanics()
+        self.columns(n_N, d)
+        self.dry_friction(n_u)
+        self.contact_data(n_N)
+        self.sets(n_N)
+
+    def mechanics(self):
+        """Check what the user has written of the mechanics, and what is derived of it; ``(n_N, d)``."""
+        t, q, u = self.t, self.q, self.u
+        (n_q,), (n_u,) = q.shape, u.shape
         self.shape("potential_energy", t, q, wanted=(), meaning="(a scalar)")
         if self.system.defines("kinetic_energy"):
             self.shape("kinetic_energy", t, q, u, wanted=(), meaning="(a scalar)")
@@ -87,10 +99,7 @@ class _Signatures:
             ("W_gamma", (n_u, n_gamma)),
         ):
             self.shape(method, t, q, u, wanted=wanted)
-        self.columns(n_N, d)
-        self.dry_friction(n_u)
-        self.contact_data(n_N)
-        self.sets(n_N)
+        return n_N, d
 
     def shape(self, method, *args, wanted=None, meaning="", function=None, call=None):
         """Shape of what a method returns, or of what a ``function`` returns that stands for a field; ``wanted`` if that is given.

@@ -396,6 +396,10 @@ class System:
         """What is wrong with a state, in words behind the system's name, or None; without velocities, u is None."""
         return None
 
+    def _is_assembled(self):
+        """Whether no equation of this system was written by its user: there is nothing in them to be checked."""
+        return False
+
     def _functions(self):
         """What was given as a function of (t, q, u) beside methods, and returns n numbers: ``[(name, f(system, t, q, u), n, of what)]``."""
         return []

@@ -91,12 +91,13 @@ def _equation(code, equation, arrays, kinds, results):
     name, params = equation.primitive.name, equation.params
     if name in _CALLS:
         inner = next(params[key] for key in _INNER if key in params)
-        if params.get("name") == "when_needed" and work(inner) > LATER and not code.traced:
-            return _when_needed(code, inner, arrays, kinds, results)
-        if params.get("name") == "once":
-            return _apart(code, lambda: evaluate(code, inner, arrays), results, once=True)
-        with code.marked(params.get("name")):
-            return evaluate(code, inner, arrays)
+        if getattr(inner, "effects", None):
+            return _called(code, inner, params.get("name"), arrays, kinds, results)
+        # What is called again with the same arguments is not computed again, be it a loop or another program.
+        key = "call", params.get("name"), id(inner), *map(_identity, arrays)
+        if key not in code.known:
+            code.known[key] = _called(code, inner, params.get("name"), arrays, kinds, results), inner, arrays
+        return code.known[key][0]
     if name == "jaxnsd_rule":
         return evaluate(code, _inside(equation)[0], arrays)
     if name == HOST:
@@ -115,6 +116,23 @@ def _equation(code, equation, arrays, kinds, results):
     if out is None:
         raise UnknownError(f"the operation {name}")
     return out
+
+
+def _called(code, inner, name, arrays, kinds, results):
+    """What a function leads to that is called by this name."""
+    if name == "when_needed" and work(inner) > LATER and not code.traced:
+        return _when_needed(code, inner, arrays, kinds, results)
+    if name == "once":
+        return _apart(code, lambda: evaluate(code, inner, arrays), results, once=True)
+    with code.marked(name):
+        return evaluate(code, inner, arrays)
+
+
+def _identity(x):
+    """By what an array is the same as another one: its numbers, or where it lies."""
+    if is_small(x):
+        return x.shape, tuple((entry.dtype, entry.tobytes()) if is_known(entry) else entry.name for entry in x.ravel())
+    return x.shape, x.pointer or id(x)
 
 
 def _apart(code, make, kinds, once=False):

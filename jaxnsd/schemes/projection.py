@@ -23,6 +23,9 @@ NEAR = 1e-3
 #: Steps that are tried on the way there, as parts of that to the rows linearized.
 LENGTHS = 0.5 ** np.arange(7)
 
+#: Contacts that a step may close, the deepest ones, in multiples of the number of velocities: of hundreds nearly all are open.
+MOST = 6
+
 #: Percussions of contacts may change a gap by this power of the machine precision, relative to what they do to it: contacts that depend on
 #: each other leave them open.
 REGULARIZATION = 0.75
@@ -123,19 +126,41 @@ def _newton_step(args, x, n_u, n_g, curved=True):
     system, t, q = args
     v, z = x[:n_u], x[n_u:]
 
-    def rows(v):
-        return _rows(system, t, displaced(*args, v))
+    def pulled(v):
+        J = _jacobian(args, v)
+        return J.T @ z, J
 
-    M, J, values = system.M(t, q, jnp.zeros_like(v)), jax.jacfwd(rows)(v), rows(v)
-    curvature = jax.jacfwd(lambda v: jax.vjp(rows, v)[1](z)[0])(v)
+    M, values = system.M(t, q, jnp.zeros_like(v)), _rows(system, t, displaced(*args, v))
+    curvature, J = jax.jacfwd(pulled, has_aux=True)(v)
     size = jnp.sum(J.T * linalg.lu(M)(J.T), axis=0)
     size = jnp.where(size > 0, size, 1)
-    active = (jnp.arange(len(z)) < n_g) | (z > values / size)
-    residual = jnp.concatenate([M @ v - J.T @ z, jnp.where(active, values, z)])
-    soft = jnp.where(jnp.arange(len(z)) < n_g, 0, float(jnp.finfo(q.dtype).eps) ** REGULARIZATION * size)
-    below = jnp.concatenate([jnp.where(active[:, None], J, 0), jnp.diag(jnp.where(active, soft, 1))], axis=1)
-    matrix = jnp.concatenate([jnp.concatenate([M - jnp.where(curved, curvature, 0), -J.T], axis=1), below])
-    return linalg.Factors.of(matrix).solve(residual), J
+    is_bilateral = jnp.arange(len(z)) < n_g
+    # How far a row is active: closed, or about to be.
+    beyond = jnp.where(is_bilateral, jnp.inf, z - values / size)
+    some = n_g + min(len(z) - n_g, MOST * n_u)
+    chosen = jnp.argsort(-lax.stop_gradient(beyond))[:some] if some < len(z) else np.arange(len(z))
+    J_of, z_of, active = J[chosen], z[chosen], beyond[chosen] > 0
+    residual = jnp.concatenate([M @ v - J_of.T @ z_of, jnp.where(active, values[chosen], z_of)])
+    soft = jnp.where(is_bilateral[chosen], 0, float(jnp.finfo(q.dtype).eps) ** REGULARIZATION * size[chosen])
+    below = jnp.concatenate([jnp.where(active[:, None], J_of, 0), jnp.diag(jnp.where(active, soft, 1))], axis=1)
+    matrix = jnp.concatenate([jnp.concatenate([M - jnp.where(curved, curvature, 0), -J_of.T], axis=1), below])
+    change = linalg.Factors.of(matrix).solve(residual)
+    # Of the others the percussions are zero afterwards.
+    return jnp.concatenate([change[:n_u], z.at[chosen].set(change[n_u:])]), J
+
+
+def _jacobian(args, v):
+    """The derivative J of the rows ``(g, g_N)`` by v at ``q + B v``: their force directions there, of the velocity that v is there."""
+    system, t, q = args
+    if system.defines("q_dot") and not system.defines("normalized"):
+        # Nothing says that rows do not depend on what of q no velocity moves.
+        return jax.jacfwd(lambda v: _rows(system, t, displaced(*args, v)))(v)
+    none, at = jnp.zeros_like(v), displaced(*args, v)
+    J = jnp.concatenate([system.W_g(t, at, none), system.W_N(t, at, none)], axis=1).T
+    if not system.defines("q_dot"):
+        return J
+    B, B_there = (jax.jacfwd(lambda v, q=q: displaced(system, t, q, v))(none) for q in (q, at))
+    return J @ linalg.lu(B_there.T @ B_there)(B_there.T @ B)
 
 
 @asking("project_velocity: a method of the system")

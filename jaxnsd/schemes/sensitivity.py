@@ -194,23 +194,38 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
         ends &= impacts
     found = {Event.IMPACT: impacts, Event.GRAZING: touches, Event.ACCUMULATION: ends}
 
-    def simultaneous():
-        G = jnp.abs(linalg.pack(scheme.inertia(at_end, end, q, u, kin).G))
-        G = G[:, n * d :] + jnp.sum(G[:, : n * d].reshape(G.shape[0], n, d), axis=2)
-        G = G[n * d :] + jnp.sum(G[: n * d].reshape(n, d, n), axis=1)
-        size = jnp.sqrt(jnp.diagonal(G))
-        coupled = (thresholds.COUPLED * size[:, None] * size[None, :] < G) & ~jnp.eye(n, dtype=bool)
+    if choice is None and n > 1:
         # A contact that touches without a load opens or closes with the last bit: whether it takes part is a matter of chance.
         closing = jnp.max(jnp.where(impacts, -rate, 0))
         loose = (before.P.P_N == 0) & (gap <= closed + thresholds.touch(u.dtype) * dt * closing)
-        return impacts[:, None] & (impacts | loose)[None, :] & coupled
 
-    if choice is None and gathered.sizes(n, d):
-        # The Delassus operator of all contacts is the dearest of it, and bodies at rest have no impacts.
-        found[Event.SIMULTANEOUS] = lax.cond(jnp.any(impacts), when_needed(simultaneous), lambda: jnp.zeros((n, n), bool))
-    elif choice is None and n > 1:
-        found[Event.SIMULTANEOUS] = simultaneous()
+        def coupled(some):
+            """Whether an impact acts on another contact that is closed, of a choice in which all these are."""
+
+            def any_of_them():
+                view, of = (gathered.Subsystem(system, some), some.take) if some else (system, lambda x: x)
+                G = scheme.inertia(at_end, end, q, u, kinematics(view, end, q, u) if some else kin).G
+                return jnp.any(of(impacts)[:, None] & of(impacts | loose)[None, :] & _coupled(jnp.abs(linalg.pack(G)), d))
+
+            return any_of_them
+
+        if several := gathered.sizes(n, d):
+            # The Delassus operator is the dearest of it, and bodies at rest have no impacts.
+            found[Event.SIMULTANEOUS] = lax.cond(
+                jnp.any(impacts), lambda: gathered.switch(impacts | loose, (*several[1:], n), coupled), lambda: jnp.asarray(False)
+            )
+        else:
+            found[Event.SIMULTANEOUS] = coupled(None)()
     return sum(jnp.any(mask).astype(jnp.int32) * int(event) for event, mask in found.items()), jnp.any(impacts)
+
+
+def _coupled(G, d):
+    """Which of n contacts act on each other, (n, n), by the entries of their Delassus operator, without signs."""
+    n = G.shape[0] // (d + 1)
+    G = G[:, n * d :] + jnp.sum(G[:, : n * d].reshape(G.shape[0], n, d), axis=2)
+    G = G[n * d :] + jnp.sum(G[: n * d].reshape(n, d, n), axis=1)
+    size = jnp.sqrt(jnp.diagonal(G))
+    return (thresholds.COUPLED * size[:, None] * size[None, :] < G) & ~jnp.eye(n, dtype=bool)
 
 
 def _through_impacts(scheme, settings, primals, tangents, after, d_after):

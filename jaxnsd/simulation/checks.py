@@ -663,6 +663,8 @@ def _values_at(system, t0, q0, u0):
 
     out["turning"] = jax.jvp(rows, (t0, q0), (jnp.ones_like(t0), system.q_dot(t0, q0, u0)))[1]
     out["affine"] = {}
+    if system._is_assembled():
+        return out
     for name in ("tangential_velocity", "q_dot", "velocity_constraint", "dry_velocity", "kinetic_energy"):
         # A kinetic energy is quadratic where the momentum is affine.
         if system.defines(name) and not (name == "kinetic_energy" and isinstance(system, LinearSystem)):

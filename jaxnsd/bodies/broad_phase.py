@@ -1,0 +1,81 @@
+"""Pairs of shapes of which there are many: one after the other in a loop, and those alone that may meet in a step.
+
+A program does not grow with the number of pairs that way, and a pair that is far costs the distance of two balls.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..native.marks import when_needed
+from . import kinematics
+from .boxes import FAR
+from .frames import Frames, Touch
+from .rotations import dot, length
+
+#: A step moves shapes by no more than so many times what the fastest of them has as it begins: impacts and forces change velocities.
+FASTER = 8
+
+
+def speed(system, t, places, frames, u, numbers, points):
+    """How fast, at most, a point of the shapes with these numbers may move in a step, in m/s; not differentiated.
+
+    points: (k, 3) of the shapes that are given by points, by their numbers
+    """
+    bodies = [system.structure.shapes[s].body for s in numbers]
+    all_u, _ = kinematics.velocities(system, t, u)
+    none, shapes = jnp.zeros((), u.dtype), frames.of(numbers)
+    w, v = kinematics.velocities_at(system.structure.layout, places, all_u, bodies, shapes.x)
+    radius = jnp.sum(shapes.size, axis=1) + jnp.stack([jnp.max(length(points[s])) if s in points else none for s in numbers])
+    # Not by `length`, to which what is no number has none.
+    return lax.stop_gradient(FASTER * jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius))
+
+
+def radii(structure, size):
+    """Radii (n,) of balls about the frames of balls, capsules and boxes that contain them; ``size`` (n, 3)."""
+    is_box = np.array([shape.kind == "box" for shape in structure.shapes])
+    return lax.stop_gradient(jnp.where(is_box, length(size), jnp.sum(size, axis=1)))
+
+
+def touches(kernel, frames, radius, first, second, reach=None):
+    """`Touch` of the rows of all pairs, as ``kernel(Frames of the first shapes, of the second)`` has them.
+
+    radius: see `radii`, of all shapes
+    first:  numbers of the shapes of each pair, and ``second``
+    reach:  how far anything moves in the step that asks, in m, of all or of each pair, or None. Rows of pairs that cannot meet in it are
+            none: their normals are zero, their gaps long
+    """
+    reach = jnp.broadcast_to(jnp.asarray(jnp.inf if reach is None else reach, radius.dtype), (len(first),))
+
+    def looked_at(frames, a, b):
+        return kernel(*(Frames(*(lax.dynamic_slice_in_dim(part, shape, 1) for part in frames)) for shape in (a, b)))
+
+    def one(frames, radius, pair):
+        a, b, reach = pair
+        away = lax.stop_gradient(frames.x[b] - frames.x[a])
+        radii = radius[a] + radius[b]
+
+        def left_out(*pair):
+            nothing = jax.eval_shape(looked_at, *pair)
+            return Touch(*(jnp.full(x.shape, value, x.dtype) for x, value in zip(nothing, (FAR * radii, 0, 0, 0), strict=True)))
+
+        # What is no number is near.
+        return lax.cond(jnp.sqrt(dot(away, away)) > radii + reach, left_out, looked_at, frames, a, b)
+
+    def one_by_one(frames, radius, pairs):
+        found = lax.map(functools.partial(one, frames, radius), pairs)
+        return Touch(*(x.reshape(-1, *x.shape[2:]) for x in found))
+
+    def all_at_once(frames, radius, pairs):
+        return kernel(frames.of(first), frames.of(second))
+
+    def of_platform(*args):
+        # Where an operation is done for all pairs at once, those that are far cost nothing more.
+        return lax.platform_dependent(*args, cpu=one_by_one, default=all_at_once)
+
+    pairs = (*(jnp.asarray(np.array(shapes, np.uint32)) for shapes in (first, second)), reach)
+    # A program of its own: what several parts of a step ask for is compiled once.
+    return when_needed(of_platform)(frames, radius, pairs)
