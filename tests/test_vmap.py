@@ -82,7 +82,7 @@ def test_a_batch_from_the_persistent_cache_of_jax(tmp_path):
 
 
 def test_what_is_placed_on_the_cpu_of_a_host_with_a_gpu_runs_member_by_member(monkeypatch):
-    """A pretended GPU: a batch is in lockstep there, and not where the default device is the CPU."""
+    """A pretended GPU: a batch is in lockstep there, but for kernels, and not where the default device is the CPU."""
 
     def lockstep():
         batch = jax.vmap(lambda h: simulate(BouncingBall(), jaxnsd.Moreau(), h[None], jnp.zeros(1), dt=1e-2, n_steps=7).q[-1, 0])
@@ -101,6 +101,11 @@ def test_what_is_placed_on_the_cpu_of_a_host_with_a_gpu_runs_member_by_member(mo
         return one
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for kernels in "01":
+        monkeypatch.setenv("JAXNSD_KERNELS", kernels)
+        jax.clear_caches()
+        assert lockstep() == (kernels == "0")
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     jax.clear_caches()
     assert lockstep()
     for device in (jax.devices("cpu")[0], "cpu"):

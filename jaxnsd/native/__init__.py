@@ -11,7 +11,7 @@ from . import build
 from .code import UnknownError
 from .jax_internals import low, without_dead_code
 
-__all__ = ["available", "compiled", "cores", "in_loops", "left_to_xla", "listed", "packed", "run_once", "say", "unpacked"]
+__all__ = ["available", "compiled", "cores", "in_loops", "left_to_xla", "listed", "packed", "run_once", "say", "unpacked", "wanted"]
 
 cores, in_loops, listed, packed = build.cores, build.in_loops, build.listed, build.packed
 run_once, unpacked = build.run_once, build.unpacked
@@ -19,10 +19,11 @@ run_once, unpacked = build.run_once, build.unpacked
 
 def available():
     """Whether llvmlite is installed; ``JAXNSD_NATIVE=0`` in the environment leaves programs to XLA."""
-    return build.binding is not None and _wanted()
+    return build.binding is not None and wanted()
 
 
-def _wanted():
+def wanted():
+    """Whether programs may be left to others than XLA."""
     return os.environ.get("JAXNSD_NATIVE", "1") != "0"
 
 
@@ -60,7 +61,7 @@ def compiled(function, avals, in_full=False):
 
     in_full: whether it is too long where it cannot be written out
     """
-    if build.binding is None and _wanted():
+    if build.binding is None and wanted():
         _missing()
     if not available() or left_to_xla.on:
         return None

@@ -141,6 +141,8 @@ ZERO = np.int64(0)
 class Code:
     """A function ``void f(ptr args, ptr results)`` as it grows; both point to pointers to arrays."""
 
+    traced = False  # whether entries are traced by JAX, as those of `blocks.Blocks`
+
     def __init__(self, sizes=SIZES, parts=None, later=None):
         parts, later = {} if parts is None else parts, [] if later is None else later
         self.all_sizes = sizes  # its own, and those that come after
@@ -272,6 +274,10 @@ class Code:
         self.start(end)
         self.known = outside
         return last
+
+    def loop(self, n, first, dtypes, body):
+        """`count` of the passes of a `lax.scan`."""
+        return self.count(n, first, dtypes, body)
 
     def passes(self, n, first, dtypes, body):
         """`count` of a known number of passes, perhaps none: a few are written out."""

@@ -121,7 +121,7 @@ def _equation(code, equation, arrays, kinds, results):
 
 def _called(code, inner, name, arrays, kinds, results):
     """What a function leads to that is called by this name."""
-    if name == "when_needed" and work(inner) > LATER:
+    if name == "when_needed" and work(inner) > LATER and not code.traced:
         return _when_needed(code, inner, arrays, kinds, results)
     if name == "once":
         return _apart(code, lambda: evaluate(code, inner, arrays), results, once=True)
@@ -243,6 +243,8 @@ def _cond(code, params, arrays, kinds, results):
     branches, which, arrays = params["branches"], small(code, arrays[0])[()], arrays[1:]
     if is_known(which):
         return evaluate(code, branches[int(np.clip(int(which), 0, len(branches) - 1))], arrays)
+    if code.traced:
+        return code.switch(which, kinds[0].dtype, branches, arrays, results)
     rooms = [None if kind.size <= code.sizes.small else code.room(kind.size, kind.dtype) for kind in results]
     labels, end, sources = [code.label() for _ in branches], code.label(), []
     dtype = kinds[0].dtype
@@ -375,6 +377,10 @@ def row(code, x, kind, k):
     return small(code, out) if out.size <= code.sizes.small else out
 
 
+#: Passes up to which a loop in a kernel that stores rows is written out.
+ROWS = 16
+
+
 def _scan(code, params, arrays, kinds, results):
     n, m = scan_sizes(params)
     m += n
@@ -384,8 +390,13 @@ def _scan(code, params, arrays, kinds, results):
         return code.spread(code, closed, arrays, kinds, results, n, length)
     consts = _ready(code, arrays[:n], kinds[:n])
     # What is passed through once, as the steps of a run are, takes longer to compile than to run.
-    pays = (code.inside or m == n) and length * work(closed) <= code.sizes.passes
-    if pays and not _seeks(closed) and sum(kind.size for kind in rows_out) <= code.sizes.small:
+    pays = (code.inside or m == n) and length * work(closed) <= code.sizes.passes and not _seeks(closed)
+    if code.traced and rows_out:
+        # Without memory there are no rows that a loop could write.
+        pays = length <= ROWS
+        if not pays:
+            raise UnknownError(f"a loop in a kernel that stores {length} rows")
+    if pays and sum(kind.size for kind in rows_out) <= code.sizes.small:
         return _written_out(code, params, closed, consts, arrays[n:m], arrays[m:], rows_in, rows_out)
     rooms = [code.room(kind.size, kind.dtype) for kind in rows_out]
     carry = _Carry(code, arrays[n:m], kinds[n:m])
@@ -400,7 +411,7 @@ def _scan(code, params, arrays, kinds, results):
         write_rows(code, out[m - n :], rows_out, rooms, k)
         return carry.next(out[: m - n])
 
-    last = code.count(np.int64(length), carry.first, carry.dtypes, body) if length else carry.first
+    last = code.loop(np.int64(length), carry.first, carry.dtypes, body) if length else carry.first
     return [*carry.arrays(last), *(in_memory(code, room, kind.shape, kind.dtype) for room, kind in zip(rooms, rows_out, strict=True))]
 
 

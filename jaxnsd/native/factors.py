@@ -200,8 +200,10 @@ def _triangular_solve(code, params, arrays, kinds, results):
 def _inverse(code, params, arrays, kinds, results):
     """The inverse of a matrix, see `linalg._inverse`."""
     guard, sought, n, dtype = params["guard"], params["sought"], kinds[0].shape[0], kinds[0].dtype
-    if n <= WRITTEN and n * n <= code.sizes.small and not sought:
+    if ((n <= WRITTEN and n * n <= code.sizes.small) or code.traced) and not sought:
         return [_inverse_written(code, small(code, arrays[0]).copy(), guard, dtype)]
+    if code.traced:
+        return [_inverse_chosen(code, small(code, arrays[0]), guard, dtype)]
     room, zero, end = code.room(n * n, dtype), np.int64(0), np.int64(n)
     written(code, arrays[0], dtype, room)
     rows = _Rows(code, room, n, dtype)
@@ -256,6 +258,30 @@ def _inverse_written(code, a, guard, dtype):
                 a[i, j] = of(code, "sub", [a[i, j], of(code, "mul", [entry, row[j]], dtype)], dtype)
             a[i, k] = of(code, "neg", [of(code, "mul", [entry, pivot], dtype)], dtype)
         a[k], a[k, k] = filled(row, (n,)), pivot
+    return a
+
+
+def _inverse_chosen(code, a, guard, dtype):
+    """The inverse number by number, the largest of the diagonal entries that are left first as a pivot: choices among all entries."""
+    n, left = len(a), [np.True_] * len(a)
+    for _ in range(n):
+        at, most = np.int64(0), dtype.type(-2)
+        for i in range(n):
+            size = chosen(code, left[i], of(code, "abs", [a[i, i]], dtype), dtype.type(-1), dtype)
+            better = of(code, "or", [of(code, "gt", [size, most], dtype, bool), of(code, "ne", [size, size], dtype, bool)], bool)
+            at, most = chosen(code, better, np.int64(i), at, np.int64), chosen(code, better, size, most, dtype)
+        here = [of(code, "eq", [at, np.int64(i)], np.int64, bool) for i in range(n)]
+        left = [of(code, "and", [own, of(code, "not", [it], bool)], bool) for own, it in zip(left, here, strict=True)]
+        row, column = ([code.picked(x, [at], dtype) for x in entries] for entries in (a.T, a))
+        pivot = _inverse_of(code, code.picked(np.array(row, object), [at], dtype), guard, dtype)
+        row = [of(code, "mul", [x, pivot], dtype) for x in row]
+        new = np.empty_like(a)
+        for i, j in np.ndindex(n, n):
+            in_column = of(code, "neg", [of(code, "mul", [column[i], pivot], dtype)], dtype)
+            other = of(code, "sub", [a[i, j], of(code, "mul", [column[i], row[j]], dtype)], dtype)
+            in_row = chosen(code, here[j], pivot, row[j], dtype)
+            new[i, j] = chosen(code, here[i], in_row, chosen(code, here[j], in_column, other, dtype), dtype)
+        a = new
     return a
 
 

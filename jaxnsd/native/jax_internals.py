@@ -41,8 +41,10 @@ __all__ = [
     "low",
     "lowered_as",
     "mlir",
+    "needed",
     "new_variable",
     "on_one_device",
+    "pallas",
     "scan_sizes",
     "serialize_executable",
     "settings",
@@ -97,6 +99,12 @@ def scan_sizes(params):
     if "ft_in" in params:
         return tuple(map(len, params["ft_in"].unpack()))[:2]
     return params["num_consts"], params["num_carry"]
+
+
+def needed(closed):
+    """A closed jaxpr without what no result needs, in its loops as well."""
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return ClosedJaxpr(jaxpr, closed.consts)
 
 
 #: A variable of a jaxpr, of which others are made: its class takes other arguments in each version.
@@ -228,7 +236,10 @@ def vary(x, axes):
 def on_one_device():
     """Arrays have no mesh, whatever mesh is set: what a member of a batch computes, a device computes alone."""
     use = getattr(jax.sharding, "use_abstract_mesh", contextlib.nullcontext)
-    with use(jax.sharding.AbstractMesh((), ())):
+    now = getattr(jax.sharding, "get_abstract_mesh", lambda: None)()
+    # The kind of a device that is not there, for which a program may be lowered.
+    kind = getattr(now, "abstract_device", None)
+    with use(jax.sharding.AbstractMesh((), (), **({"abstract_device": kind} if kind else {}))):
         yield
 
 
@@ -242,6 +253,17 @@ def explicit_axis(x, axis):
 def is_exported(ctx):
     """Whether a program that is being lowered is to run elsewhere, where nobody knows what was compiled here."""
     return bool(getattr(ctx.module_context.lowering_parameters, "for_export", False))
+
+
+@functools.cache
+def pallas():
+    """``(Pallas, parameters of its compiler for GPUs)``, or None; it takes a while to import, so that only who makes a kernel does."""
+    try:
+        from jax.experimental import pallas as pl
+        from jax.experimental.pallas import triton
+    except ImportError:
+        return None
+    return pl, getattr(triton, "CompilerParams", None) or triton.TritonCompilerParams
 
 
 # The process

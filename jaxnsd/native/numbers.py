@@ -66,7 +66,10 @@ def operate(code, name, entries, dtypes, dtype, params):
         with np.errstate(all="ignore"):
             return np.asarray(_NUMPY[name](*(np.asarray(x, d) for x, d in zip(entries, dtypes, strict=True))), dtype)[()]
     folded = _folded(name, entries, dtype, exact="exact" in params)
-    return _emitted(code, name, entries, dtypes, dtype, params) if folded is None else folded
+    if folded is not None:
+        return folded
+    make = code.operation if code.traced else functools.partial(_emitted, code)
+    return make(name, entries, dtypes, dtype, params)
 
 
 @functools.cache
@@ -118,6 +121,8 @@ def _select(code, which, *cases, dtype, of):
                 out = _select(code, here, out, case, dtype=dtype, of=np.dtype(bool))
             return out
         which = operate(code, "ne", [which, of.type(0)], [of] * 2, bool, {})
+    if code.traced:
+        return code.operation("select_n", [which, *cases], [bool, dtype, dtype], dtype, {})
     kind, (no, yes) = type_of(dtype), (code.text(case, dtype) for case in cases)
     return code.value(f"select i1 {which.name}, {kind} {yes}, {kind} {no}", dtype)
 
@@ -143,9 +148,11 @@ def converted(code, x, source, to):
     if is_known(x) and not (source.kind == "f" and to.kind in "iu"):
         with np.errstate(all="ignore"):
             return np.asarray(x, source).astype(to)[()]
-    a, b, text = type_of(source), type_of(to), code.text(x, source)
     if to.kind == "b":
         return operate(code, "ne", [x, source.type(0)], [source] * 2, bool, {})
+    if code.traced:
+        return code.operation("convert_element_type", [x], [source], to, {})
+    a, b, text = type_of(source), type_of(to), code.text(x, source)
     if source.kind == "f" and to.kind == "f":
         operation = "fpext" if to.itemsize > source.itemsize else "fptrunc"
     elif to.kind == "f":

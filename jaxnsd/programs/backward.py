@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..native.jax_internals import Literal, bound, call_inside, is_traced
+from ..native.jax_internals import CHECKPOINTS, Literal, bound, call_inside, is_traced
 
 #: Operations that only arrange entries.
 _ARRANGED = {"broadcast_in_dim", "copy", "expand_dims", "jaxnsd_entries", "jaxnsd_pick", "reshape", "slice", "squeeze"}
@@ -46,10 +46,12 @@ class Slot:
     number: int
 
 
-def evaluated(jaxpr, consts, args, made=None):
+def evaluated(jaxpr, consts, args, made=None, loop=None):
     """What a jaxpr leads to, nothing computed twice; of that, and of what it is given, some may be `Later`.
 
     made: what has been computed, by what computes it
+    loop: ``loop(equation, values)``, what a `lax.scan` leads to; as it is, if None. It is looked for behind `jax.checkpoint`, too, which
+          serves nothing any more where nothing is differentiated any more
     """
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     made = {} if made is None else made
@@ -59,8 +61,11 @@ def evaluated(jaxpr, consts, args, made=None):
 
     for equation in jaxpr.eqns:
         values = read(equation.invars)
-        if equation.primitive.name in _CALLS and equation.params.get("name") != "once":
-            out = evaluated(*call_inside(equation), values, made)
+        calls = equation.primitive.name in _CALLS or (loop and equation.primitive.name in CHECKPOINTS)
+        if calls and equation.params.get("name") != "once":
+            out = evaluated(*call_inside(equation), values, made, loop)
+        elif loop and equation.primitive.name == "scan":
+            out = loop(equation, values)
         elif equation.effects:
             out = bound(equation, done(values))
         else:

@@ -216,7 +216,7 @@ def _surroundings(device):
         [sys.version, jax.__version__, jaxlib.__version__, np.__version__, own_version()],
         [device.platform, device.device_kind, device.client.platform_version, _processor()],
         {name: here[name] for name in sorted(here)},
-        {name: value for name, value in sorted(os.environ.items()) if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")},
+        {name: value for name, value in sorted(os.environ.items()) if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAXNSD_KERNELS")},
     )
 
 

@@ -1,10 +1,10 @@
 """A run as one operation of JAX: how it is compiled, batched and differentiated.
 
-On a CPU a run is one native function (see `native`), and a batch of runs is a loop over its members, which threads share. Where it cannot
-be one (without llvmlite, on a GPU, for an operation that has no rule), XLA compiles it, and a batch runs in lockstep: every operation of a
-step sweeps over all members, every loop goes on until the last member is done. Which of the two it is, is decided when a program is
-lowered. So what batching and differentiation make of a run is again a run: of its members one by one, of its derivative, of the transpose
-of that.
+On a CPU a run is one native function (see `native`), and a batch of runs is a loop over its members, which threads share. On a GPU its loop
+is one kernel where that is asked for (see `kernels`). Else, and where it cannot be one (without llvmlite, for an operation that has no
+rule), XLA compiles it, and a batch runs in lockstep: every operation of a step sweeps over all members, every loop goes on until the last
+member is done. Which of them it is, is decided when a program is lowered. So what batching and differentiation make of a run is again a
+run: of its members one by one, of its derivative, of the transpose of that.
 
 Reverse mode of a single run stores on the way forward what the way back needs. That of a batch computes each member forward again and
 then backward, so that what is stored is that of one member at a time, not of the whole batch.
@@ -40,7 +40,7 @@ from ..native.jax_internals import (
     varying,
     without_dead_code,
 )
-from . import backward, ties
+from . import backward, kernels, ties
 from .derivatives import ZERO, pushed
 from .progress import shares
 from .pytrees import chosen, in_front, replaced
@@ -130,8 +130,19 @@ def lean(function):
 
 def on_cpu():
     """Whether what is traced now is for a CPU: that of `jax.default_device`, where it is set, on a host with a GPU too."""
+    return _platform().startswith("cpu")
+
+
+def _platform():
     device = jax.config.jax_default_device
-    return (device or jax.default_backend() if device is None or isinstance(device, str) else device.platform).startswith("cpu")
+    return device or jax.default_backend() if device is None or isinstance(device, str) else device.platform
+
+
+def one_by_one():
+    """Whether members of a batch, of what is traced now, are compiled one by one, as native code or for a kernel; else in lockstep."""
+    if on_cpu():
+        return native.available() or bool(kernels.wanted(("cpu",)))
+    return _platform().startswith(("gpu", "cuda")) and bool(kernels.wanted(("cuda",)))
 
 
 def compiled_once(jitted, *args):
@@ -385,8 +396,10 @@ def _lower(ctx, *args, run):
     if run.fits:
         run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))
     avals = [ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
-    program = None
-    if tuple(ctx.module_context.platforms) == ("cpu",) and not run.lockstep and not is_exported(ctx):
+    program, alone = None, not run.lockstep and not is_exported(ctx)
+    if how := kernels.wanted(ctx.module_context.platforms) if alone else None:
+        run = replace(run, function=kernels.with_kernels(run.function, how), quick=run.quick and _by_kernels(run.quick, how))
+    elif tuple(ctx.module_context.platforms) == ("cpu",) and alone:
         # Of many directions the work at their point is done once if that is no longer than what runs well; else by each.
         program = native.compiled(functools.partial(_value, run=run), avals, in_full=run.one_by_one is not None)
         if program is None and run.one_by_one:
@@ -414,6 +427,16 @@ def _without_dead_code(read, n_args, params):
         given[-run.stored :] = [False] * run.stored
         run = _without_stored(run)
     return stays, given, {**params, "run": run}
+
+
+def _by_kernels(quick, how):
+    """`Run.quick`, whose loops are kernels."""
+
+    def quickly(stored, given):
+        n = len(stored)
+        return kernels.with_kernels(lambda *args: quick(list(args[:n]), list(args[n:])), how)(*stored, *given)
+
+    return quickly
 
 
 _run.def_impl(_value)

@@ -537,7 +537,7 @@ def _motion(
     history = _History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
     args = (anisotropy.isotropic(system), times, q0, u0, start, until)
     first, _ = shapes = history.shapes(args)
-    lockstep = not runs.on_cpu() or not native.available() or max(q0.size, u0.size, *(P.size for P in jax.tree.leaves(first.P))) > LANES
+    lockstep = not runs.one_by_one() or max(q0.size, u0.size, *(P.size for P in jax.tree.leaves(first.P))) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None
     if bar:
         progress_bar.compiling(f"a run of {type(system).__name__}", scheme, n_steps)
