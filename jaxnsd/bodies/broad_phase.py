@@ -16,12 +16,15 @@ from .boxes import FAR
 from .frames import Frames, Touch
 from .rotations import dot, length
 
-#: A step moves shapes by no more than so many times what the fastest of them has as it begins: impacts and forces change velocities.
+#: A step moves shapes by no more than so many times what the fastest of them has as it begins, and what it falls in the step: impacts and
+#: forces change velocities.
 FASTER = 8
+#: And by this part of the size of a pair: what is at rest is moved by forces that nobody asks for here.
+NEAR = 0.1
 
 
-def speed(system, t, places, frames, u, numbers, points):
-    """How fast, at most, a point of the shapes with these numbers may move in a step, in m/s; not differentiated.
+def reach(system, t, dt, places, frames, u, numbers, points):
+    """How far, at most, a point of the shapes with these numbers may move in a step, in m; not differentiated.
 
     points: (k, 3) of the shapes that are given by points, by their numbers
     """
@@ -31,13 +34,18 @@ def speed(system, t, places, frames, u, numbers, points):
     w, v = kinematics.velocities_at(system.structure.layout, places, all_u, bodies, shapes.x)
     radius = jnp.sum(shapes.size, axis=1) + jnp.stack([jnp.max(length(points[s])) if s in points else none for s in numbers])
     # Not by `length`, to which what is no number has none.
-    return lax.stop_gradient(FASTER * jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius))
+    speed = jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius)
+    falling = dt * jnp.sqrt(jnp.sum(system.gravity**2))
+    return lax.stop_gradient(FASTER * dt * (speed + falling))
 
 
-def radii(structure, size):
-    """Radii (n,) of balls about the frames of balls, capsules and boxes that contain them; ``size`` (n, 3)."""
+def radii(structure, size, points):
+    """Radii (n,) of balls about the frames of shapes that contain them, but for planes; ``size`` (n, 3), points as for `reach`."""
     is_box = np.array([shape.kind == "box" for shape in structure.shapes])
-    return lax.stop_gradient(jnp.where(is_box, length(size), jnp.sum(size, axis=1)))
+    out = jnp.where(is_box, length(size), jnp.sum(size, axis=1))
+    for shape, corners in points.items():
+        out = out.at[shape].set(jnp.max(length(corners)))
+    return lax.stop_gradient(out)
 
 
 def touches(kernel, frames, radius, first, second, reach=None):
@@ -45,8 +53,8 @@ def touches(kernel, frames, radius, first, second, reach=None):
 
     radius: see `radii`, of all shapes
     first:  numbers of the shapes of each pair, and ``second``
-    reach:  how far anything moves in the step that asks, in m, of all or of each pair, or None. Rows of pairs that cannot meet in it are
-            none: their normals are zero, their gaps long
+    reach:  how far anything moves in the step that asks, in m, of all or of each pair, or None. Rows of pairs that are farther apart, and
+            by `NEAR`, are none: their normals are zero, their gaps long
     """
     reach = jnp.broadcast_to(jnp.asarray(jnp.inf if reach is None else reach, radius.dtype), (len(first),))
 
@@ -63,7 +71,7 @@ def touches(kernel, frames, radius, first, second, reach=None):
             return Touch(*(jnp.full(x.shape, value, x.dtype) for x, value in zip(nothing, (FAR * radii, 0, 0, 0), strict=True)))
 
         # What is no number is near.
-        return lax.cond(jnp.sqrt(dot(away, away)) > radii + reach, left_out, looked_at, frames, a, b)
+        return lax.cond(jnp.sqrt(dot(away, away)) > (1 + NEAR) * radii + reach, left_out, looked_at, frames, a, b)
 
     def one_by_one(frames, radius, pairs):
         found = lax.map(functools.partial(one, frames, radius), pairs)

@@ -13,6 +13,7 @@ from jax import lax
 from ..native.marks import when_needed
 from . import closest, directions, faces, kinks
 from .boxes import FAR, separations
+from .broad_phase import NEAR
 from .features import settled
 from .frames import Frames, Touch
 from .rotations import dot, turn
@@ -29,10 +30,6 @@ def table(points, shapes):
     most = max(points[s].shape[0] for s in having)
     padded = [jnp.concatenate([points[s], jnp.broadcast_to(points[s][-1:], (most - points[s].shape[0], 3))]) for s in having]
     return jnp.stack(padded), jnp.asarray([having.index(s) for s in shapes], jnp.int32)
-
-
-#: Boxes around two solids count as far from each other where they are apart by this part of the size of the pair, and what it may move.
-NEAR = 0.1
 
 
 def touches(structure, frames, points, first, second, reach_of_step=None):

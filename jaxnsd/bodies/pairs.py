@@ -16,6 +16,7 @@ from jax import lax
 from ..native.marks import when_needed
 from . import boxes, broad_phase, convex
 from .frames import Touch
+from .lists import pick
 from .rotations import cross, dot, length, normalized, turn, turn_back
 
 #: Order of the kinds in a pair: the kernel of (a, b) takes a first.
@@ -365,7 +366,7 @@ def _touches_of(system, frames, group, reach=None):
         return _rows([kernel(a, b)] if rows == 1 else kernel(a, b))
 
     if one_by_one(group):
-        radii = broad_phase.radii(system.structure, frames.size)
+        radii = broad_phase.radii(system.structure, frames.size, iter_points(system))
         return broad_phase.touches(of, frames, radii, first, second, reach)
     return of(frames.of(first), frames.of(second))
 
@@ -407,8 +408,11 @@ def _kept(system, frames, group, reach):
     rows = _kept_of(frames, group, touch)
     if reach is None or not (one_by_one(group) or group.kernel in _CONVEX.values()):
         return rows
-    gap = jnp.min(lax.stop_gradient(touch.gap).reshape(-1, ROWS[group.kernel]), axis=1)
-    return rows._replace(reach=jnp.where(gap > reach, -jnp.inf, reach))
+    size = ROWS[group.kernel]
+    gap = jnp.min(lax.stop_gradient(touch.gap).reshape(-1, size), axis=1)
+    radii = broad_phase.radii(system.structure, frames.size, iter_points(system))
+    near = reach + broad_phase.NEAR * sum(pick(radii, shapes[::size]) for shapes in (group.first, group.second))
+    return rows._replace(reach=jnp.where(gap > near, -jnp.inf, reach))
 
 
 def _kept_of(frames, group, touch):
