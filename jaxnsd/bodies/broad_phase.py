@@ -11,10 +11,11 @@ import numpy as np
 from jax import lax
 
 from ..native.marks import when_needed
-from . import kinematics
+from . import kinematics, solids
 from .boxes import FAR
 from .frames import Frames, Touch
-from .rotations import dot, length
+from .lists import pick
+from .rotations import dot
 
 #: A step moves shapes by no more than so many times what the fastest of them has as it begins, and what it falls in the step: impacts and
 #: forces change velocities.
@@ -23,29 +24,36 @@ FASTER = 8
 NEAR = 0.1
 
 
-def reach(system, t, dt, places, frames, u, numbers, points):
-    """How far, at most, a point of the shapes with these numbers may move in a step, in m; not differentiated.
+def radii(structure, frames, points):
+    """Radii (n,) of balls about the frames of shapes that contain them, zero for planes; not differentiated.
 
     points: (k, 3) of the shapes that are given by points, by their numbers
     """
+    numbers = [s for s, shape in enumerate(structure.shapes) if shape.kind != "plane"]
+    of_numbers = solids.solids(frames.of(numbers), [structure.shapes[s].kind for s in numbers], None)
+    out = jnp.zeros((len(structure.shapes),), frames.size.dtype)
+    out = out.at[np.array(numbers, int)].set(jax.vmap(lambda solid: solids.reach(solid, None))(of_numbers))
+    for shape, corners in points.items():
+        out = out.at[shape].add(jnp.sqrt(jnp.max(dot(corners, corners))))
+    return lax.stop_gradient(out)
+
+
+def reach(system, t, dt, places, frames, u, numbers, points):
+    """How far, at most, a point of the shapes with these numbers may move in a step, in m; not differentiated. points: as for `radii`."""
     bodies = [system.structure.shapes[s].body for s in numbers]
     all_u, _ = kinematics.velocities(system, t, u)
-    none, shapes = jnp.zeros((), u.dtype), frames.of(numbers)
-    w, v = kinematics.velocities_at(system.structure.layout, places, all_u, bodies, shapes.x)
-    radius = jnp.sum(shapes.size, axis=1) + jnp.stack([jnp.max(length(points[s])) if s in points else none for s in numbers])
+    w, v = kinematics.velocities_at(system.structure.layout, places, all_u, bodies, pick(frames.x, numbers))
+    radius = pick(radii(system.structure, frames, points), numbers)
     # Not by `length`, to which what is no number has none.
     speed = jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius)
     falling = dt * jnp.sqrt(jnp.sum(system.gravity**2))
     return lax.stop_gradient(FASTER * dt * (speed + falling))
 
 
-def radii(structure, size, points):
-    """Radii (n,) of balls about the frames of shapes that contain them, but for planes; ``size`` (n, 3), points as for `reach`."""
-    is_box = np.array([shape.kind == "box" for shape in structure.shapes])
-    out = jnp.where(is_box, length(size), jnp.sum(size, axis=1))
-    for shape, corners in points.items():
-        out = out.at[shape].set(jnp.max(length(corners)))
-    return lax.stop_gradient(out)
+def not_there(function, size, *args):
+    """`Touch` of rows that are none, as many as a function returns: their normals are zero, their gaps long beside the size of the pair."""
+    shapes = jax.eval_shape(function, *args)
+    return Touch(*(jnp.full(x.shape, value, x.dtype) for x, value in zip(shapes, (FAR * size, 0, 0, 0), strict=True)))
 
 
 def touches(kernel, frames, radius, first, second, reach=None):
@@ -54,7 +62,7 @@ def touches(kernel, frames, radius, first, second, reach=None):
     radius: see `radii`, of all shapes
     first:  numbers of the shapes of each pair, and ``second``
     reach:  how far anything moves in the step that asks, in m, of all or of each pair, or None. Rows of pairs that are farther apart, and
-            by `NEAR`, are none: their normals are zero, their gaps long
+            by `NEAR`, are none
     """
     reach = jnp.broadcast_to(jnp.asarray(jnp.inf if reach is None else reach, radius.dtype), (len(first),))
 
@@ -67,8 +75,7 @@ def touches(kernel, frames, radius, first, second, reach=None):
         radii = radius[a] + radius[b]
 
         def left_out(*pair):
-            nothing = jax.eval_shape(looked_at, *pair)
-            return Touch(*(jnp.full(x.shape, value, x.dtype) for x, value in zip(nothing, (FAR * radii, 0, 0, 0), strict=True)))
+            return not_there(looked_at, radii, *pair)
 
         # What is no number is near.
         return lax.cond(jnp.sqrt(dot(away, away)) > (1 + NEAR) * radii + reach, left_out, looked_at, frames, a, b)

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..native.marks import when_needed
-from . import closest, directions, faces, kinks
+from . import broad_phase, closest, directions, faces, kinks
 from .boxes import FAR, separations
-from .broad_phase import NEAR
 from .features import settled
 from .frames import Frames, Touch
+from .lists import pick
 from .rotations import dot, turn
-from .solids import Pair, Solid, reach, solids
+from .solids import Pair, Solid, solids
 
 ROWS = faces.ROWS
 
@@ -39,14 +39,13 @@ def touches(structure, frames, points, first, second, reach_of_step=None):
     in it are not searched: their rows are none, as those of a pair that touches in fewer points are
     """
     kinds = [[structure.shapes[s].kind for s in shapes] for shapes in (first, second)]
-    sides, tables, sizes = [], [], jnp.zeros((len(first),), frames.x.dtype)
+    sides, tables = [], []
     for shapes, own in zip((first, second), kinds, strict=True):
         corners, hulls = table(points, shapes)
         sides.append(solids(frames.of(shapes), own, hulls))
         tables.append(corners)
-        sizes += jax.vmap(lambda solid: reach(solid, None))(sides[-1]._replace(hull=None))
-        if corners is not None:
-            sizes += jnp.sqrt(jnp.max(dot(corners, corners), axis=1))[hulls]
+    radii = broad_phase.radii(structure, frames, points)
+    sizes = pick(radii, first) + pick(radii, second)
 
     def pair_of(tables, a, b, size):
         corners = [None if corners is None else corners[solid.hull] for corners, solid in zip(tables, (a, b), strict=True)]
@@ -63,8 +62,7 @@ def touches(structure, frames, points, first, second, reach_of_step=None):
         return lax.cond(jnp.any(chosen[0].there), there, nowhere, tables, chosen)
 
     def nowhere(tables, chosen):
-        nothing = _zeros(there, tables, chosen)
-        return nothing._replace(gap=jnp.full_like(nothing.gap, FAR) * chosen[-1])
+        return broad_phase.not_there(there, chosen[-1], tables, chosen)
 
     def there(tables, chosen):
         row, *given = chosen
@@ -87,22 +85,18 @@ def _rows_if_near(pair_of, a, b, size, reach_of_step):
 
     First by the balls around them, which cost least, then by the boxes.
     """
-    away, far = b.x - a.x, reach_of_step + NEAR * size
+    away, far = b.x - a.x, reach_of_step + broad_phase.NEAR * size
 
     def by_boxes():
         pair = pair_of(a, b, size)
         return lax.cond(_apart(pair) > far, nothing, lambda: _rows(pair))
 
     def nothing():
-        return _zeros(lambda: _rows(pair_of(a, b, size)))
+        shapes = jax.eval_shape(lambda: _rows(pair_of(a, b, size)))
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
     # What is no number is near.
     return lax.cond(jnp.sqrt(dot(away, away)) - size > far, nothing, by_boxes)
-
-
-def _zeros(function, *args):
-    """Zeros in the place of what a function returns."""
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *args))
 
 
 def _apart(pair):

@@ -366,7 +366,7 @@ def _touches_of(system, frames, group, reach=None):
         return _rows([kernel(a, b)] if rows == 1 else kernel(a, b))
 
     if one_by_one(group):
-        radii = broad_phase.radii(system.structure, frames.size, iter_points(system))
+        radii = broad_phase.radii(system.structure, frames, iter_points(system))
         return broad_phase.touches(of, frames, radii, first, second, reach)
     return of(frames.of(first), frames.of(second))
 
@@ -410,7 +410,7 @@ def _kept(system, frames, group, reach):
         return rows
     size = ROWS[group.kernel]
     gap = jnp.min(lax.stop_gradient(touch.gap).reshape(-1, size), axis=1)
-    radii = broad_phase.radii(system.structure, frames.size, iter_points(system))
+    radii = broad_phase.radii(system.structure, frames, iter_points(system))
     near = reach + broad_phase.NEAR * sum(pick(radii, shapes[::size]) for shapes in (group.first, group.second))
     return rows._replace(reach=jnp.where(gap > near, -jnp.inf, reach))
 

@@ -41,7 +41,6 @@ __all__ = [
     "low",
     "lowered_as",
     "mlir",
-    "needed",
     "new_variable",
     "on_one_device",
     "pallas",
@@ -99,12 +98,6 @@ def scan_sizes(params):
     if "ft_in" in params:
         return tuple(map(len, params["ft_in"].unpack()))[:2]
     return params["num_consts"], params["num_carry"]
-
-
-def needed(closed):
-    """A closed jaxpr without what no result needs, in its loops as well."""
-    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-    return ClosedJaxpr(jaxpr, closed.consts)
 
 
 #: A variable of a jaxpr, of which others are made: its class takes other arguments in each version.

@@ -25,7 +25,7 @@ from ..native.arrays import Large, filled, small
 from ..native.blocks import BLOCK, Blocks, Traced
 from ..native.code import UnknownError, is_known, type_of
 from ..native.control import Kind, evaluate
-from ..native.jax_internals import Primitive, ShapedArray, batching, jaxpr_as_fun, low, mlir, needed, pallas, scan_sizes
+from ..native.jax_internals import Primitive, ShapedArray, batching, jaxpr_as_fun, low, mlir, pallas, scan_sizes, without_dead_code
 from ..native.rules import of
 from . import backward
 from .pytrees import in_front
@@ -63,7 +63,7 @@ def with_kernels(function, how):
 
     def evaluated(*args):
         closed = low(jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in args)))
-        return _evaluated(needed(closed), args, how)
+        return _evaluated(without_dead_code(closed), args, how)
 
     return evaluated
 
