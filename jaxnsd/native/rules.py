@@ -9,8 +9,8 @@ import math
 import jax
 import numpy as np
 
-from .arrays import WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, written
-from .code import is_known
+from .arrays import WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, vectors, written
+from .code import is_known, type_of
 from .numbers import ELEMENTWISE, converted, operate
 
 RULES = {}
@@ -262,6 +262,11 @@ def _pad(code, params, arrays, kinds, results):
     return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
+#: Operations on vectors, those of LLVM that are functions by their names.
+_OF_VECTORS = {"add": "fadd", "mul": "fmul", "max": "llvm.maximum", "min": "llvm.minimum"}
+#: Parts of a sum over a large array that grow side by side: a power of two.
+PARTS_OF_SUM = 4
+
 _REDUCED = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_and": "and", "reduce_or": "or", "reduce_prod": "mul"}
 
 
@@ -299,18 +304,57 @@ def _reduce(code, params, arrays, kinds, results, operation):
         return [large(code, scalar(_neutral(operation, dtype)), dtype)]
 
     def at(index):
-        def body(k, carried):
-            inner = unraveled(code, k, over)
+        def entry(k):
             whole = [None] * len(kind.shape)
-            for a, i in (*zip(kept, index, strict=True), *zip(axes, inner, strict=True)):
+            for a, i in (*zip(kept, index, strict=True), *zip(axes, unraveled(code, k, over), strict=True)):
                 whole[a] = i
-            return [of(code, operation, [carried[0], x.at(whole)], dtype)]
+            return x.at(whole)
 
-        return code.passes(math.prod(over), [_neutral(operation, dtype)], [dtype], body)[0]
+        in_a_row = x.pointer is not None and kept == list(range(len(kept)))
+        row = (x.pointer, code.offset([*index, *[np.int64(0)] * len(axes)], kind.shape)) if in_a_row else None
+        return _side_by_side(code, operation, math.prod(over), entry, row, dtype)
 
     if results[0].size <= 4:
         return [filled([at([np.int64(i) for i in index]) for index in np.ndindex(*results[0].shape)], results[0].shape)]
     return [made(code, results[0].shape, dtype, at)]
+
+
+def _side_by_side(code, operation, n, entry, row, dtype):
+    """All n entries of a large array in one, a sum say: in several parts that grow side by side, as one would wait for itself.
+
+    entry: of a number k
+    row:   ``(pointer, place)`` where the entries lie one after the other, and are taken a vector at a time; else None
+    """
+    kinds = vectors(n, dtype)[:1] if row and dtype.kind == "f" and operation in _OF_VECTORS else [dtype]
+    kinds = kinds * PARTS_OF_SUM
+    width = math.prod(kinds[0].shape)
+    step = width * PARTS_OF_SUM
+    if code.traced or n < 2 * step:
+        return code.passes(n, [_neutral(operation, dtype)], [dtype], lambda k, total: [of(code, operation, [total[0], entry(k)], dtype)])[0]
+
+    def unit(k, kind):
+        return code.load(row[0], code.whole_numbers("add", row[1], k), kind) if kind.subdtype else entry(k)
+
+    def add(a, b, kind):
+        if not kind.subdtype:
+            return of(code, operation, [a, b], kind)
+        name = _OF_VECTORS[operation]
+        if not name.startswith("llvm"):
+            return code.of_vectors(name, a, b, kind)
+        function = f"{name}.v{width}f{8 * dtype.itemsize}"
+        return code.value(code.called(function, type_of(kind), *((type_of(kind), x.name) for x in (a, b))), kind)
+
+    def body(k, totals):
+        first = code.whole_numbers("mul", k, np.int64(step))
+        places = [code.whole_numbers("add", first, np.int64(width * i)) for i in range(PARTS_OF_SUM)]
+        return [add(total, unit(place, kind), kind) for total, place, kind in zip(totals, places, kinds, strict=True)]
+
+    starts = [unit(np.int64(width * i), kind) for i, kind in enumerate(kinds)]
+    totals = code.count(np.int64(n // step), starts, kinds, body, start=np.int64(1))
+    while len(totals) > 1:
+        totals = [add(a, b, kinds[0]) for a, b in zip(totals[::2], totals[1::2], strict=True)]
+    entries = [code.value(f"extractelement {type_of(kinds[0])} {totals[0].name}, i64 {i}", dtype) for i in range(width)] if width > 1 else totals
+    return _tree(code, operation, [*entries, *(entry(np.int64(k)) for k in range(n // step * step, n))], dtype)
 
 
 def unraveled(code, k, shape):
@@ -379,12 +423,26 @@ def _extreme(code, params, arrays, kinds, results, name):
         return [out]
     x = settled(code, large(code, arrays[0], dtype))
 
-    def entry(index):
-        def one(k, carried):
-            return better_of(converted(code, k, np.int64, number), x.at([*index[:axis], k, *index[axis:]]), *carried)
+    n = kinds[0].shape[axis]
 
-        first = x.at([*index[:axis], np.int64(0), *index[axis:]])
-        return code.count(np.int64(kinds[0].shape[axis]), [number.type(0), first], [number, dtype], one)[0]
+    def entry(index):
+        def of_row(k):
+            return x.at([*index[:axis], k, *index[axis:]])
+
+        def one(k, carried):
+            return better_of(converted(code, k, np.int64, number), of_row(k), *carried)
+
+        if code.traced or dtype.kind != "f":
+            return code.count(np.int64(n), [number.type(0), of_row(np.int64(0))], [number, dtype], one)[0]
+        # The extreme value first, which is not a number if one is none, then where it is.
+        row = (x.pointer, code.offset([*index, np.int64(0)], kinds[0].shape)) if x.pointer is not None and axis == len(index) else None
+        best = _side_by_side(code, "max" if name == "argmax" else "min", n, of_row, row, dtype)
+
+        def is_not_it(carried):
+            return of(code, "not", [code.value(f"fcmp ueq {type_of(dtype)} {code.text(of_row(carried[0]), dtype)}, {code.text(best, dtype)}", bool)], bool)
+
+        (k,) = code.repeat([np.int64(0)], [np.int64], is_not_it, lambda carried: [code.whole_numbers("add", carried[0], np.int64(1))])
+        return converted(code, k, np.int64, number)
 
     out = made(code, shape, number, entry)
     return [small(code, out) if results[0].size <= code.sizes.small else out]
