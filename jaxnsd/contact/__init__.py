@@ -4,7 +4,7 @@ from .abstract import AbstractContactSolver, Result
 from .choice import Choice
 from .interior import InteriorPoint, Law, respond
 from .operators import Chain, groups_of
-from .problem import Problem, diagonal, join, modes_at, natural_map, scale, split
+from .problem import Problem, diagonal, join, modes_at, movable, natural_map, scale, split
 from .solver import SemismoothNewton, response, solve
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "groups_of",
     "join",
     "modes_at",
+    "movable",
     "natural_map",
     "respond",
     "response",

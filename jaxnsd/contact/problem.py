@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..numerics import linalg
+from ..numerics import linalg, thresholds
 from ..numerics.linalg import greater, logical_and, logical_not, multiply, where
 from ..sets import slip_at
 
@@ -118,6 +118,22 @@ def broadcast(x, d):
 def diagonal(G):
     """Diagonal of a matrix, unpacked or not."""
     return np.diagonal(G) if linalg.is_unpacked(G) else jnp.diagonal(G)
+
+
+def movable(active, G, d, sizes=None, given=0):
+    """Which active contacts (n,) a normal percussion can part: of others the normal direction is round-off beside those of friction.
+
+    A disc that turns on a table about a fixed axis has normal directions of 1e-17, or 1e-9 if both are meshes, in place of zero. The
+    percussion that stops as small a velocity is as large as one likes, and friction with it. Of the last ``given`` contacts all count.
+    """
+    n = active.shape[0] - given
+    if not n or not d:
+        return active
+    g_N, g_F = split(diagonal(G), active.shape[0], d)
+    none = thresholds.immovable(jnp.result_type(g_N.ravel()[0])) ** 2
+    sliding = sum(g_F[:n, j] for j in range(columns(d, sizes)[0].stop))
+    parted = logical_not(greater(multiply(sliding, none), g_N[:n]))
+    return linalg.concatenate([logical_and(active[:n], parted), active[n:]]) if given else logical_and(active, parted)
 
 
 def scale(problem):

@@ -375,7 +375,8 @@ def _found(step, start, guess, d, n_b, settings):
             least = None if law.least is None else convert(law.least)
             # Planar problems are small, and Lemke's method solves all of them.
             redundant = d > 1 and contacts * (d + 1) + all_of.n_D > kin.W.shape[0] and not condensed.unpacked
-            problem = contact.Problem(G, c, convert(law.mu), convert(active), d, None, least, discs, redundant, given=all_of.n_D)
+            pushing = contact.movable(convert(active), G, d, discs, all_of.n_D)
+            problem = contact.Problem(G, c, convert(law.mu), pushing, d, None, least, discs, redundant, given=all_of.n_D)
             result = contact.solve(problem, z, settings)
             z = result.z
             free, P = condensed.add(free, P, z)
@@ -496,9 +497,9 @@ class Response:
             d_xi = convert(d_xi) + condensed.at_contacts(free)
             least, d_least = (None if x is None else convert(x) for x in (least, d_least))
             active, discs = convert(joined.active(step.active())), joined.discs(laws.discs(step.system))
-            problem = contact.Problem(
-                joined.operator(condensed.G), None, convert(mu), active, joined.d, None, least, discs, given=joined.n_D
-            )
+            G = joined.operator(condensed.G)
+            pushing = contact.movable(active, G, joined.d, discs, joined.n_D)
+            problem = contact.Problem(G, None, convert(mu), pushing, joined.d, None, least, discs, given=joined.n_D)
             dz = contact.response(problem, convert(z), convert(xi), d_xi, convert(d_mu), self.solver, d_least)
             free, dP = condensed.add(free, dP, dz)
             dz = linalg.pack(dz)
