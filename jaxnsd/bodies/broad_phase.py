@@ -11,17 +11,18 @@ import numpy as np
 from jax import lax
 
 from ..native.marks import when_needed
+from ..numerics import linalg
 from . import kinematics, solids
 from .boxes import FAR
 from .frames import Frames, Touch
 from .lists import pick
 from .rotations import dot
 
-#: A step moves shapes by no more than so many times what the fastest of them has as it begins, and what it falls in the step: impacts and
-#: forces change velocities.
+#: A step moves shapes by no more than so many times what the fastest of them would move as it begins, and with what forces add in the step:
+#: impacts change velocities.
 FASTER = 8
-#: And by this part of the size of a pair: what is at rest is moved by forces that nobody asks for here.
-NEAR = 0.1
+#: And by this part of the size of a pair: forces change in a step.
+NEAR = 0.01
 
 
 def radii(structure, frames, points):
@@ -38,16 +39,21 @@ def radii(structure, frames, points):
     return lax.stop_gradient(out)
 
 
-def reach(system, t, dt, places, frames, u, numbers, points):
+def reach(system, t, dt, places, frames, q, u, numbers, points):
     """How far, at most, a point of the shapes with these numbers may move in a step, in m; not differentiated. points: as for `radii`."""
+    layout = system.structure.layout
     bodies = [system.structure.shapes[s].body for s in numbers]
+    x, radius = pick(frames.x, numbers), pick(radii(system.structure, frames, points), numbers)
+
+    def speed(u):
+        # Not by `length`, to which what is no number has none.
+        w, v = kinematics.velocities_at(layout, places, u, bodies, x)
+        return jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius)
+
     all_u, _ = kinematics.velocities(system, t, u)
-    w, v = kinematics.velocities_at(system.structure.layout, places, all_u, bodies, pick(frames.x, numbers))
-    radius = pick(radii(system.structure, frames, points), numbers)
-    # Not by `length`, to which what is no number has none.
-    speed = jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius)
-    falling = dt * jnp.sqrt(jnp.sum(system.gravity**2))
-    return lax.stop_gradient(FASTER * dt * (speed + falling))
+    more = dt * linalg.lu(system.M(t, q, u))(system.h(t, q, u))
+    more = jnp.concatenate([more, jnp.zeros((all_u.shape[0] - u.shape[0],), u.dtype)])
+    return lax.stop_gradient(FASTER * dt * (speed(all_u) + speed(more)))
 
 
 def not_there(function, size, *args):

@@ -12,8 +12,6 @@ from jax import lax
 from ..native.marks import in_memory
 from . import cells, directions, polytope
 
-#: The first m of Newton's method from a side of the polytope, in parts of the size of the pair.
-NARROW = 1e-5
 #: To this part of the size of a pair a depth is known, if one solid has corners and the other one is round.
 ROUND = 1e-5
 
@@ -32,8 +30,8 @@ def uncertain(of):
     return jnp.where(jnp.any(of.ellipsoids != 0), about, exact) * of.scale
 
 
-def search(of, axes):
-    """`directions.Found` of a pair, and its separation; axes: (6, 3) of both solids."""
+def search(of, n):
+    """`directions.Found` of a pair, and its separation; n: (3,) the direction in which to begin."""
     tol = tolerance(of.c.dtype) * of.scale
 
     def climb(n, m, best, found):
@@ -44,9 +42,8 @@ def search(of, axes):
         better = s > best + tol
         return jnp.where(better, s, best), jax.tree.map(lambda x, y: jnp.where(better, x, y), new, found), new.n
 
-    n = directions.best_of_table(of, axes)
     # A climb that comes to no numbers leaves none of them behind.
-    none = jnp.full((), -jnp.inf, n.dtype), directions.begin(of, axes[0], of.scale)
+    none = jnp.full((), -jnp.inf, n.dtype), directions.begin(of, n, of.scale)
     best, found, end = climb(n, directions.WIDE * of.scale, *none)
 
     if of.hulls:
@@ -68,5 +65,5 @@ def _deepest(of, climb, best, found):
     """``(Found, separation)`` of solids with corners that touch or overlap; no number where it is not known to be the largest one."""
     tol = 10 * tolerance(of.c.dtype) * of.scale
     n, depth, least = in_memory(polytope.bounds)(of, found.n, -best, tol)
-    best, found = lax.cond(depth < -best, lambda: climb(n, NARROW * of.scale, best, found)[:2], lambda: (best, found))
+    best, found = lax.cond(depth < -best, lambda: climb(n, directions.NARROW * of.scale, best, found)[:2], lambda: (best, found))
     return found, jnp.where(-best - least <= uncertain(of), best, jnp.nan)

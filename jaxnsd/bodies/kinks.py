@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .directions import apart
+from .directions import apart, weighted
 from .features import PARALLEL, Row, Side
 from .rotations import cross, dot, turn_back
 
@@ -37,7 +37,7 @@ def inner(dtype):
 def _of_hull(hull, weights):
     """``(numbers (3,), directions (2, 3), there (2,))``: the heaviest corner, the one that is farthest, the one that spans most."""
     base, heavy = jnp.argmax(weights), weights > inner(weights.dtype)
-    away = hull - hull[base][None]
+    away = (hull - hull[:, base][:, None]).T
     reach = jnp.where(heavy, dot(away, away), 0.0)
     one = jnp.argmax(reach)
     area = cross(away, away[one][None])
@@ -107,11 +107,11 @@ def closest_row(pair, of, found, s):
     off = d - height * found.n
     # What is left across n is of second order in the gap. Each corner is at a weight that keeps it m away from where it would say s.
     one, two = (1e-5, 1e-9) if dtype == jnp.float64 else (2e-2, 2e-5)
-    kept = found.m * sum(map(jnp.sum, of.counted))
+    kept = found.m * sum(jnp.sum(w > 0, dtype=dtype) for w in found.weights)
     certain = (dot(off, off) <= (one * pair.scale) ** 2) & (jnp.abs(height - s - kept) <= two * pair.scale)
     normal = jnp.where(certain, found.n, jnp.nan)
     gap = s - a.ball - b.ball
     own = jnp.sum(found.y[:3, None] * of.segments[:3], axis=0) + jnp.sum(found.z[0][:, None] * of.ellipsoids[0], axis=0)
     if pair.corners_a is not None:
-        own = own + jnp.sum(found.weights[0][:, None] * of.hulls[0], axis=0)
+        own = own + weighted(of.hulls[0], found.weights[0])
     return Row(*sides, normal[None], jnp.ones((1,), bool), gap[None], gap[None]), gap, a.x + own + a.ball * normal

@@ -293,7 +293,7 @@ class Multibody(System):
         places = self.places(t, q)
         shapes, reach = self._shapes(places), None
         if far:
-            reach = broad_phase.reach(self, t, dt, places, shapes, u, far, pairs.iter_points(self))
+            reach = broad_phase.reach(self, t, dt, places, shapes, q, u, far, pairs.iter_points(self))
         return dataclasses.replace(self, kept_rows=pairs.kept(self, shapes, reach), seen=None)
 
     @property

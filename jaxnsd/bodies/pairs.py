@@ -340,6 +340,7 @@ class Kept(NamedTuple):
     second: object  # (n, 3)
     there: object  # (n,) 1 where it is a contact, 0 where it is none
     reach: object = None  # how near a pair has to be to be looked at in this step, in m, of all or (pairs,); None: nothing is known
+    searched: object = None  # `convex.Searched` of pairs that are
 
 
 def touches(system, frames):
@@ -352,14 +353,15 @@ def touches(system, frames):
     return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
-def _touches_of(system, frames, group, reach=None):
-    """Those of the rows of one group; reach: of its pairs, see `convex.touches`."""
+def _touches_of(system, frames, group, reach=None, before=None):
+    """Those of the rows of one group; reach, before: of its pairs, see `convex.Pairs`."""
     if group.kernel in _OF_POINTS:
         return _OF_POINTS[group.kernel](system, frames, group)
+    if group.kernel in _CONVEX.values():
+        pairs = _convex_pairs(system, frames, group)
+        return pairs.touches(pairs.search(reach, before))
     rows = ROWS[group.kernel]
     first, second = group.first[::rows], group.second[::rows]
-    if group.kernel in _CONVEX.values():
-        return convex.touches(system.structure, frames, iter_points(system), first, second, reach)
     kernel = _KERNELS[group.kernel]
 
     def of(a, b):
@@ -369,6 +371,12 @@ def _touches_of(system, frames, group, reach=None):
         radii = broad_phase.radii(system.structure, frames, iter_points(system))
         return broad_phase.touches(of, frames, radii, first, second, reach)
     return of(frames.of(first), frames.of(second))
+
+
+def _convex_pairs(system, frames, group):
+    """`convex.Pairs` of a group that is searched."""
+    first, second = group.first[:: convex.ROWS], group.second[:: convex.ROWS]
+    return convex.Pairs(system.structure, frames, iter_points(system), first, second)
 
 
 def one_by_one(group):
@@ -404,8 +412,13 @@ def kept(system, frames, reach=None):
 def _kept(system, frames, group, reach):
     if group.kernel not in CHANGING:
         return Kept(None, None, None, reach) if one_by_one(group) and reach is not None else None
-    touch = _touches_of(system, frames, group, reach)
-    rows = _kept_of(frames, group, touch)
+    if group.kernel in _CONVEX.values():
+        pairs = _convex_pairs(system, frames, group)
+        searched = pairs.search(reach)
+        touch = pairs.touches(searched)
+    else:
+        touch, searched = _touches_of(system, frames, group, reach), None
+    rows = _kept_of(frames, group, touch)._replace(searched=searched)
     if reach is None or not (one_by_one(group) or group.kernel in _CONVEX.values()):
         return rows
     size = ROWS[group.kernel]
@@ -428,10 +441,10 @@ def _in_order_of(rows, system, frames, group):
     """The rows of each pair of a group, in the order of `_order` where they are kept."""
     if rows is None:
         return _touches_of(system, frames, group)
-    touch = _touches_of(system, frames, group, rows.reach)
+    touch = _touches_of(system, frames, group, rows.reach, rows.searched)
     if rows.first is None:
         return touch
-    rows = rows._replace(reach=None)
+    rows = rows._replace(reach=None, searched=None)
     order = when_needed(functools.partial(_order, ROWS[group.kernel]))(rows, _kept_of(frames, group, touch))
     return Touch(*(x[order] for x in touch))
 

@@ -47,7 +47,7 @@ class Grown(NamedTuple):
 
 def sizes(of):
     """How many corners there may be first, and at most: two hulls have no more differences of corners."""
-    corners = [hull.shape[0] for hull in of.hulls]
+    corners = [hull.shape[1] for hull in of.hulls]
     most = max(8, corners[0] * corners[1]) if len(corners) == 2 else SIZES[1]
     return tuple(min(size, most) for size in SIZES)
 

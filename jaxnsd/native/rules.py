@@ -353,8 +353,11 @@ def _side_by_side(code, operation, n, entry, row, dtype):
     totals = code.count(np.int64(n // step), starts, kinds, body, start=np.int64(1))
     while len(totals) > 1:
         totals = [add(a, b, kinds[0]) for a, b in zip(totals[::2], totals[1::2], strict=True)]
-    entries = [code.value(f"extractelement {type_of(kinds[0])} {totals[0].name}, i64 {i}", dtype) for i in range(width)] if width > 1 else totals
-    return _tree(code, operation, [*entries, *(entry(np.int64(k)) for k in range(n // step * step, n))], dtype)
+    rest = [entry(np.int64(k)) for k in range(n // step * step, n)]
+    if width > 1:
+        kind, (total,) = type_of(kinds[0]), totals
+        totals = [code.value(f"extractelement {kind} {total.name}, i64 {i}", dtype) for i in range(width)]
+    return _tree(code, operation, [*totals, *rest], dtype)
 
 
 def unraveled(code, k, shape):
@@ -439,7 +442,8 @@ def _extreme(code, params, arrays, kinds, results, name):
         best = _side_by_side(code, "max" if name == "argmax" else "min", n, of_row, row, dtype)
 
         def is_not_it(carried):
-            return of(code, "not", [code.value(f"fcmp ueq {type_of(dtype)} {code.text(of_row(carried[0]), dtype)}, {code.text(best, dtype)}", bool)], bool)
+            other = code.text(of_row(carried[0]), dtype)
+            return code.value(f"fcmp one {type_of(dtype)} {other}, {code.text(best, dtype)}", bool)
 
         (k,) = code.repeat([np.int64(0)], [np.int64], is_not_it, lambda carried: [code.whole_numbers("add", carried[0], np.int64(1))])
         return converted(code, k, np.int64, number)
