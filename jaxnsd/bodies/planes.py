@@ -99,17 +99,25 @@ def in_planes(system):
     return system
 
 
+def _opened(system):
+    """Origins of the bodies, axes of the joints, and what is open of the loops, at the reference."""
+    places = system.places(0.0, system.initial_state()[0])
+    gaps = loops.apart(system, places)
+    return places.x, places.w, gaps, loops.turned(system, places) if system.structure.welds else gaps[:0]
+
+
 def _check_planes(system):
     """Raise ValueError for a loop in a plane whose points are apart across it, or whose weld is turned out of it: no motion closes it."""
     structure = system.structure
-    with jax.ensure_compile_time_eval():
-        places = system.places(0.0, system.initial_state()[0])
-        gaps = loops.apart(system, places)
-        turned = loops.turned(system, places) if structure.welds else gaps[:0]
-    if any(is_traced(x) for x in (*places, gaps, turned)):
+    if any(map(is_traced, jax.tree.leaves(system))):
+        with jax.ensure_compile_time_eval():
+            found = _opened(system)
+    else:
+        found = runs.compiled_once(jax.jit(lambda system: runs.run(_opened, system)), system)(system)
+    if any(map(is_traced, found)):
         return
     # Of NumPy: under `jit` what is made of JAX's arrays, though they be known, is traced.
-    x, w, gaps, turned = (np.asarray(value) for value in (places.x, places.w, gaps, turned))
+    x, w, gaps, turned = map(np.asarray, found)
     size = np.abs(x).max() + np.abs(gaps).max()
     turned = np.concatenate([np.zeros((len(structure.connects), 3)), turned])
     normals = [np.eye(3)[structure.plane]] * len(gaps) if structure.plane is not None else [p and w[p[0]] for p in structure.across]

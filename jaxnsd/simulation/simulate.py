@@ -200,7 +200,7 @@ class Solution:
     @property
     def success(self) -> jax.Array:
         """Whether every step succeeded: a boolean, with the batch's shape."""
-        return jnp.all(self.outcome == 0, axis=-1) & (self.initial_outcome == 0)
+        return _success(self.outcome, self.initial_outcome)
 
     @property
     def stopped(self) -> jax.Array:
@@ -346,6 +346,11 @@ class Solution:
         one's own, or the state of one of another version, cannot be read: they are None.
         """
         return files.load(cls, path)
+
+
+@jax.jit
+def _success(outcome, initial_outcome):
+    return jnp.all(outcome == 0, axis=-1) & (initial_outcome == 0)
 
 
 class SimulationError(RuntimeError):
