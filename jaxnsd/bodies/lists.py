@@ -17,12 +17,12 @@ def pick(x, places):
     places = np.asarray(places, int)
     if isinstance(x, np.ndarray):
         return x[places]
-    if not len(places):
-        return x[:0]
     if len(places) == x.shape[0] and np.array_equal(places, np.arange(len(places))):
         return x
     if not is_traced(x):
         return known_array(np.asarray(x)[places])  # no program is compiled for what is known
+    if not len(places):
+        return x[:0]
     return _pick.bind(x, places=tuple(places.tolist()))
 
 

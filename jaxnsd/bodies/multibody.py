@@ -738,14 +738,13 @@ class Multibody(System):
 
     def friction_sets(self) -> tuple | None:
         """Of sliding, drilling and rolling; None where no pair has drilling or rolling friction."""
-        none = jnp.zeros_like(self.limit_restitution)
-        arms = self._of_rows(self.drilling, none), self._of_rows(self.rolling, none)
+        arms = self._of_rows(self.drilling), self._of_rows(self.rolling)
         sets = [(Segment if d == 1 else Disc)(mu) for d, mu in zip(self._turns, (self.mu(), *arms), strict=True) if d]
         return tuple(sets) if len(sets) > 1 else None
 
     def mu(self) -> jax.Array:
         """Friction coefficients (n_N,)."""
-        return self._of_rows(self.friction, jnp.zeros_like(self.limit_restitution))
+        return self._of_rows(self.friction)
 
     def e_N(self) -> jax.Array:
         """Restitution in normal direction, (n_N,)."""
@@ -753,9 +752,10 @@ class Multibody(System):
 
     def e_F(self) -> jax.Array:
         """Restitution in tangential direction, (n_N,)."""
-        return self._of_rows(self.tangential_restitution, jnp.zeros_like(self.limit_restitution))
+        return self._of_rows(self.tangential_restitution)
 
-    def _of_rows(self, of_pairs, of_limits):
+    def _of_rows(self, of_pairs, of_limits=None):
+        of_limits = np.zeros(self.limit_restitution.shape, self.limit_restitution.dtype) if of_limits is None else of_limits
         sides = [k for k, _, _ in _limits(self.structure)]
         parts = pick(of_pairs, pair_of(self.structure)), pick(of_limits, sides)
         return known_array(np.concatenate(parts)) if checks.known(*parts) else jnp.concatenate(parts)

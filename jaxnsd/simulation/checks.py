@@ -740,8 +740,9 @@ def _cholesky(n, dtype):
 def _smallest(G, largest, round_off):
     """Smallest eigenvalue of a symmetric matrix over the ``largest`` entry; zero where it is not below round-off."""
     # By JAX: the idle threads of NumPy's own LAPACK spin for a while and slow down the solver that comes next, by a half on two cores.
+    factored = _cholesky(len(G), G.dtype)
     with jax.ensure_compile_time_eval():
-        factor = np.asarray(_cholesky(len(G), G.dtype)(G + round_off * largest * np.eye(len(G), dtype=G.dtype)))
+        factor = np.asarray(factored(G + round_off * largest * np.eye(len(G), dtype=G.dtype)))
     return 0.0 if np.all(np.isfinite(factor)) else np.linalg.eigvalsh(G)[0] / largest
 
 
