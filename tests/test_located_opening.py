@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import with_slope
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import brentq
 
@@ -113,7 +114,7 @@ def test_a_block_slides_until_it_is_lifted():
 
     end = lambda p: lifted(LocatedImpacts(Lobatto(3)), 7, p[2], mu=p[0], ramp=p[1])[0]  # noqa: E731
     p = jnp.array([mu, k, v])
-    value, slope = jax.jit(lambda p: (end(p), jax.jacfwd(end)(p)))(p)
+    value, slope = jax.jit(with_slope(end))(p)
     assert_allclose(value, exact(p), atol=1e-12)
     assert_allclose(slope, jax.jacfwd(exact)(p), atol=1e-7)
     errors = [np.abs(lifted(LocatedImpacts(MoreauJean()), n, v, mu=mu, ramp=k)[0] - exact(p)).max() for n in (20, 80)]
@@ -138,7 +139,7 @@ def test_a_block_stops_just_before_it_is_lifted():
     p = jnp.array([mu, k, mu * (G**2 / (2 * k) - k * early**2 / 2)])
     assert int(7 * G / k) == int(7 * (G / k - early))
     end = lambda p: lifted(LocatedImpacts(Lobatto(3)), 7, p[2], mu=p[0], ramp=p[1])[0]  # noqa: E731
-    value, slope = jax.jit(lambda p: (end(p), jax.jacfwd(end)(p)))(p)
+    value, slope = jax.jit(with_slope(end))(p)
     assert_allclose(value, exact(p), atol=1e-12)
     assert_allclose(slope, jax.jacfwd(exact)(p), atol=1e-7)
 
