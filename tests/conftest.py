@@ -54,8 +54,10 @@ def _free_programs():
     """Compiled programs and traces of all files take gigabytes together; small ones of the files before serve again."""
     yield
     if next(_ran) % FILES == 0:
+        gc.unfreeze()
         jax.clear_caches()
         gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
