@@ -749,7 +749,7 @@ def test_a_solver_of_ones_own():
         own, ours = solve_one(*args, d=1, solver=Relaxation()), solve_one(*args, d=1)
         np.testing.assert_allclose(own.P, ours.P, atol=1e-10)
         gradients = [
-            jax.grad(lambda c, s=s, args=args: solve_contact_problem(args[0], c, args[2], d=1, solver=s).P.sum())(args[1])
+            jax.jit(jax.grad(lambda c, s=s, args=args: solve_contact_problem(args[0], c, args[2], d=1, solver=s).P.sum()))(args[1])
             for s in (Relaxation(), None)
         ]
         np.testing.assert_allclose(*gradients, atol=1e-8)
@@ -805,7 +805,7 @@ def several_discs(n, sizes, seed, r=0.1):
 def broken(problem, z):
     """How far ``z`` is from the law: normal law, and nearest points of the discs, with NumPy."""
     n, d, sizes = problem.n, problem.d, problem.sizes
-    xi = np.asarray(problem.G @ z + problem.c)
+    xi = np.asarray(problem.G) @ z + np.asarray(problem.c)
     (P_N, P_F), (xi_N, xi_F) = ((x[n * d :], x[: n * d].reshape(n, d)) for x in (np.asarray(z), xi))
     error, ends = np.abs(np.minimum(P_N - problem.least, xi_N)).max(), np.cumsum(sizes)
     for k, (end, size) in enumerate(zip(ends, sizes, strict=True)):
@@ -836,17 +836,22 @@ def test_several_discs_on_one_normal_percussion_that_has_a_least_value(n, sizes)
             z, error = solve(problem.arrays())
             assert error <= 1 and broken(problem, z) < 1e-12
 
+    @jax.jit
+    def response(arrays, z, *change):
+        problem = arrays._replace(**problems[0].static)
+        return SemismoothNewton().response(problem, z, problem.G @ z + problem.c, *change)
+
     rng, step = np.random.default_rng(1), 1e-6
     for problem in problems[:6]:
         arrays = problem.arrays()
-        change = {name: jnp.asarray(rng.normal(size=getattr(problem, name).shape)) for name in ("c", "mu", "least")}
-        change["least"] = change["least"] * (problem.least > 0)
+        change = {name: rng.normal(size=getattr(problem, name).shape) for name in ("c", "mu", "least")}
+        change["least"] = change["least"] * (np.asarray(problem.least) > 0)
         ends = [
-            np.asarray(solve(arrays._replace(**{name: getattr(problem, name) + h * x for name, x in change.items()}))[0])
+            np.asarray(solve(arrays._replace(**{name: np.asarray(getattr(problem, name)) + h * x for name, x in change.items()}))[0])
             for h in (step, -step)
         ]
         z, _ = solve(arrays)
-        dz = SemismoothNewton().response(problem, z, problem.G @ z + problem.c, *change.values())
+        dz = response(arrays, z, *change.values())
         np.testing.assert_allclose(dz, (ends[0] - ends[1]) / (2 * step), atol=1e-6 * np.abs(dz).max())
 
 
