@@ -1,6 +1,7 @@
 """Strict numerics for every test: float64, no silent rank promotion, and one compilation cache for all runs and workers."""
 
 import gc
+import itertools
 import os
 import sys
 import time
@@ -43,12 +44,20 @@ def _close_figures():
         sys.modules["matplotlib.pyplot"].close("all")
 
 
+#: Files after which a worker forgets what it has compiled.
+FILES = 6
+_ran = itertools.count(1)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _free_programs():
-    """A file's compiled programs and traces take gigabytes together, and no other file needs them."""
+    """Compiled programs and traces of all files take gigabytes together; small ones of the files before serve again."""
     yield
-    jax.clear_caches()
-    gc.collect()
+    if next(_ran) % FILES == 0:
+        gc.unfreeze()
+        jax.clear_caches()
+        gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Little systems with features that the models do not have, for the tests that hold schemes to physics."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,6 +13,16 @@ GRAVITY = 9.81
 #: `jax.jit` for what is evaluated a few times: to make it fast takes longer than to run it. The options are for XLA.
 quick = runs.natively
 UNOPTIMIZED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def with_slope(function):
+    """``(value, Jacobian)`` of a function, which is traced and compiled once for both."""
+
+    def both(x):
+        jacobian, value = jax.jacfwd(lambda x: (function(x),) * 2, has_aux=True)(x)
+        return value, jacobian
+
+    return both
 
 
 @jaxnsd.system

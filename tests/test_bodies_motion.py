@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_systems import quick
+from little_systems import quick, with_slope
 from numpy.testing import assert_allclose
 from scipy.integrate import solve_ivp
 from scipy.spatial.transform import Rotation
@@ -75,7 +75,7 @@ def test_ball_on_a_belt():
         sol = simulate(OnABelt.from_system(plain, speed=V), Moreau(), q0, u0, n_steps=300, dt=1e-3)
         return sol.u[jnp.array([50, 300]), 0]
 
-    (sliding, rolling), derivative = jax.jit(lambda V: (speeds(V), jax.jacfwd(speeds)(V)))(1.0)
+    (sliding, rolling), derivative = jax.jit(with_slope(speeds))(1.0)
     assert_allclose([sliding, rolling], [0.05 * 0.2 * G, 2 / 7], rtol=1e-9)
     assert_allclose(derivative, [0, 2 / 7], atol=1e-9)
     assert plain.scleronomic and not OnABelt.from_system(plain).scleronomic

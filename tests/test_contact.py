@@ -529,26 +529,39 @@ def test_redundant_corners_equal_one_contact_at_the_centre():
 
 
 # ---------------------------------------------------------------------------------------------------------- derivatives
+FORWARD, BACKWARD = (functools.partial(transform, argnums=(0, 1, 2)) for transform in (jax.jacfwd, jax.jacrev))
 SMOOTH = [("stick",), ("slide",), ("open", "slide", "stick"), ("slide", "slide", "stick")]
 
 
-def smooth_problem(modes, d):
-    """A problem well away from every kink, and xi and P as a function of its data."""
-    args, _, _ = known_problem(generator(len(modes), d, 8), len(modes), d, modes, mu=0.2)
+@functools.cache
+def of_data(d):
+    """xi and P as a function of the data of a problem."""
 
     def solution(G, c, mu):
         solution = solve_contact_problem(G, c, mu, d=d)
         return jnp.concatenate([solution.xi, solution.P])
 
-    return solution, tuple(map(jnp.asarray, args))
+    return solution
+
+
+def smooth_problem(modes, d):
+    """A problem well away from every kink, and xi and P as a function of its data."""
+    args, _, _ = known_problem(generator(len(modes), d, 8), len(modes), d, modes, mu=0.2)
+    return of_data(d), tuple(map(jnp.asarray, args))
+
+
+@functools.cache
+def compiled(function, transform):
+    """``transform(function)``, one program for all problems of a size."""
+    return jax.jit(transform(function))
 
 
 def differences(function, args, step=1e-6):
     """Central differences in the manner of `jax.jacfwd` with respect to all arguments side by side, by `vmap`."""
     flat, restore = ravel_pytree(args)
-    call = jax.jit(jax.vmap(lambda x: function(*restore(x))))
-    basis = step * jnp.eye(flat.size)
-    return (call(flat[None] + basis) - call(flat[None] - basis)).T / (2 * step)
+    rows, basis = jax.jit(jax.vmap(restore)), step * np.eye(flat.size)
+    ends = [compiled(function, jax.vmap)(*rows(flat[None] + side * basis)) for side in (1, -1)]
+    return (ends[0] - ends[1]).T / (2 * step)
 
 
 def beside(derivatives):
@@ -561,8 +574,8 @@ def beside(derivatives):
 def test_derivatives_are_those_of_the_solution(modes, d):
     function, args = smooth_problem(modes, d)
     expected = differences(function, args)
-    for transform in (jax.jacfwd, jax.jacrev):
-        np.testing.assert_allclose(beside(jax.jit(transform(function, argnums=(0, 1, 2)))(*args)), expected, rtol=1e-5, atol=1e-5)
+    for transform in FORWARD, BACKWARD:
+        np.testing.assert_allclose(beside(compiled(function, transform)(*args)), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -736,7 +749,7 @@ def test_a_solver_of_ones_own():
         own, ours = solve_one(*args, d=1, solver=Relaxation()), solve_one(*args, d=1)
         np.testing.assert_allclose(own.P, ours.P, atol=1e-10)
         gradients = [
-            jax.grad(lambda c, s=s, args=args: solve_contact_problem(args[0], c, args[2], d=1, solver=s).P.sum())(args[1])
+            jax.jit(jax.grad(lambda c, s=s, args=args: solve_contact_problem(args[0], c, args[2], d=1, solver=s).P.sum()))(args[1])
             for s in (Relaxation(), None)
         ]
         np.testing.assert_allclose(*gradients, atol=1e-8)
@@ -792,7 +805,7 @@ def several_discs(n, sizes, seed, r=0.1):
 def broken(problem, z):
     """How far ``z`` is from the law: normal law, and nearest points of the discs, with NumPy."""
     n, d, sizes = problem.n, problem.d, problem.sizes
-    xi = np.asarray(problem.G @ z + problem.c)
+    xi = np.asarray(problem.G) @ z + np.asarray(problem.c)
     (P_N, P_F), (xi_N, xi_F) = ((x[n * d :], x[: n * d].reshape(n, d)) for x in (np.asarray(z), xi))
     error, ends = np.abs(np.minimum(P_N - problem.least, xi_N)).max(), np.cumsum(sizes)
     for k, (end, size) in enumerate(zip(ends, sizes, strict=True)):
@@ -823,17 +836,22 @@ def test_several_discs_on_one_normal_percussion_that_has_a_least_value(n, sizes)
             z, error = solve(problem.arrays())
             assert error <= 1 and broken(problem, z) < 1e-12
 
+    @jax.jit
+    def response(arrays, z, *change):
+        problem = arrays._replace(**problems[0].static)
+        return SemismoothNewton().response(problem, z, problem.G @ z + problem.c, *change)
+
     rng, step = np.random.default_rng(1), 1e-6
     for problem in problems[:6]:
         arrays = problem.arrays()
-        change = {name: jnp.asarray(rng.normal(size=getattr(problem, name).shape)) for name in ("c", "mu", "least")}
-        change["least"] = change["least"] * (problem.least > 0)
+        change = {name: rng.normal(size=getattr(problem, name).shape) for name in ("c", "mu", "least")}
+        change["least"] = change["least"] * (np.asarray(problem.least) > 0)
         ends = [
-            np.asarray(solve(arrays._replace(**{name: getattr(problem, name) + h * x for name, x in change.items()}))[0])
+            np.asarray(solve(arrays._replace(**{name: np.asarray(getattr(problem, name)) + h * x for name, x in change.items()}))[0])
             for h in (step, -step)
         ]
         z, _ = solve(arrays)
-        dz = SemismoothNewton().response(problem, z, problem.G @ z + problem.c, *change.values())
+        dz = response(arrays, z, *change.values())
         np.testing.assert_allclose(dz, (ends[0] - ends[1]) / (2 * step), atol=1e-6 * np.abs(dz).max())
 
 

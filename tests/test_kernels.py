@@ -1,6 +1,7 @@
 """Loops of runs as kernels of a GPU: in Pallas' interpreter against native code and XLA, and lowered for CUDA without a device."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import warnings
@@ -21,6 +22,9 @@ pytest.importorskip("jax.experimental.pallas")
 
 #: Of operations one after the other on short arrays XLA makes loops that do them again and again; to compile them takes minutes.
 PLAIN = {"xla_backend_optimization_level": 0, "xla_disable_hlo_passes": "fusion,cpu-fusion,cpu-instruction-fusion"}
+if "xla_cpu_use_fusion_emitters" in os.environ.get("XLA_FLAGS", ""):
+    # Of what is not fused XLA's older emitters, as in `make test`, make wrong loops.
+    PLAIN["xla_cpu_use_fusion_emitters"] = True
 
 
 @pytest.fixture

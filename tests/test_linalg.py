@@ -1,5 +1,6 @@
 """Unpacked and vectorized linear algebra against NumPy."""
 
+import functools
 import subprocess
 import sys
 
@@ -19,13 +20,16 @@ def matrix(n, seed=0):
     return A @ A.T / n + np.eye(n) + 0.05 * (A - A.T), rng.normal(size=(n, 3))
 
 
-def solve(kind, A, b, **kwargs):
-    """The solution in plain NumPy, through scalars or through arrays."""
+@functools.partial(jax.jit, static_argnames=("kind", "guard"))
+def _solve(kind, A, b, guard):
     if kind == "unpacked":
-        return np.asarray(linalg.pack(linalg.lu(linalg.unpack(A), **kwargs)(linalg.unpack(b))))
-    if kind == "pivoted":
-        return np.asarray(linalg.pivoted(jnp.asarray(A))(jnp.asarray(b)))
-    return np.asarray(linalg.lu(jnp.asarray(A), **kwargs)(jnp.asarray(b)))
+        return linalg.pack(linalg.lu(linalg.unpack(A), guard=guard)(linalg.unpack(b)))
+    return linalg.pivoted(A)(b) if kind == "pivoted" else linalg.lu(A, guard=guard)(b)
+
+
+def solve(kind, A, b, guard=False):
+    """The solution in plain NumPy, through scalars or through arrays."""
+    return np.asarray(_solve(kind, A, b, guard))
 
 
 @pytest.mark.parametrize(
@@ -67,12 +71,13 @@ def test_native_code_solves_as_xla_does(n, pivoted, dtype):
         solvers = [linalg.pivoted(a)] if pivoted else [linalg.lu(a), linalg.lu(a, guard=True)]
         return [solve(b) for solve in solvers]
 
+    by_xla = jax.jit(both)
     compiled = jax.jit(native.compiled(both, [jax.ShapeDtypeStruct(x.shape, dtype) for x in (A, b)]))
     eps = np.finfo(dtype).eps
     for x in compiled(A, b):
         np.testing.assert_allclose(x, np.linalg.solve(A.astype(float), b), rtol=0, atol=1e3 * eps)
     for a in (A, twice):
-        x, expected = compiled(a, b)[-1], both(jnp.asarray(a), jnp.asarray(b))[-1]
+        x, expected = compiled(a, b)[-1], by_xla(a, b)[-1]
         np.testing.assert_allclose(x, expected, rtol=0, atol=1e3 * eps * np.abs(expected).max())
     assert np.isnan(np.asarray(compiled(np.full_like(A, np.nan), b)[0])).all()
 
@@ -95,16 +100,16 @@ def test_guarded_lu_has_finite_derivatives(kind):
             return jnp.sum(linalg.pack(linalg.lu(linalg.unpack(A), guard=True)(linalg.unpack(b))))
         return jnp.sum(linalg.lu(A, guard=True)(b))
 
-    assert np.all(np.isfinite(jax.grad(total)(A))) and np.all(np.isfinite(jax.jacfwd(total)(A)))
+    assert np.all(np.isfinite(jax.jit(lambda A: (jax.grad(total)(A), jax.jacfwd(total)(A)))(A)))
 
 
 @pytest.mark.parametrize("n", [3, 7])
 def test_lu_under_vmap_and_grad(n):
     A, b = matrix(n)
     batch = A + 0.1 * np.arange(5)[:, None, None] * np.eye(n)
-    solutions = jax.vmap(lambda A: linalg.lu(A)(jnp.asarray(b)))(batch)
+    solutions = jax.jit(jax.vmap(lambda A: linalg.lu(A)(jnp.asarray(b))))(batch)
     np.testing.assert_allclose(solutions, np.linalg.solve(batch, np.broadcast_to(b, (5, n, 3))), atol=1e-12)
-    gradient = jax.grad(lambda A: jnp.sum(linalg.lu(A)(jnp.asarray(b))))(jnp.asarray(A))
+    gradient = jax.jit(jax.grad(lambda A: jnp.sum(linalg.lu(A)(jnp.asarray(b)))))(A)
     expected = -np.outer(np.linalg.solve(A.T, np.ones(n)), np.linalg.solve(A, b).sum(1))
     np.testing.assert_allclose(gradient, expected, atol=1e-12)
 
@@ -208,9 +213,8 @@ def test_taking_apart_and_putting_together_is_linear():
         lambda f: along(jax.jacrev(f)),
         lambda f: along(jax.jacfwd(f, 1)),
     ):
-        for found, right in zip(
-            jax.tree.leaves(jax.jit(derivative, static_argnums=0)(through_entries)), jax.tree.leaves(derivative(whole)), strict=True
-        ):
+        of = jax.jit(derivative, static_argnums=0)
+        for found, right in zip(jax.tree.leaves(of(through_entries)), jax.tree.leaves(of(whole)), strict=True):
             np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-13)
     # The way back is as short as the way: no sum of arrays of zeros but for an entry.
     names = [equation.primitive.name for equation in jax.make_jaxpr(jax.grad(lambda A: jnp.sum(jnp.cos(through_entries(A, b)))))(A).eqns]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from little_systems import ParticleOverTable
+from little_systems import ParticleOverTable, with_slope
 from numpy.testing import assert_allclose
 from scheme_table import MOREAU_TYPE, over
 from scipy.optimize import brentq
@@ -29,7 +29,7 @@ def test_exact_in_value_and_derivative_where_flight_is(scheme):
     p, reference = jnp.array([1.0, 1.0, 0.1, 0.6, 0.0]), exact(2, 1.3)
     run = thrown(LocatedImpacts(scheme), 1.3, 5.2e-2, "discrete")
     part = slice(0, 2) if scheme.lead else slice(None)
-    value, forward = jax.jit(lambda p: (run(p), jax.jacfwd(run)(p)))(p)
+    value, forward = jax.jit(with_slope(run))(p)
     np.testing.assert_allclose(value[part], reference(p)[part], atol=1e-13)
     np.testing.assert_allclose(forward, jax.jacfwd(reference)(p), atol=1e-12)
     if scheme == EXACT_IN_FLIGHT[0]:
@@ -126,7 +126,7 @@ def test_moving_table_in_a_batch():
     p = jnp.array([1.0, 1.0, 0.1, 0.6, 0.05])
     reference, run = exact(3, 1.3), thrown(LocatedImpacts(jaxnsd.MoreauJean()), 1.3, 1.3e-2, "discrete")
     batch = jnp.stack([p, p + 0.01])
-    values, jacobians = jax.jit(jax.vmap(lambda p: (run(p), jax.jacfwd(run)(p))))(batch)
+    values, jacobians = jax.jit(jax.vmap(with_slope(run)))(batch)
     np.testing.assert_allclose(values[0], reference(p), atol=1e-12)
     np.testing.assert_allclose(jacobians[0], jax.jacfwd(reference)(p), atol=1e-10)
     np.testing.assert_allclose(jacobians[1], jax.jit(jax.jacfwd(run))(p + 0.01), atol=1e-10)

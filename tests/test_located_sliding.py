@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import with_slope
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import solve_ivp
 
@@ -103,7 +104,7 @@ def test_a_slider_comes_to_rest(kind):
         return run(kind, 0.0, p[1], 1.0, 11, mu=p[0])[0]
 
     p = jnp.array([[0.3, 2.0], [0.3, 4.0]])
-    value, slope = jax.jit(jax.vmap(lambda p: (end(p), jax.jacfwd(end)(p))))(p)
+    value, slope = jax.jit(jax.vmap(with_slope(end)))(p)
     assert_allclose(value, [[at_rest(p[0]), 0], [4 - 0.15 * G, 4 - 0.3 * G]], atol=1e-13)
     assert_allclose(slope[:, 0], [jax.grad(at_rest)(p[0]), [-G / 2, 1]], atol=1e-12)
     assert_allclose(slope[:, 1], [[0, 0], [-G, 1]], atol=1e-12)

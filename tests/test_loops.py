@@ -59,7 +59,7 @@ def start(theta=0.5):
 
 
 def opening(system, sol):
-    return float(jnp.max(jnp.abs(jax.vmap(system.constraint)(sol.t, sol.q))))
+    return np.max(np.abs(jax.jit(jax.vmap(system.constraint))(sol.t, sol.q)))
 
 
 @over([Moreau(), SymmetricMoreau(), MoreauJean(), GeneralizedAlpha()], fast=[Moreau(), MoreauJean()], slow=[GeneralizedAlpha()])

@@ -184,12 +184,16 @@ def test_sweeps_lead_to_the_solution_whatever_holds_the_operator():
     assert groups.shape == (5, 4)
     order, every = groups.reshape(-1), jnp.ones(N, bool)
     rows = (3 * order[:, None] + np.arange(3)).reshape(-1)
-    dense = contact.operators.Dense(jnp.asarray(G[rows][:, rows]), N)
-    chain = contact.Chain.of(jnp.asarray(G), jnp.asarray(groups), jnp.ones(N + 1, bool), 3)
+    dense = lambda: contact.operators.Dense(jnp.asarray(G[rows][:, rows]), N)  # noqa: E731
+    chain = lambda: contact.Chain.of(jnp.asarray(G), jnp.asarray(groups), jnp.ones(N + 1, bool), 3)  # noqa: E731
     for operator in (dense, chain):
-        law = contact.Law(operator, jnp.asarray(c.reshape(N, 3)[order]), jnp.asarray(mu[order]), every)
-        z = jax.jit(lambda z, law=law: jax.lax.fori_loop(0, 300, lambda _, z: law.sweep(z), z))(jnp.zeros((N, 3)))
-        np.testing.assert_allclose(law.unit * law.s * z, P[order], atol=1e-12)
+
+        @jax.jit
+        def swept(z, operator=operator):
+            law = contact.Law(operator(), jnp.asarray(c.reshape(N, 3)[order]), jnp.asarray(mu[order]), every)
+            return law.unit * law.s * jax.lax.fori_loop(0, 300, lambda _, z: law.sweep(z), z)
+
+        np.testing.assert_allclose(swept(jnp.zeros((N, 3))), P[order], atol=1e-12)
 
 
 def test_matrices_printed_with_few_digits_are_taken_with_a_warning():

@@ -69,7 +69,7 @@ def states(system, n, seed):
     """Times, coordinates and velocities at random."""
     rng, layout = np.random.default_rng(seed), system.structure.layout
     q, u = rng.standard_normal((n, layout.n_q)), rng.standard_normal((n, layout.n_u))
-    return jnp.asarray(rng.uniform(0, 2, n)), jax.vmap(system.normalized)(jnp.asarray(q)), jnp.asarray(u)
+    return jnp.asarray(rng.uniform(0, 2, n)), jax.jit(jax.vmap(system.normalized))(q), jnp.asarray(u)
 
 
 # ------------------------------------------------------------------------------------------------------------ kinematics

@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from jaxnsd.schemes.located.roots import correction, crossings, refine
 def of(gap, rate, length, floor=1e-14, margin=1e-12):
     """`crossings` of one gap and its derivative, functions of time."""
     ends = [(jnp.array([gap(t)]), jnp.array([rate(t)])) for t in (0.0, length)]
-    return crossings(jnp.asarray(length), *ends, jnp.array([floor]), margin)
+    return jax.jit(crossings)(jnp.asarray(length), *ends, jnp.array([floor]), margin)
 
 
 @pytest.mark.parametrize("length", [0.6, 1.7])

@@ -1,6 +1,7 @@
 """From parts to a `Multibody`: what the names mean, which shapes can touch, and whether the numbers make sense."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..mechanics.laws import ImpactLaw, NewtonImpact
-from ..native.jax_internals import is_traced
-from ..programs.given import shown
+from ..native.jax_internals import is_traced, known_array
+from ..programs import runs
+from ..programs.given import as_array, shown
 from . import forces, given, loops, pairs, parts, planes, prescribed, tendons
 from .multibody import Multibody
 from .parts import Body, Connect, Couple, Motor, Pair, Sensor, Shape, Site, Spring, Tendon, Weld, several
@@ -134,7 +136,7 @@ def assemble(
     with jax.ensure_compile_time_eval():
         made = Multibody(
             structure,
-            gravity=jnp.asarray(_vector(gravity, 3)),
+            gravity=as_array(_vector(gravity, 3)),
             **_numbers_of_bodies(bodies),
             **_numbers_of_joints(structure, bodies, joint_parts, cords, limit_restitution),
             **_numbers_of_shapes(shape_parts),
@@ -298,7 +300,7 @@ def _numbers_of_joints(structure, bodies, joint_parts, cords, limit_restitution)
         "armature": _per_velocity(joint_parts, joints, "armature"),
         "dry_friction": bounds[np.array(structure.dry)] if structure.dry else None,
         "limits": _stack([_limits(with_limits[j]) for j in limited], 2),
-        "limit_restitution": jnp.broadcast_to(jnp.asarray(_number(limit_restitution)), (len(limited),)),
+        "limit_restitution": as_array(_broadcast(limit_restitution, len(limited))),
     }
 
 
@@ -307,7 +309,7 @@ def _numbers_of_shapes(shape_parts):
         "shape_position": _stack([shape.position for shape in shape_parts], 3),
         "shape_orientation": _stack([shape.orientation for shape in shape_parts], 4),
         "shape_size": _stack([shape.size() for shape in shape_parts], 3),
-        "points": tuple(jnp.asarray(_number(shape.points)) for shape in shape_parts if isinstance(shape, parts.Points)),
+        "points": tuple(as_array(_number(shape.points)) for shape in shape_parts if isinstance(shape, parts.Points)),
     }
 
 
@@ -368,13 +370,16 @@ def _scalar(x):
     return x
 
 
+def _broadcast(x, n):
+    x = _number(x)
+    return (jnp if isinstance(x, jax.Array) else np).broadcast_to(x, (n,))
+
+
 def _together(values, shape):
     """An array (k, *shape) of NumPy or JAX arrays."""
-    if not values:
-        return jnp.zeros((0, *shape))
     if any(isinstance(x, jax.Array) for x in values):
-        return jnp.stack([jnp.asarray(x, float) if isinstance(x, np.ndarray) else x for x in values])
-    return jnp.asarray(np.stack(values))
+        return jnp.stack([as_array(x) for x in values])
+    return known_array(np.stack(values) if values else np.zeros((0, *shape)))
 
 
 def _vector(x, n):
@@ -391,8 +396,9 @@ def _stack(values, n=None):
 
 def _joined(values):
     values = [_number(x).reshape(-1) for x in values]
-    known = not any(isinstance(x, jax.Array) for x in values)
-    return jnp.asarray(np.concatenate(values)) if values and known else jnp.concatenate(values) if values else jnp.zeros((0,))
+    if any(isinstance(x, jax.Array) for x in values):
+        return jnp.concatenate(values)
+    return known_array(np.concatenate(values) if values else np.zeros(0))
 
 
 def _tensor(inertia):
@@ -408,9 +414,7 @@ def _per_velocity(joint_parts, joints, name):
     values = []
     for part, of in zip(joint_parts, joints, strict=True):
         if not of.prescribed:
-            value = _number(getattr(part, name))
-            numpy = jnp if isinstance(value, jax.Array) else np
-            values.append(numpy.broadcast_to(value, (part.n_u,)))
+            values.append(_broadcast(getattr(part, name), part.n_u))
     return _joined(values)
 
 
@@ -471,7 +475,7 @@ def _function(function):
 
 def _control(control, n, motors):
     if control is None:
-        return jnp.zeros((n,))
+        return known_array(np.zeros(n))
     if callable(control) and not n:
         raise ValueError('assemble: control is given, and there is no motor that it is for; give some, as motors=[Motor("elbow")]')
     if isinstance(control, forces.Rows):
@@ -480,7 +484,7 @@ def _control(control, n, motors):
         return control
     if callable(control):
         return _function(control)
-    control = jnp.asarray(_number(control))
+    control = as_array(_number(control))
     if control.shape != (n,):
         names = ", ".join(map(_name_of, motors))
         raise ValueError(f"assemble: control must have shape ({n},), one number for each motor ({names or 'none'}), got {control.shape}")
@@ -519,7 +523,7 @@ def _complete(body):
                     f"assemble: {body.name!r} has a mass, so it must have an inertia, got None and no solid shapes; give the moments (3,) "
                     "about its centre of mass, or shapes"
                 )
-            inertia = jnp.zeros((3, 3))
+            inertia = np.zeros((3, 3))
     parent = None if body.parent == "world" else body.parent
     return dataclasses.replace(body, center=parts.ZERO if center is None else center, inertia=inertia, parent=parent)
 
@@ -663,22 +667,29 @@ def _closed(system, connects, welds):
     """The system with what loops leave open of it taken from the reference configuration."""
     if all(x.second_position is not None for x in connects) and all(x.position is not None and x.orientation is not None for x in welds):
         return system
+    left_open = tuple((x.second_position is None,) for x in connects), tuple((x.position is None, x.orientation is None) for x in welds)
+    return dataclasses.replace(system, loops=dataclasses.replace(system.loops, **_at_reference(system, left_open=left_open)))
+
+
+@functools.partial(runs.natively, traced=lambda function: function, static_argnames="left_open")
+def _at_reference(system, *, left_open):
+    """Numbers of `loops.Loops`, with those that are ``left_open`` as in the reference configuration."""
     places = system.places(0.0, system.initial_state()[0])
     new = {}
     second = []
-    for k, (x, (a, b)) in enumerate(zip(connects, system.structure.connects, strict=True)):
+    for k, ((is_open,), (a, b)) in enumerate(zip(left_open[0], system.structure.connects, strict=True)):
         point = places.x[a] + places.R[a] @ system.loops.connect[k]
-        second.append(turn_back(places.R[b], point - places.x[b]) if x.second_position is None else system.loops.second_connect[k])
+        second.append(turn_back(places.R[b], point - places.x[b]) if is_open else system.loops.second_connect[k])
     if second:
         new["second_connect"] = jnp.stack(second)
     position, orientation = [], []
-    for k, (x, (a, b)) in enumerate(zip(welds, system.structure.welds, strict=True)):
+    for k, ((no_position, no_orientation), (a, b)) in enumerate(zip(left_open[1], system.structure.welds, strict=True)):
         point = places.x[b] + places.R[b] @ system.loops.weld_anchor[k]
-        position.append(turn_back(places.R[a], point - places.x[a]) if x.position is None else system.loops.weld_position[k])
-        orientation.append(quaternion_of(places.R[a].T @ places.R[b]) if x.orientation is None else system.loops.weld_orientation[k])
+        position.append(turn_back(places.R[a], point - places.x[a]) if no_position else system.loops.weld_position[k])
+        orientation.append(quaternion_of(places.R[a].T @ places.R[b]) if no_orientation else system.loops.weld_orientation[k])
     if position:
         new |= {"weld_position": jnp.stack(position), "weld_orientation": jnp.stack(orientation)}
-    return dataclasses.replace(system, loops=dataclasses.replace(system.loops, **new))
+    return new
 
 
 # ---------------------------------------------------------------------------------------------------------------- checks

@@ -135,10 +135,20 @@ def quaternions(layout, q, u):
     return p, jnp.stack([u[a : a + 3] for a in layout.spins])
 
 
+def normalized(layout, q):
+    """q with quaternions of length one; of NumPy if q is."""
+    if not len(layout.quaternions):
+        return q
+    of = np if isinstance(q, np.ndarray) else jnp
+    p = of.stack([q[a : a + 4] for a in layout.quaternions])
+    return woven(layout, pick(q, layout.straight_q), p / of.sqrt(of.sum(p * p, axis=-1))[:, None])
+
+
 def woven(layout, straight, turned):
-    """q of its coordinates that are no quaternions, and of quaternions (k, 4)."""
+    """q of its coordinates that are no quaternions, and of quaternions (k, 4); of NumPy if these are."""
     order = np.zeros(layout.n_q, int)
     order[layout.straight_q] = np.arange(len(layout.straight_q))
     for k, a in enumerate(layout.quaternions):
         order[a : a + 4] = len(layout.straight_q) + 4 * k + np.arange(4)
-    return pick(jnp.concatenate([straight, turned.reshape(-1)]), order)
+    of = np if isinstance(turned, np.ndarray) else jnp
+    return pick(of.concatenate([straight, turned.reshape(-1)]), order)

@@ -6,7 +6,7 @@ import re
 import jax.numpy as jnp
 import numpy as np
 
-from ..native.jax_internals import Primitive, ad, batching, is_traced, lowered_as
+from ..native.jax_internals import Primitive, ad, batching, is_traced, known_array, lowered_as
 
 #: Entries, of all terms, up to which a product with zeros and ones is written as a sum, which fuses.
 SUMMED = 1 << 11
@@ -17,12 +17,12 @@ def pick(x, places):
     places = np.asarray(places, int)
     if isinstance(x, np.ndarray):
         return x[places]
-    if not len(places):
-        return x[:0]
     if len(places) == x.shape[0] and np.array_equal(places, np.arange(len(places))):
         return x
     if not is_traced(x):
-        return jnp.asarray(np.asarray(x)[places])  # no program is compiled for what is known
+        return known_array(np.asarray(x)[places])  # no program is compiled for what is known
+    if not len(places):
+        return x[:0]
     return _pick.bind(x, places=tuple(places.tolist()))
 
 

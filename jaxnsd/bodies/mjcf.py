@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..programs.given import flag, number, shown
+from ..native.jax_internals import known_array
+from ..programs.given import flag, number, numbers, shown
 from . import forces, lists, pairs, parts, prescribed, tendons
 from . import repair as repairs
 from .assemble import assemble
@@ -808,7 +809,8 @@ class _Chosen:
         return self._of(control) if numbers else control
 
     def _of(self, values):
-        return jnp.asarray(values)[..., np.array(self.take, int)]
+        take, found = np.array(self.take, int), numbers(values)
+        return known_array(found[..., take]) if isinstance(found, np.ndarray) else jnp.asarray(values)[..., take]
 
 
 def _shape(kind, size, **common):

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from ..mechanics.laws import NewtonImpact
 from ..mechanics.system import INERTIA, MECHANICS, System, static, system
+from ..native.jax_internals import known_array
 from ..programs import runs
 from ..schemes.projection import project_position, project_velocity
 from ..sets import Disc, Segment
@@ -392,12 +393,13 @@ class Multibody(System):
         parts = (self.reference, self.position, self.orientation)
         of = np if checks.known(*parts) else jnp  # no program is compiled for what is known
         numbers = of.concatenate([*(of.ravel(part) for part in parts), of.asarray([1.0, 0.0], self.mass.dtype)])
-        return self.normalized(jnp.asarray(numbers[np.array(places)])), jnp.zeros((self._layout.n_u,), self.mass.dtype)
+        q = kinematics.normalized(self._layout, numbers[np.array(places)])
+        return q if of is jnp else known_array(q), known_array(np.zeros(self._layout.n_u), self.mass.dtype)
 
     def _keyframe(self, key):
         """Initial state of the keyframe of this name or number."""
         _, q, u, _ = self.structure.keyframes[named(self.structure.keyframes, key, "initial_state")]
-        return self.normalized(jnp.asarray(q, self.mass.dtype)), jnp.asarray(u, self.mass.dtype)
+        return known_array(kinematics.normalized(self._layout, np.asarray(q, self.mass.dtype))), known_array(u, self.mass.dtype)
 
     def q_dot(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Of quaternions 1/2 p (0, omega); else u."""
@@ -423,11 +425,7 @@ class Multibody(System):
 
     def normalized(self, q: jax.Array) -> jax.Array:
         """q with quaternions of length one."""
-        layout = self._layout
-        if not len(layout.quaternions):
-            return q
-        p = jnp.stack([q[a : a + 4] for a in layout.quaternions])
-        return kinematics.woven(layout, pick(q, layout.straight_q), p / jnp.sqrt(dot(p, p))[:, None])
+        return kinematics.normalized(self._layout, jnp.asarray(q))
 
     # ----------------------------------------------------------------------------------------------------------- dynamics
     def mass_matrix(self, t: ArrayLike, q: jax.Array) -> jax.Array:
@@ -740,14 +738,13 @@ class Multibody(System):
 
     def friction_sets(self) -> tuple | None:
         """Of sliding, drilling and rolling; None where no pair has drilling or rolling friction."""
-        none = jnp.zeros_like(self.limit_restitution)
-        arms = self._of_rows(self.drilling, none), self._of_rows(self.rolling, none)
+        arms = self._of_rows(self.drilling), self._of_rows(self.rolling)
         sets = [(Segment if d == 1 else Disc)(mu) for d, mu in zip(self._turns, (self.mu(), *arms), strict=True) if d]
         return tuple(sets) if len(sets) > 1 else None
 
     def mu(self) -> jax.Array:
         """Friction coefficients (n_N,)."""
-        return self._of_rows(self.friction, jnp.zeros_like(self.limit_restitution))
+        return self._of_rows(self.friction)
 
     def e_N(self) -> jax.Array:
         """Restitution in normal direction, (n_N,)."""
@@ -755,11 +752,13 @@ class Multibody(System):
 
     def e_F(self) -> jax.Array:
         """Restitution in tangential direction, (n_N,)."""
-        return self._of_rows(self.tangential_restitution, jnp.zeros_like(self.limit_restitution))
+        return self._of_rows(self.tangential_restitution)
 
-    def _of_rows(self, of_pairs, of_limits):
+    def _of_rows(self, of_pairs, of_limits=None):
+        of_limits = np.zeros(self.limit_restitution.shape, self.limit_restitution.dtype) if of_limits is None else of_limits
         sides = [k for k, _, _ in _limits(self.structure)]
-        return jnp.concatenate([pick(of_pairs, pair_of(self.structure)), pick(of_limits, sides)])
+        parts = pick(of_pairs, pair_of(self.structure)), pick(of_limits, sides)
+        return known_array(np.concatenate(parts)) if checks.known(*parts) else jnp.concatenate(parts)
 
     # --------------------------------------------------------------------------------------------------------------- loops
     #: Loops stay closed, whatever the scheme; a subclass that says False has them drift as the schemes were published.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..native.jax_internals import is_traced
+from ..native.jax_internals import is_traced, known_array
 from ..programs.given import numbers, shown
 from . import forces, lists, loops, tendons
 from .structure import SIZES
@@ -137,17 +137,22 @@ def replaced(system, values):
         array = changed.get(field, getattr(getattr(system, outer), inner) if inner else getattr(system, outer))
         if field == "control" and (callable(array) or not hasattr(array, "shape")):
             raise TypeError(f"replace: the control is a function, or rows of numbers, of which {key!r} is none; give another control")
-        array = jnp.asarray(array)
+        array = array if is_traced(array) else np.array(array)
         shape = np.shape(array[at])
         if field == "inertia" and np.shape(value) == (3,):
-            value = jnp.diag(jnp.asarray(value))
+            value = np.diag(value) if isinstance(numbers(value), np.ndarray) else jnp.diag(jnp.asarray(value))
         if (given := numbers(value)) is None:
             raise TypeError(f"replace: {key!r} must be numbers of shape {shape}, got {shown(value)}")
         if given.shape != shape:
             raise ValueError(f"replace: {key!r} must have the shape {shape}, got {given.shape}")
         if field in NOT_NEGATIVE and not is_traced(value) and np.any(np.asarray(value) < 0):
             raise ValueError(f"replace: {key!r} must not be negative, got {shown(value)}")
-        changed[field] = array.at[at].set(jnp.asarray(value, array.dtype))
+        if isinstance(array, np.ndarray) and isinstance(given, np.ndarray):
+            array[at] = given  # no program is compiled for what is known
+            changed[field] = array
+        else:
+            changed[field] = jnp.asarray(array).at[at].set(jnp.asarray(value, array.dtype))
+    changed = {field: known_array(array) if isinstance(array, np.ndarray) else array for field, array in changed.items()}
     plain = {field: array for field, array in changed.items() if "." not in field}
     for outer in ("motors", "tendons"):
         inner = {field.partition(".")[2]: array for field, array in changed.items() if field.startswith(f"{outer}.")}

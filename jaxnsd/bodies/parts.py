@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..native.jax_internals import is_traced
 from ..programs.given import numbers, shown
-from .rotations import IDENTITY, matrix
+from .rotations import IDENTITY, matrix, of_numbers
 
 #: A number, which may be traced; and vectors of them.
 Number = Any
@@ -282,19 +284,20 @@ def several(x: Any) -> tuple:
 
 
 def solid(shapes: Sequence[Shape], mass: Number) -> tuple[Any, Any]:
-    """``(center (3,), inertia (3, 3))`` of homogeneous shapes of this ``mass`` together; overlaps count twice."""
+    """``(center (3,), inertia (3, 3))`` of homogeneous shapes of this ``mass`` together; overlaps count twice. NumPy, of what is known."""
     solids = [(shape, shape.solid()) for shape in shapes]
-    solids = [(shape, *found) for shape, found in solids if found is not None]
+    solids = [(shape.position, shape.orientation, *found) for shape, found in solids if found is not None]
     if not solids:
         return None, None
-    total = sum(volume for _, volume, _ in solids)
-    center = sum(volume / total * jnp.asarray(shape.position) for shape, volume, _ in solids)
-    inertia = jnp.zeros((3, 3))
-    for shape, volume, squares in solids:
-        R, r = matrix(jnp.asarray(shape.orientation, float)), jnp.asarray(shape.position) - center
-        own = jnp.diag(jnp.stack([jnp.asarray(k, float) for k in squares]))
-        parallel = jnp.dot(r, r) * jnp.eye(3) - r[:, None] * r[None, :]
-        inertia = inertia + mass * volume / total * (R @ own @ R.T + parallel)
+    of, turned = (jnp, matrix) if any(map(is_traced, jax.tree.leaves((mass, solids)))) else (np, of_numbers)
+    mass, solids = of.asarray(mass, float), [[of.asarray(x, float) for x in one] for one in solids]
+    total = sum(volume for _, _, volume, _ in solids)
+    center = sum(volume / total * position for position, _, volume, _ in solids)
+    inertia = of.zeros((3, 3))
+    for position, orientation, volume, squares in solids:
+        R, r = turned(orientation), position - center
+        parallel = of.dot(r, r) * of.eye(3) - r[:, None] * r[None, :]
+        inertia = inertia + mass * volume / total * (R @ of.diag(squares) @ R.T + parallel)
     return center, inertia
 
 

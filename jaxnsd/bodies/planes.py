@@ -1,6 +1,7 @@
 """Planes of motion: what lies across them has no row of a contact or of a constraint of its own."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -34,14 +35,22 @@ def _turns(system):
         return None
     nowhere = {name: np.zeros(getattr(system, name).shape) for name in ("position", "joint_position", "shape_position")}
     still = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype) if is_traced(x) else np.asarray(x), dataclasses.replace(system, **nowhere))
+    return jax.tree.map(np.asarray, _at_once(_turned, still))
 
-    def turns(still):
-        places = still.places(0.0, still.initial_state()[0])
-        return compose(pick(places.R, [shape.body for shape in still.structure.shapes]), matrix(still.shape_orientation)), places
 
-    # One program instead of a hundred, and one that runs while others are traced.
-    program = runs.compiled_once(jax.jit(lambda still: runs.run(turns, still)), still)
-    return jax.tree.map(np.asarray, program(still))
+def _turned(system):
+    places = system.places(0.0, system.initial_state()[0])
+    return compose(pick(places.R, [shape.body for shape in system.structure.shapes]), matrix(system.shape_orientation)), places
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run(function, system):
+    return runs.run(function, system)
+
+
+def _at_once(function, system):
+    """``function(system)`` by one program instead of a hundred, which runs while others are traced."""
+    return runs.compiled_once(_run, function, system)(system)
 
 
 def flattened(system):
@@ -99,17 +108,25 @@ def in_planes(system):
     return system
 
 
+def _opened(system):
+    """Origins of the bodies, axes of the joints, and what is open of the loops, at the reference."""
+    places = system.places(0.0, system.initial_state()[0])
+    gaps = loops.apart(system, places)
+    return places.x, places.w, gaps, loops.turned(system, places) if system.structure.welds else gaps[:0]
+
+
 def _check_planes(system):
     """Raise ValueError for a loop in a plane whose points are apart across it, or whose weld is turned out of it: no motion closes it."""
     structure = system.structure
-    with jax.ensure_compile_time_eval():
-        places = system.places(0.0, system.initial_state()[0])
-        gaps = loops.apart(system, places)
-        turned = loops.turned(system, places) if structure.welds else gaps[:0]
-    if any(is_traced(x) for x in (*places, gaps, turned)):
+    if any(map(is_traced, jax.tree.leaves(system))):
+        with jax.ensure_compile_time_eval():
+            found = _opened(system)
+    else:
+        found = _at_once(_opened, system)
+    if any(map(is_traced, found)):
         return
     # Of NumPy: under `jit` what is made of JAX's arrays, though they be known, is traced.
-    x, w, gaps, turned = (np.asarray(value) for value in (places.x, places.w, gaps, turned))
+    x, w, gaps, turned = map(np.asarray, found)
     size = np.abs(x).max() + np.abs(gaps).max()
     turned = np.concatenate([np.zeros((len(structure.connects), 3)), turned])
     normals = [np.eye(3)[structure.plane]] * len(gaps) if structure.plane is not None else [p and w[p[0]] for p in structure.across]

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from ..native.jax_internals import is_traced, jaxpr_as_fun
 from ..numerics.linalg import matmul
 from ..numerics.tridiagonal import Tridiagonal
-from ..programs.given import numbers, shown, takes
+from ..programs.given import as_array, numbers, shown, takes
 from .system import INERTIA, System, system
 
 
@@ -64,7 +64,7 @@ class LinearSystem(System):
                 raise TypeError(f"{name}: {field} must be an array of numbers, got {shown(value)}")
             if not jnp.issubdtype(array.dtype, jnp.floating):
                 raise TypeError(f"{name}: {field} must be of a floating dtype, got {array.dtype}; write 1.0 for 1")
-            object.__setattr__(self, field, jnp.asarray(value))
+            object.__setattr__(self, field, as_array(value))
         if callable(self.F):
             takes(f"{name}: F", self.F, "t")
             if not isinstance(self.F, jax.tree_util.Partial):

@@ -2,9 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..mechanics.linear_system import LinearSystem
 from ..mechanics.system import Parameter, system
+from ..native.jax_internals import known_array
 from ..numerics.tridiagonal import Tridiagonal
 from ..programs.given import whole
 
@@ -50,8 +52,9 @@ def elastic_bar(
     if whole("elastic_bar: n", n) < 2:
         raise ValueError(f"elastic_bar: at least 2 nodes are needed, got n = {n}")
     element = length / n
-    ends = jnp.ones(n).at[jnp.array([0, n - 1])].set(0.5)
-    mass = density * section * element * Tridiagonal(2 / 3 * ends, jnp.full(n - 1, 1 / 6))
-    K = modulus * section / element * Tridiagonal(2 * ends, -jnp.ones(n - 1))
-    G = jnp.zeros((n, 1)).at[0, 0].set(1.0)
-    return ElasticBar(mass, K, C=damping * K, G=G, e_N=e_N)
+    ends = np.ones(n)
+    ends[[0, -1]] = 0.5
+    mass = [density * section * element * x for x in (2 / 3 * ends, np.full(n - 1, 1 / 6))]
+    K = [modulus * section / element * x for x in (2 * ends, -np.ones(n - 1))]
+    C = [damping * x for x in K]
+    return ElasticBar(Tridiagonal(*mass), Tridiagonal(*K), C=Tridiagonal(*C), G=known_array(np.eye(n, 1)), e_N=e_N)

@@ -10,6 +10,7 @@ import copy
 import functools
 
 import jax
+import numpy as np
 from jax import lax
 from jax.api_util import flatten_axes
 from jax.core import ShapedArray, Tracer
@@ -38,6 +39,7 @@ __all__ = [
     "is_exported",
     "is_traced",
     "jaxpr_as_fun",
+    "known_array",
     "low",
     "lowered_as",
     "mlir",
@@ -59,6 +61,12 @@ __all__ = [
 def is_traced(x):
     """Whether a value is one of a function that is being traced."""
     return isinstance(x, Tracer)
+
+
+def known_array(x, dtype=None):
+    """An array of JAX's of known numbers, known inside of a trace too; `jnp.asarray` compiles a program for each shape from JAX 0.10 on."""
+    with jax.ensure_compile_time_eval():
+        return jax.device_put(np.asarray(x, dtype))
 
 
 #: Functions by the names of the primitives that are lowered as what they trace to.

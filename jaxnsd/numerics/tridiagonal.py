@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..programs.given import numbers, shown
+from ..programs.given import as_array, numbers, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Tridiagonal:
         for name in ("diagonal", "off"):
             if numbers(value := getattr(self, name)) is None:
                 raise TypeError(f"Tridiagonal: {name} must be an array of numbers, got {shown(value)}")
-            object.__setattr__(self, name, jnp.asarray(value))
+            object.__setattr__(self, name, as_array(value))
         shapes = self.diagonal.shape, self.off.shape
         if len(shapes[0]) != 1 or shapes[1] != (shapes[0][0] - 1,):
             raise ValueError(f"Tridiagonal: diagonal must have shape (n,) and off (n - 1,), got {shapes[0]} and {shapes[1]}")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..native.jax_internals import is_traced
+from ..native.jax_internals import is_traced, known_array
 
 #: Most characters of a value that a message shows.
 LONGEST = 100
@@ -61,6 +61,12 @@ def numbers(value):
     return array if array.dtype.kind in "biuf" else None
 
 
+def as_array(value):
+    """An array of JAX's of `numbers`."""
+    known = not isinstance(value, jax.Array) and isinstance(found := numbers(value), np.ndarray)
+    return known_array(found) if known else jnp.asarray(value)
+
+
 def number(what, value, wanted="a number"):
     """Raise TypeError, or ValueError for NaN, for what is no real number; it may be traced."""
     array = numbers(value)
@@ -104,10 +110,7 @@ def array(caller, name, value, ndim):
         raise ValueError(f"{caller}: {name} must have {axes}, got shape {value.shape}; make batches with jax.vmap")
     if not is_traced(value) and not np.all(np.isfinite(value)):
         raise ValueError(f"{caller}: {name} must be finite, got {shown(np.asarray(value))}")
-    if is_traced(value):
-        return value
-    with jax.ensure_compile_time_eval():
-        return jnp.asarray(value)  # stays known inside a transformation
+    return as_array(value)  # what is known stays known inside a transformation
 
 
 # ---------------------------------------------------------------------------------------------------------------- functions

@@ -5,6 +5,7 @@ Values are checked where they are known; under `jit`, `vmap` and `grad` only sha
 
 import collections.abc
 import dataclasses
+import functools
 import inspect
 import os
 import warnings
@@ -19,7 +20,7 @@ from ..contact import AbstractContactSolver
 from ..mechanics import anisotropy, laws, signatures
 from ..mechanics.linear_system import LinearSystem, diagonal
 from ..mechanics.system import CONTACT_DATA, System
-from ..native.jax_internals import is_traced
+from ..native.jax_internals import is_traced, known_array
 from ..programs import runs
 from ..programs.given import array, flag, numbers, shown
 from ..schemes.base import Scheme, on_position_level
@@ -431,7 +432,7 @@ def _contact_data(system, name):
         _warn_frictionless(system, name, laws.coefficients(system))
         return
     with jax.ensure_compile_time_eval():
-        tiny = jnp.asarray(np.full(1, np.finfo(np.float32).tiny))
+        tiny = known_array(np.full(1, np.finfo(np.float32).tiny))
         values = {field: value(tiny) if callable(value) else value for field, value in laws.restitutions(system).items()}
         friction, sets = laws.coefficients(system), laws.of(system).friction
     for field, value in values.items():
@@ -700,10 +701,10 @@ def contact_problem(G, c, mu, d, active, solver, guess):
         raise ValueError(f"{caller}: c must have {d + 1} rows per contact for d = {d}, got shape {c.shape}; pass the right d, or all rows")
     if G.shape != 2 * c.shape:
         raise ValueError(f"{caller}: G must have shape {2 * c.shape}, one row and column per entry of c, got {G.shape}")
-    mu = jnp.asarray(mu, c.dtype) if isinstance(mu, (int, float)) else array(caller, "mu", mu, np.ndim(mu))
+    mu = known_array(mu, c.dtype) if isinstance(mu, (int, float)) else array(caller, "mu", mu, np.ndim(mu))
     if mu.shape not in ((), (n,)):
         raise ValueError(f"{caller}: mu must be a scalar or of shape ({n},), one entry per contact, got shape {mu.shape}")
-    guess = jnp.zeros_like(c) if guess is None else array(caller, "guess", guess, 1)
+    guess = known_array(np.zeros(c.shape), c.dtype) if guess is None else array(caller, "guess", guess, 1)
     if guess.shape != c.shape:
         raise ValueError(f"{caller}: guess must have the shape of c, {c.shape}, got {guess.shape}")
     for name, value in (("G", G), ("mu", mu), ("guess", guess)):
@@ -712,12 +713,13 @@ def contact_problem(G, c, mu, d, active, solver, guess):
     flags = np.ones(n, bool) if active is None else numbers(active)
     if flags is None or flags.dtype != bool or flags.shape != (n,):
         raise ValueError(f"{caller}: active must be {n} booleans, one per contact, got {shown(active)}")
-    active = jnp.asarray(flags)
+    active = flags if is_traced(flags) else known_array(flags)
     if known(mu) and not np.all((np.asarray(mu) >= 0) & np.isfinite(mu)):
         raise ValueError(f"{caller}: mu must be finite and not negative, got {np.asarray(mu)}; it is Coulomb's friction coefficient")
     if known(G) and n:
         _delassus(caller, np.asarray(G))
-    return G, c, jnp.broadcast_to(mu, (n,)), active, guess
+    mu = known_array(np.broadcast_to(mu, (n,))) if known(mu) else jnp.broadcast_to(mu, (n,))
+    return G, c, mu, active, guess
 
 
 #: Entries of a Delassus operator, relative to the largest, that may be missing in its symmetry, and by which it may be indefinite: those of
@@ -729,11 +731,18 @@ ASYMMETRY, INDEFINITE = 1e-2, 1e-4
 DECIDED = 2000
 
 
+@functools.cache
+def _cholesky(n, dtype):
+    """The factorization as one program, inside of a trace, too, where known values are computed operation by operation else."""
+    return jax.jit(jnp.linalg.cholesky).lower(jax.ShapeDtypeStruct((n, n), dtype)).compile()
+
+
 def _smallest(G, largest, round_off):
     """Smallest eigenvalue of a symmetric matrix over the ``largest`` entry; zero where it is not below round-off."""
     # By JAX: the idle threads of NumPy's own LAPACK spin for a while and slow down the solver that comes next, by a half on two cores.
+    factored = _cholesky(len(G), G.dtype)
     with jax.ensure_compile_time_eval():
-        factor = np.asarray(jnp.linalg.cholesky(jnp.asarray(G + round_off * largest * np.eye(len(G), dtype=G.dtype))))
+        factor = np.asarray(factored(G + round_off * largest * np.eye(len(G), dtype=G.dtype)))
     return 0.0 if np.all(np.isfinite(factor)) else np.linalg.eigvalsh(G)[0] / largest
 
 

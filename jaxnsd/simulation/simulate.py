@@ -175,13 +175,12 @@ class Solution:
         if not checks.known(*jax.tree.leaves(index)):
             return jax.tree.map(lambda x: x[index], self)
         # Of the axes of the batch alone, and by NumPy, which says what is out of range, where JAX would take the last.
-        size = math.prod(self.batch_shape)
         try:
-            members = np.arange(size).reshape(self.batch_shape)[index]
+            members = np.arange(math.prod(self.batch_shape)).reshape(self.batch_shape)[index]
         except (IndexError, TypeError):
             text = f"a batch of shape {self.batch_shape} has no members {shown(index)}; give numbers, slices, or arrays of them"
             raise IndexError(f"Solution: {text}") from None
-        return jax.tree.map(lambda x: jnp.reshape(x, (size, *np.shape(x)[len(self.batch_shape) :]))[members], self)
+        return _of_members(self, members, len(self.batch_shape))
 
     def __iter__(self):
         """The members along the first axis of a batch."""
@@ -200,7 +199,7 @@ class Solution:
     @property
     def success(self) -> jax.Array:
         """Whether every step succeeded: a boolean, with the batch's shape."""
-        return jnp.all(self.outcome == 0, axis=-1) & (self.initial_outcome == 0)
+        return _success(self.outcome, self.initial_outcome)
 
     @property
     def stopped(self) -> jax.Array:
@@ -346,6 +345,17 @@ class Solution:
         one's own, or the state of one of another version, cannot be read: they are None.
         """
         return files.load(cls, path)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _of_members(batch, members, axes):
+    """The members with these numbers of a batch with so many axes: one program for all of its arrays."""
+    return jax.tree.map(lambda x: jnp.reshape(x, (math.prod(np.shape(x)[:axes]), *np.shape(x)[axes:]))[members], batch)
+
+
+@jax.jit
+def _success(outcome, initial_outcome):
+    return jnp.all(outcome == 0, axis=-1) & (initial_outcome == 0)
 
 
 class SimulationError(RuntimeError):
