@@ -6,7 +6,8 @@ coordinate coupled to nothing, so that every scheme is one program. A derivative
 parameters and of the initial state.
 
 Excluded is, by `excluded`, what is not smooth or next to it: events next to each other or to the end, impacts that are slow or of contacts
-that close at once, small margins; what the reference refuses, itself or for neighbours, and where its differences do not agree.
+that close at once, small margins; and what the reference refuses. Its derivatives are those of the variational equation with saltation
+matrices; that its differences agree with them is tested, too.
 
 An error of order p divided by dt^p is bounded. It need not be smooth: where an impact lies in its step is a matter of chance. So the
 largest of a few coarse steps is compared with that of fine ones: if an order were missing, this would be larger by the ratio of the steps.
@@ -23,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from little_systems import quick
-from reference.event_driven import OPEN, Mechanics, NoMotionError, derivative, integrate
+from reference.event_driven import OPEN, Mechanics, NoMotionError, derivative, integrate, variation
 from scheme_table import MOREAU_TYPE, POSITION_LEVEL, PREDICTING
 
 import jaxnsd
@@ -141,6 +142,7 @@ class Case:
 
     number: int  # how many had been drawn
     p: dict
+    n: int  # contacts
     direction: dict
     motion: Any
     end: np.ndarray  # (q, u)
@@ -157,6 +159,12 @@ class Case:
         return f"system {self.number}: " + ", ".join(f"{event[1]} {event[2]} at {event[0]:.4f} s" for event in self.motion.events)
 
 
+def neighbour(p, direction, n, s):
+    """``(Mechanics, q, u)`` of the system that is s along a direction from one with parameters p."""
+    at = {name: p[name] + s * direction[name] for name in p}
+    return mechanics(at, n), at["q0"], at["u0"]
+
+
 @functools.cache
 def cases(seed, wanted):
     """As many cases as wanted."""
@@ -167,21 +175,15 @@ def cases(seed, wanted):
         direction = {name: x * rng.normal(size=np.shape(x)) for name, x in p.items()}
         direction["M"] = (direction["M"] + direction["M"].T) / 2
 
-        def run(s, p=p, n=n, direction=direction):
-            at = {name: p[name] + s * direction[name] for name in p}
-            return integrate(mechanics(at, n), at["q0"], at["u0"], END, most_events=12)
-
+        family = functools.partial(neighbour, p, direction, n)
         if np.min(mechanics(p, n).gap(0.0, p["q0"])) < 5e-3:
             continue
         try:
-            motion = run(0.0)
-            if excluded(motion):
-                continue
-            slope, error = derivative(run)
+            motion = integrate(*family(0.0), END, most_events=12)
         except NoMotionError:
             continue
-        if error < FLOOR:
-            out.append(Case(number, p, direction, motion, np.concatenate([motion.q, motion.u]), slope))
+        if not excluded(motion):
+            out.append(Case(number, p, n, direction, motion, np.concatenate([motion.q, motion.u]), variation(family, motion)))
     # The rule leaves enough.
     assert number < 5 * wanted
     return out
@@ -258,6 +260,26 @@ def test_located_impacts_are_of_second_order_where_contacts_slide_stop_and_start
     found = cases(SEED, 60)
     assert sum(not case.isolated for case in found) > 15
     check(LocatedImpacts(Lobatto(3)), found, 2, SEED)
+
+
+def check_differences(found):
+    """Derivatives by the variational equation are those of differences, where these agree with each other and nothing else happens."""
+    compared = 0
+    for case in found:
+        run = lambda s, case=case: integrate(*neighbour(case.p, case.direction, case.n, s), END, most_events=12)  # noqa: E731
+        try:
+            slope, error = derivative(run)
+        except NoMotionError:
+            continue
+        if error < FLOOR:
+            compared += 1
+            np.testing.assert_allclose(case.slope, slope, rtol=0, atol=FLOOR * (1 + np.max(np.abs(slope))), err_msg=case.story)
+    return compared
+
+
+def test_variational_equation_agrees_with_differences():
+    """The two ways to a derivative of the reference share no more than the motion."""
+    assert check_differences(cases(SEED, 16)) > 10
 
 
 @pytest.mark.slow
