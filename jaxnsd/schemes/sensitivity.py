@@ -518,8 +518,9 @@ class _Event:
         places = [jnp.stack([a, b, b]) for a, b in zip((self.t, self.q), ends, strict=True)]
         start, *ahead = jax.vmap(self.slip, (None, 0, 0, 0))(prepared, *places, jnp.stack([u, *(u + dt * f for f in flows[0])]))
         minus, plus = (end - start for end in ahead)
-        # Where friction holds the contact, the own tangent has the rest in it.
-        turns = self.turning & (minus < plus) & (plus < thresholds.touch(u.dtype) * minus) & (self.speed + minus < 0)
+        # Where friction holds the contact, the own tangent has the rest in it. What ends next to zero may be short of it here.
+        goes_back = (minus < plus) & (plus < thresholds.touch(u.dtype) * minus)
+        turns = self.turning & goes_back & (self.speed < -THRESHOLD * minus)
         k = jnp.argmax(turns)
         back, rates = self.slides_back[k], ((plus, minus), (dt, jnp.where(self.slides_back, -minus, minus - plus)))
         ratio, weight = (jnp.where(turns, a / jnp.where(turns, b, 1), 0)[k] for a, b in rates)

@@ -74,7 +74,7 @@ class Motion:
     events:   [(time, kind, contacts, speed)], the speed being that of approach of an impact
     phases:   [(t0, t1, dense output, modes)]
     ends:     [(number of the watched function that ended a phase, (contacts, their modes) of the impact there, or None)]
-    gap_margin, force_margin, slip_margin, cone_margin: smallest interior minimum of what stayed positive
+    gap_margin, force_margin, slip_margin, cone_margin: smallest minimum of what stayed positive
     impact_margin: smallest margin of a mode of an impact, as a velocity; law_margin: the same for accelerations
     """
 
@@ -267,15 +267,18 @@ def watch(m, modes, guard):
 MARGINS = {"impact": "gap_margin", "take-off": "force_margin", "slip +": "cone_margin", "slip -": "cone_margin", "stop": "slip_margin"}
 
 
-def look_between(motion, watched, phase, samples=60):
-    """Interior minima of the watched functions over a phase: how near it came to an event that it did not have."""
+def look_between(motion, watched, phase, which, samples=60):
+    """Minima of the watched functions over a phase: how near it came to an event that it did not have.
+
+    They are looked for inside of it, and at its end, where the motion turns, of all but the function that ended it.
+    """
     t0, t1, dense, _ = phase
     times = np.linspace(t0, t1, samples)
     states = [np.split(dense(t), 2) for t in times]
-    for kind, _, function in watched:
+    for i, (kind, _, function) in enumerate(watched):
         x = np.array([function(t, q, u) for t, (q, u) in zip(times, states, strict=True)])
         inside = x[1:-1][(x[1:-1] <= x[:-2]) & (x[1:-1] <= x[2:])]
-        least = np.min(inside, initial=np.inf)
+        least = np.min(inside, initial=np.inf if i == which else x[-1])
         if kind == "impact" and least < -1e-9:
             raise NoMotionError("two roots of a gap in one step")
         motion.lower(MARGINS[kind], least)
@@ -332,7 +335,7 @@ def integrate(m, q, u, t1, t0=0.0, most_events=40, max_step=None):
         t, guard = phase[1], np.zeros(n)
         motion.phases.append(phase)
         motion.ends.append((which, None))
-        look_between(motion, watched, phase)
+        look_between(motion, watched, phase, which)
         if which is None:
             motion.t, motion.q, motion.u, motion.modes = t, q, u, modes
             return motion
