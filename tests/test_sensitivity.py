@@ -255,7 +255,7 @@ def test_slip_that_a_dead_centre_reverses(scheme):
     of_angle = -jax.grad(duration, 1)(angle, p) / jax.grad(duration)(angle, p)
     wanted = np.stack([of_angle, jax.grad(speed, 1)(angle, p) + jax.grad(speed)(angle, p) * of_angle])
     found, value = jax.jit(jax.jacfwd(lambda p: 2 * (final(p),), has_aux=True))(p)
-    np.testing.np.testing.assert_allclose(value, [angle, speed(angle, p)], rtol=2e-4)
+    np.testing.assert_allclose(value, [angle, speed(angle, p)], rtol=2e-4)
     assert np.abs(found - wanted).max() < 3e-3 * np.abs(wanted).max()
 
 
@@ -290,8 +290,8 @@ def test_sliding_that_reverses_without_a_rest(scheme):
     # Pulled by less than friction holds, it comes to rest: no reversal to account for.
     saltation, at_rest = jax.jit(jax.vmap(jax.jacfwd(run(1e-3))))(jnp.stack([p, p.at[1].set(0.6)]))
     assert np.abs(saltation - wanted).max() < 3e-3 * np.abs(wanted).max()
-    np.testing.np.testing.assert_allclose(at_rest[1], 0, atol=1e-12)
-    np.testing.np.testing.assert_allclose(at_rest[0, 0], 3.0 / (5.0 + 0.6 * G), rtol=3e-3)
+    np.testing.assert_allclose(at_rest[1], 0, atol=1e-12)
+    np.testing.assert_allclose(at_rest[0, 0], 3.0 / (5.0 + 0.6 * G), rtol=3e-3)
 
 
 @jaxnsd.system
@@ -363,9 +363,9 @@ def test_sliding_in_space_that_reverses_along_its_line(scheme):
         both = jax.jit(jax.vmap(mode(lambda *args, run=run: 2 * (run(*args),), has_aux=True)))
         slope, final = both(starts, angles, aside)
         assert np.abs(slope[:2] - wanted[None]).max() < 3 * dt * np.abs(wanted).max()
-        np.testing.np.testing.assert_allclose(slope[2, 2:], 0, atol=1e-12)
-        np.testing.np.testing.assert_allclose(slope[2, 0, 0], 3.0 / (5.0 + 0.6 * G), rtol=3 * dt)
-        np.testing.np.testing.assert_allclose(slope[3].T, (final[4:7] - final[7:]) / 2e-4, atol=1e-5)
+        np.testing.assert_allclose(slope[2, 2:], 0, atol=1e-12)
+        np.testing.assert_allclose(slope[2, 0, 0], 3.0 / (5.0 + 0.6 * G), rtol=3 * dt)
+        np.testing.assert_allclose(slope[3].T, (final[4:7] - final[7:]) / 2e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -412,7 +412,7 @@ def test_what_hits_at_the_start_would_have_hit_later_from_above(scheme, mode):
     value = jax.jit(jax.vmap(mode(run), (None, 0)))(p, e)
     wanted = jax.vmap(jax.jacfwd(exact), (None, 0))(p, e)
     assert np.abs(wanted[0, :, 0]).max() > 10
-    np.testing.np.testing.assert_allclose(value, wanted, rtol=0, atol=2e-3 * np.abs(wanted).max())
+    np.testing.assert_allclose(value, wanted, rtol=0, atol=2e-3 * np.abs(wanted).max())
 
 
 @pytest.mark.long
@@ -425,7 +425,7 @@ def test_what_hits_at_the_start_has_a_first_derivative_alone():
 
     first, second = jax.jit(lambda height: (jax.grad(final)(height), jax.jacfwd(jax.grad(final))(height)))(0.0)
     # Of e (w + g tau) (t1 - tau) - g (t1 - tau)^2 / 2 with tau = h / w.
-    np.testing.np.testing.assert_allclose(first, e * (10 * t1 / speed - 1) + 10 * t1 / speed, rtol=2e-2)
+    np.testing.assert_allclose(first, e * (10 * t1 / speed - 1) + 10 * t1 / speed, rtol=2e-2)
     assert np.isnan(second)
 
 
@@ -487,16 +487,14 @@ def test_a_change_of_contact_has_a_first_derivative_alone(scheme):
     p = jnp.array([[4.0, 0.3, 0.5, 1.0], [0.0, 0.3, 0.1, 1.0], [0.0, 0.3, 10.0, 0.0], [1.0, 0.3, 0.0, 0.0], [0.0, 0.0, 0.0, 20.0]])
     first, second = derivatives(p)
     # x = v t - mu (g t^2 / 2 - off t^3 / 6) + along t^3 / 6
-    np.testing.np.testing.assert_allclose(first[0, 0], [1, -5 + 1 / 6, 1 / 6, 0.05], atol=5e-2)
+    np.testing.assert_allclose(first[0, 0], [1, -5 + 1 / 6, 1 / 6, 0.05], atol=5e-2)
     expected = np.zeros((4, 4))
     expected[1, 3] = expected[3, 1] = 1 / 6
-    np.testing.np.testing.assert_allclose(second[0, 0], expected, atol=5e-3)
-    np.testing.np.testing.assert_allclose(first[1], 0, atol=1e-2)
+    np.testing.assert_allclose(second[0, 0], expected, atol=5e-3)
+    np.testing.assert_allclose(first[1], 0, atol=1e-2)
     np.testing.assert_array_equal(second[1, :, 1:, 1:], 0)
     # The others: (T - tau)^2 (T + 2 tau) / 6 by the rate, with k tau = mu g or g; v / mu g by the speed.
-    np.testing.np.testing.assert_allclose(
-        [first[2, 0, 2], first[3, 0, 0], first[4, 1, 3]], [0.49 * 1.6 / 6, 1 / 3, 0.25 * 2 / 6], rtol=3e-2
-    )
+    np.testing.assert_allclose([first[2, 0, 2], first[3, 0, 0], first[4, 1, 3]], [0.49 * 1.6 / 6, 1 / 3, 0.25 * 2 / 6], rtol=3e-2)
     assert np.isnan(second[2, 0, 2, 2]) and np.isnan(second[3, 0, 0, 0]) and np.isnan(second[4, 1, 3, 3])
 
 
@@ -527,7 +525,7 @@ def test_a_plastic_impact_from_which_a_contact_opens_is_no_landing(scheme):
     wanted = jax.jacfwd(state)(h)
     for dt in (2.5e-4, 6.25e-5):
         got = jax.jit(jax.jacfwd(run(dt)))(h)
-        np.testing.np.testing.assert_allclose(got, wanted, rtol=0, atol=200 * dt)
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=200 * dt)
 
 
 @jaxnsd.system
@@ -581,6 +579,7 @@ class BlockOnASlope(jaxnsd.System):
     """A block on a slope of 0.4 rad, q = (way down, height above it)."""
 
     mu: float = 0.2
+    e_F: float = 0.0
 
     def kinetic_energy(self, t, q, u):
         return 0.5 * u @ u
@@ -598,18 +597,18 @@ class BlockOnASlope(jaxnsd.System):
 @pytest.mark.parametrize("scheme", [jaxnsd.Moreau(), jaxnsd.MoreauJean(), pytest.param(jaxnsd.Lobatto(2), marks=pytest.mark.slow)], ids=str)
 def test_slip_that_turns_next_to_a_node_turns(scheme):
     """Pushed up with v it comes back, x = -v^2 / (2 a) + b (T - v / a)^2 / 2: where a node has next to no slip, before or after it turns,
-    derivatives are those of that, too. The scheme's slip is there with the last bit, so that no place must be left out.
+    derivatives are those of that, too. With tangential restitution the step in which it turns gives slip back, and no more.
     """
     dt, n, k, mu = 1e-3, 100, 40, 0.2
     up, down = (9.81 * (np.sin(0.4) + side * mu * np.cos(0.4)) for side in (1, -1))
     parts = np.r_[0.0, 10.0 ** np.arange(-12, 0)]
-    v = up * dt * (k + np.r_[parts, -parts[1:], 0.3, 0.7])
+    v = up * dt * (k + np.r_[parts, -parts[1:], np.linspace(0.05, 0.95, 19)])
 
-    def end(v):
-        sol = jaxnsd.simulate(BlockOnASlope(mu), scheme, jnp.array([0.0, -1e-9]), jnp.stack([-v, 0.0 * v]), n_steps=n, dt=dt)
+    def end(v, e_F):
+        sol = jaxnsd.simulate(BlockOnASlope(mu, e_F), scheme, jnp.array([0.0, -1e-9]), jnp.stack([-v, 0.0 * v]), n_steps=n, dt=dt)
         return jnp.stack([sol.q[-1, 0], sol.u[-1, 0]])
 
-    found = np.asarray(jax.vmap(jax.jacfwd(end))(v))
+    found = np.asarray(jax.vmap(jax.vmap(jax.jacfwd(end), (0, None)), (None, 0))(v, jnp.array([0.0, 0.6])))
     after = n * dt - v / up
-    np.testing.assert_allclose(found[:, 1], -down / up, rtol=1e-2)
-    np.testing.assert_allclose(found[:, 0], -v / up - down * after / up, atol=5 * dt)
+    np.testing.assert_allclose(found[..., 1], -down / up, rtol=1e-2)
+    np.testing.assert_allclose(found[..., 0], np.tile(-v / up - down * after / up, (2, 1)), atol=5 * dt)

@@ -335,10 +335,11 @@ class _Event:
         """Contacts (n,) that slide at the start of a step, and at its end have stuck or slide back along the line, and the latter."""
         left = jnp.sum(self.direction * self.slips[1], axis=1)
         small = self.small()
-        _, _, mu = self.system.contact_data(self.t, self.q)
+        _, e_F, mu = self.system.contact_data(self.t, self.q)
         turned = (self.speed > small) & (left <= small) & (mu > 0)
         turned = turned & self.pushed & self.persistent & ~jnp.any(self.impacting)
-        return turned, turned & (left < -small)
+        # What friction has stopped goes back with e_F times its slip: its tangent has forgotten the slip before, as that of a rest.
+        return turned, turned & (left < -small - e_F * self.speed)
 
     def small(self, part=slice(None)):
         """Slip (n,), in the directions of ``part``, below which a contact sticks."""
