@@ -943,10 +943,10 @@ class Chain(System):
         return jnp.concatenate([q, self.spacing - (q[1:] - q[:-1])])
 
 
-@pytest.mark.slow
-def test_a_chain_that_falls_on_a_table_weighs_three_times_what_lies_there():
+@pytest.mark.parametrize("n", [pytest.param(8, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.long)])
+def test_a_chain_that_falls_on_a_table_weighs_three_times_what_lies_there(n):
     """No piece of it is pulled: every bead falls freely, and the table takes their momenta one by one, and the weight of those that lie."""
-    n, dt = 8, 5e-4
+    dt = 5e-4
     y = 0.1 * np.arange(n) + 0.05
     n_steps = int(np.sqrt(2 * y[-1] / G) / dt) + 20
     sol = simulate(Chain(), Moreau(), jnp.array(y), jnp.zeros(n), n_steps=n_steps, dt=dt).raise_if_failed()
