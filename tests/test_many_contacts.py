@@ -330,3 +330,44 @@ def test_simulation_of_many_contacts():
     np.testing.assert_allclose(u[..., 1], 0, atol=1e-12)
     weights = 9.81e-3 * np.arange(10, 0, -1)
     np.testing.assert_allclose(solution.P_N.reshape(-1, 10, 4), np.broadcast_to(weights[:, None], (50, 10, 4)), rtol=1e-10)
+
+
+def stands(count, mu):
+    """``(number of spheres, outcome, velocities, sum of the percussions of floor and walls, weight times dt)`` of a pile at rest."""
+    of = contact_scenes.pile(round(5.2 * count), np.random.default_rng(0), 0.0, mu, 1, keep=1.0)
+    n, m, b = len(of.mu), 3 if mu else 1, len(of.M_inv)
+    W = np.zeros((b + 1, 6, n, m))
+    for side in range(2):
+        W[of.bodies[:, side], :, np.arange(n)] += of.W[:, side, :, :m]
+    flat = W[:b].reshape(6 * b, n * m)
+    M_inv = of.M_inv
+    G = flat.T @ np.einsum("bij,bjm->bim", M_inv, flat.reshape(b, 6, -1)).reshape(6 * b, -1)
+    solution = jaxnsd.solve_contact_problem(0.5 * (G + G.T), flat.T @ of.u.ravel(), of.mu, d=m - 1)
+    P = np.asarray(solution.P).reshape(n, m)
+    u = of.u + np.einsum("bij,bj->bi", M_inv, (flat @ P.ravel()).reshape(b, 6))
+    held = of.bodies[:, 0] == -1
+    weight = contact_scenes.FALL * np.sum(1 / M_inv[:, 0, 0])
+    return b, solution.outcome, u, np.einsum("nkm,nm->k", of.W[held, 1, :3, :m], P[held]), weight
+
+
+@pytest.mark.parametrize(
+    "count, mu",
+    [pytest.param(60, 0.0, marks=pytest.mark.slow), *(pytest.param(*x, marks=pytest.mark.long) for x in ((200, 0.3), (1000, 0.0)))],
+)
+def test_a_pile_of_spheres_stands_in_its_box(count, mu):
+    """The densest packing, in a box: nothing moves, and floor and walls carry the weight, and nothing sideways."""
+    b, outcome, u, force, weight = stands(count, mu)
+    assert b == count and outcome == jaxnsd.Outcome.SUCCESS
+    np.testing.assert_allclose(u, 0, atol=1e-11)
+    np.testing.assert_allclose(force, [0, 0, weight], atol=1e-11 * weight)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n", [300, 1000])
+def test_a_chute_is_solved_or_says_that_it_was_not(n):
+    """Some 320 contacts are. 1085 are not, by no method that was tried: paths, sweeps, fixed points, 6000 pivots of Lemke's method."""
+    G, c, mu, d = contact_scenes.chute(n, np.random.default_rng((0, n, 0))).problem()
+    solution = jaxnsd.solve_contact_problem(G, c, mu, d=d)
+    left = natural_map(G, c, mu, d, solution.P) / natural_map(G, c, mu, d, np.zeros_like(c))
+    assert (left < 1e-8) == (solution.outcome == jaxnsd.Outcome.SUCCESS)
+    assert n > 300 or left < 1e-8

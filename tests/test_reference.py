@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from reference import event_driven
-from reference.event_driven import Mechanics, NoMotionError, derivative, integrate
+from reference.event_driven import Mechanics, NoMotionError, derivative, integrate, variation
 
 G = 9.81
 
@@ -128,6 +128,113 @@ def test_oblique_impact_with_tangential_restitution(mu, slides):
     fall = np.sqrt(2 * 0.2 * G)
     np.testing.assert_allclose(motion.u[0], u - mu * (1 + e_N) * fall if slides else -e_F * u, rtol=0, atol=1e-12)
     np.testing.assert_allclose(motion.u[1], e_N * fall - G * (0.25 - fall / G), rtol=0, atol=1e-11)
+
+
+def by(family):
+    """d(q, u)/ds at s = 0 of motions of ``family(s)``, the arguments of `integrate`, by the variational equation."""
+    return variation(lambda s: family(s)[:3], integrate(*family(0.0)))
+
+
+def test_variations_of_a_bouncing_ball():
+    """After three impacts, by restitution, height, weight, and velocities: derivatives of the closed form."""
+    e, end, v, g, y = 0.7, 1.7, 0.4, 9.0, 1.0
+
+    def fallen(x):
+        e, y, v, g = x
+        speed = np.sqrt(v**2 + 2 * g * y)
+        last = (v + speed) / g + 2 * speed * (e + e**2) / g
+        up = e**3 * speed
+        return np.array([up * (end - last) - g * (end - last) ** 2 / 2, up - g * (end - last)])
+
+    def family(x):
+        e, y, v, g = x
+        return over_floor(lambda t, q, u: np.array([0.0, -g]), e_N=e), np.array([0.0, y]), np.array([0.3, v]), end
+
+    at = np.array([e, y, v, g])
+    assert len(integrate(*family(at)).events) == 3
+    for direction in np.eye(4):
+        wanted = np.imag(fallen(at + 1e-30j * direction)) / 1e-30
+        np.testing.assert_allclose(by(lambda s, d=direction: family(at + s * d))[[1, 3]], wanted, rtol=0, atol=1e-9)
+
+
+def test_variations_of_what_slides_to_rest():
+    """On a slope, x = v^2 / (2 d); after a plastic landing with friction, x = v T + (v - mu g T)^2 / (2 mu g)."""
+    a, mu, v, height = 0.2, 0.5, 1.0, 0.5
+
+    def down(s_v, s_mu):
+        return (
+            over_floor(lambda t, q, u: G * np.array([np.sin(a), -np.cos(a)]), mu=mu + s_mu),
+            np.zeros(2),
+            np.array([v + s_v, 0.0]),
+            1.0,
+        )
+
+    d = G * (mu * np.cos(a) - np.sin(a))
+    np.testing.assert_allclose(by(lambda s: down(s, 0.0)), [v / d, 0, 0, 0], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(by(lambda s: down(0.0, s)), [-(v**2) * G * np.cos(a) / (2 * d**2), 0, 0, 0], rtol=0, atol=1e-10)
+    mu, v = 0.2, 2.0
+    fall = np.sqrt(2 * height / G)
+    left = v - mu * G * fall
+
+    def landing(s_v, s_mu, s_h):
+        return over_floor(weight, mu=mu + s_mu), np.array([0.0, height + s_h]), np.array([v + s_v, 0.0]), 1.5
+
+    wanted = [fall + left / (mu * G), -left * fall / mu - left**2 / (2 * mu**2 * G), (v - left) / (G * fall)]
+    for direction, x in zip(np.eye(3), wanted, strict=True):
+        np.testing.assert_allclose(by(lambda s, d=direction: landing(*(s * d))), [x, 0, 0, 0], rtol=0, atol=1e-9)
+
+
+def test_variations_where_slip_turns_and_starts():
+    """Of an oscillator that comes to rest after n half swings, (-1)^n (x - 2 n mu g / k); of a block pushed until it slides."""
+    x, mu, k = 0.2, 0.1, 40.0
+
+    def swings(s_x, s_mu, s_k):
+        spring = over_floor(lambda t, q, u: np.array([-(k + s_k) * q[0], -G]), mu=mu + s_mu)
+        return spring, np.array([x + s_x, 0.0]), np.zeros(2), 6 * np.pi / np.sqrt(k)
+
+    n = 4
+    assert len([event for event in integrate(*swings(0.0, 0.0, 0.0)).events if event[1] == "stop"]) == n
+    wanted = (-1.0) ** n * np.array([1.0, -2 * n * G / k, 2 * n * mu * G / k**2])
+    for direction, slope in zip(np.eye(3), wanted, strict=True):
+        np.testing.assert_allclose(by(lambda s, d=direction: swings(*(s * d))), [slope, 0, 0, 0], rtol=0, atol=1e-9)
+    mu, c, end = 0.3, 4.0, 1.5
+
+    def pushed(s_mu, s_c):
+        return over_floor(lambda t, q, u: np.array([-(c + s_c) * t, -G]), mu=mu + s_mu), np.zeros(2), np.zeros(2), end
+
+    late = end - mu * G / c
+    wanted = [[G * late**2 / 2, G * late], [-(late**3) / 6 - mu * G * late**2 / (2 * c), -(late**2) / 2 - mu * G * late / c]]
+    for direction, (slope, speed) in zip(np.eye(2), wanted, strict=True):
+        np.testing.assert_allclose(by(lambda s, d=direction: pushed(*(s * d))), [slope, 0, speed, 0], rtol=0, atol=1e-9)
+
+
+def test_variations_of_a_throw_and_of_impacts_with_friction():
+    """Where a table throws a block up the time of it does not count, as forces agree there. Impacts: by friction and by e_F."""
+    a, w, end = 0.05, 20.0, 0.12
+
+    def thrown(s):
+        size = a + s
+        table = particle(
+            weight,
+            lambda t, q: q[1:] - size * np.sin(w * t),
+            lambda t, q, u: u[1:] - size * w * np.cos(w * t),
+            lambda t, q, u: u[:1] - 0.1 * np.cos(t),
+            mu=0.1,
+        )
+        return table, np.zeros(2), np.array([0.0, size * w]), end
+
+    phase = np.arcsin(G / (a * w**2))
+    s = end - phase / w
+    wanted = [np.sin(phase) + w * np.cos(phase) * s, w * np.cos(phase)]
+    np.testing.assert_allclose(by(thrown)[[1, 3]], wanted, rtol=0, atol=1e-8)
+    e_N, e_F, u, fall = 0.6, 0.3, 1.5, np.sqrt(2 * 0.2 * G)
+
+    def oblique(mu, s_mu, s_F, s_h):
+        return over_floor(weight, e_N=e_N, e_F=e_F + s_F, mu=mu + s_mu), np.array([0.0, 0.2 + s_h]), np.array([u, 0.0]), 0.25
+
+    for mu, wanted in ((0.1, [-(1 + e_N) * fall, 0.0, -0.1 * (1 + e_N) * G / fall]), (1.0, [0.0, -u, 0.0])):
+        found = [by(lambda s, d=direction, mu=mu: oblique(mu, *(s * d)))[2] for direction in np.eye(3)]
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
 
 
 def test_double_impact():

@@ -572,3 +572,43 @@ def test_a_contact_that_stuck_with_tangential_restitution_slips(scheme):
         assert abs(value - (force * end - force**2 / 16)) < 10 / n
     # What the derivative of the slip gains in a step is 8 / jerk g dt: a few of them.
     assert np.max(errors) < 4 * G * end
+
+
+@jaxnsd.system
+class BlockOnASlope(jaxnsd.System):
+    """A block on a slope of 0.4 rad, q = (way down, height above it)."""
+
+    mu: float = 0.2
+    e_F: float = 0.0
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * u @ u
+
+    def potential_energy(self, t, q):
+        return 9.81 * (q[1] * np.cos(0.4) - q[0] * np.sin(0.4))
+
+    def gap(self, t, q):
+        return q[1:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[None, :1]
+
+
+@pytest.mark.parametrize("scheme", [jaxnsd.Moreau(), jaxnsd.MoreauJean(), pytest.param(jaxnsd.Lobatto(2), marks=pytest.mark.slow)], ids=str)
+def test_slip_that_turns_next_to_a_node_turns(scheme):
+    """Pushed up with v it comes back, x = -v^2 / (2 a) + b (T - v / a)^2 / 2: where a node has next to no slip, before or after it turns,
+    derivatives are those of that, too. With tangential restitution the step in which it turns gives slip back, and no more.
+    """
+    dt, n, k, mu = 1e-3, 100, 40, 0.2
+    up, down = (9.81 * (np.sin(0.4) + side * mu * np.cos(0.4)) for side in (1, -1))
+    parts = np.r_[0.0, 10.0 ** np.arange(-12, 0)]
+    v = up * dt * (k + np.r_[parts, -parts[1:], np.linspace(0.05, 0.95, 19)])
+
+    def end(v, e_F):
+        sol = jaxnsd.simulate(BlockOnASlope(mu, e_F), scheme, jnp.array([0.0, -1e-9]), jnp.stack([-v, 0.0 * v]), n_steps=n, dt=dt)
+        return jnp.stack([sol.q[-1, 0], sol.u[-1, 0]])
+
+    found = np.asarray(jax.vmap(jax.vmap(jax.jacfwd(end), (0, None)), (None, 0))(v, jnp.array([0.0, 0.6])))
+    after = n * dt - v / up
+    np.testing.assert_allclose(found[..., 1], -down / up, rtol=1e-2)
+    np.testing.assert_allclose(found[..., 0], np.tile(-v / up - down * after / up, (2, 1)), atol=5 * dt)

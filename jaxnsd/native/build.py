@@ -364,14 +364,23 @@ def _text_and_later(program):
         return program.text, program.later
     if isinstance(program, control.Host):
         return _text_of(program, direct=True)
-    known = _texts.setdefault(alike.key(program), [program, None])
-    if known[1] is None:
-        known[1] = _text_of(program, direct=True)
-    return known[1]
+    key = alike.key(program)
+    with _texts_lock:
+        known = _texts.pop(key, None)
+    found = known[1] if known else _text_of(program, direct=True)
+    with _texts_lock:
+        _texts[key] = [program, found]
+        kept = sum(len(text.main) + sum(map(len, text.parts.values())) for _, (text, _) in _texts.values())
+        while kept > KEPT and len(_texts) > 1:
+            _, (text, _) = _texts.pop(next(iter(_texts)))
+            kept -= len(text.main) + sum(map(len, text.parts.values()))
+    return found
 
 
-#: Programs that were compiled later, with their texts, by what they do.
-_texts = {}
+#: Programs that were compiled later, with their texts, by what they do: the last ones, up to so many characters. All of them grew for as
+#: long as a process made new systems.
+_texts, _texts_lock = {}, threading.Lock()
+KEPT = 2**25
 
 
 def _sizes(program):

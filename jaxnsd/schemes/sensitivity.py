@@ -335,10 +335,11 @@ class _Event:
         """Contacts (n,) that slide at the start of a step, and at its end have stuck or slide back along the line, and the latter."""
         left = jnp.sum(self.direction * self.slips[1], axis=1)
         small = self.small()
-        _, _, mu = self.system.contact_data(self.t, self.q)
+        _, e_F, mu = self.system.contact_data(self.t, self.q)
         turned = (self.speed > small) & (left <= small) & (mu > 0)
         turned = turned & self.pushed & self.persistent & ~jnp.any(self.impacting)
-        return turned, turned & (left < -small)
+        # What friction has stopped goes back with e_F times its slip: its tangent has forgotten the slip before, as that of a rest.
+        return turned, turned & (left < -small - e_F * self.speed)
 
     def small(self, part=slice(None)):
         """Slip (n,), in the directions of ``part``, below which a contact sticks."""
@@ -518,8 +519,9 @@ class _Event:
         places = [jnp.stack([a, b, b]) for a, b in zip((self.t, self.q), ends, strict=True)]
         start, *ahead = jax.vmap(self.slip, (None, 0, 0, 0))(prepared, *places, jnp.stack([u, *(u + dt * f for f in flows[0])]))
         minus, plus = (end - start for end in ahead)
-        # Where friction holds the contact, the own tangent has the rest in it.
-        turns = self.turning & (minus < plus) & (plus < thresholds.touch(u.dtype) * minus) & (self.speed + minus < 0)
+        # Where friction holds the contact, the own tangent has the rest in it. What ends next to zero may be short of it here.
+        goes_back = (minus < plus) & (plus < thresholds.touch(u.dtype) * minus)
+        turns = self.turning & goes_back & (self.speed < -THRESHOLD * minus)
         k = jnp.argmax(turns)
         back, rates = self.slides_back[k], ((plus, minus), (dt, jnp.where(self.slides_back, -minus, minus - plus)))
         ratio, weight = (jnp.where(turns, a / jnp.where(turns, b, 1), 0)[k] for a, b in rates)

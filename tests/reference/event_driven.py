@@ -8,10 +8,13 @@ closed contacts: open, sticking, sliding to either side. The laws are
                P_F in [-mu P_N, mu P_N], opposed to  u_F+ + e_F u_F-,
     contact    the same for forces and accelerations, where a contact is closed and its gap does not change.
 
+Derivatives of the end by a parameter are those of the variational equation between events, and of saltation matrices at them.
+
 What is found comes with margins: by how much the motion misses an event that did not happen, and an impact another mode. Where a margin is
 small the motion is not a smooth function of its parameters, or next to where it is not.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -70,7 +73,8 @@ class Motion:
 
     events:   [(time, kind, contacts, speed)], the speed being that of approach of an impact
     phases:   [(t0, t1, dense output, modes)]
-    gap_margin, force_margin, slip_margin, cone_margin: smallest interior minimum of what stayed positive
+    ends:     [(number of the watched function that ended a phase, (contacts, their modes) of the impact there, or None)]
+    gap_margin, force_margin, slip_margin, cone_margin: smallest minimum of what stayed positive
     impact_margin: smallest margin of a mode of an impact, as a velocity; law_margin: the same for accelerations
     """
 
@@ -80,6 +84,7 @@ class Motion:
     modes: tuple
     events: list = field(default_factory=list)
     phases: list = field(default_factory=list)
+    ends: list = field(default_factory=list)
     gap_margin: float = np.inf
     force_margin: float = np.inf
     slip_margin: float = np.inf
@@ -190,12 +195,14 @@ def forces(m, t, q, u, modes):
     return a + by_force @ P, normal, tangential
 
 
-def impact(m, t, q, u, contacts):
-    """``(u+, modes, margin)`` of an impact of these contacts."""
+def impact(m, t, q, u, contacts, modes=None):
+    """``(u+, modes, margin)`` of an impact of these contacts; in these modes, where they are given."""
     rows = [*contacts, *(len(m.mu) + i for i in contacts)]
     W, rates = m.directions(t, q)[rows], m.rates(t, q, u)[rows]
     by_force = np.linalg.solve(m.M(t, q), W.T)
     mu, e = m.mu[contacts], np.r_[m.e_N[contacts], m.e_F[contacts]]
+    if modes is not None:
+        return u + by_force @ respond(W @ by_force, (1 + e) * rates, mu, modes), modes, np.inf
     allowed = [(OPEN, STICK, PLUS, MINUS) if mu_i > 0 else (OPEN, FREE) for mu_i in mu]
     modes, P, least = enumerate_modes(W @ by_force, (1 + e) * rates, mu, allowed, [False] * len(contacts))
     return u + by_force @ P, modes, least
@@ -260,15 +267,18 @@ def watch(m, modes, guard):
 MARGINS = {"impact": "gap_margin", "take-off": "force_margin", "slip +": "cone_margin", "slip -": "cone_margin", "stop": "slip_margin"}
 
 
-def look_between(motion, watched, phase, samples=60):
-    """Interior minima of the watched functions over a phase: how near it came to an event that it did not have."""
+def look_between(motion, watched, phase, which, samples=60):
+    """Minima of the watched functions over a phase: how near it came to an event that it did not have.
+
+    They are looked for inside of it, and at its end, where the motion turns, of all but the function that ended it.
+    """
     t0, t1, dense, _ = phase
     times = np.linspace(t0, t1, samples)
     states = [np.split(dense(t), 2) for t in times]
-    for kind, _, function in watched:
+    for i, (kind, _, function) in enumerate(watched):
         x = np.array([function(t, q, u) for t, (q, u) in zip(times, states, strict=True)])
         inside = x[1:-1][(x[1:-1] <= x[:-2]) & (x[1:-1] <= x[2:])]
-        least = np.min(inside, initial=np.inf)
+        least = np.min(inside, initial=np.inf if i == which else x[-1])
         if kind == "impact" and least < -1e-9:
             raise NoMotionError("two roots of a gap in one step")
         motion.lower(MARGINS[kind], least)
@@ -308,8 +318,9 @@ def integrate(m, q, u, t1, t0=0.0, most_events=40, max_step=None):
         before = m.gap_rate(t, q, u)
         hit = [i for i in touching if before[i] < -REST]
         if hit:
-            u, _, least = impact(m, t, q, u, touching)
+            u, chosen, least = impact(m, t, q, u, touching)
             motion.lower("impact_margin", least)
+            motion.ends[-1:] = [(which, (touching, chosen)) for which, _ in motion.ends[-1:]]
             if any(m.e_N[i] > 0 and before[i] > -SLOWEST for i in hit):
                 raise NoMotionError("impacts accumulate")
             motion.events.append((t, "impact", tuple(hit), -min(before[hit])))
@@ -323,7 +334,8 @@ def integrate(m, q, u, t1, t0=0.0, most_events=40, max_step=None):
         phase, watched, which, q, u = smooth(m, t, q, u, t1, modes, guard, max_step)
         t, guard = phase[1], np.zeros(n)
         motion.phases.append(phase)
-        look_between(motion, watched, phase)
+        motion.ends.append((which, None))
+        look_between(motion, watched, phase, which)
         if which is None:
             motion.t, motion.q, motion.u, motion.modes = t, q, u, modes
             return motion
@@ -343,6 +355,53 @@ def integrate(m, q, u, t1, t0=0.0, most_events=40, max_step=None):
         else:
             modes, least = settle(m, t, q, u, closed_of(modes))
             motion.lower("law_margin", least)
+
+
+def along(function, size=0.0):
+    """d/ds at s = 0 of a smooth function of s, by differences of fourth order; ``size``: of how fast it moves away."""
+    h = 2.0 ** -np.ceil(10 + np.log2(1 + size))
+    near, far = ((function(k * h) - function(-k * h)) / (2 * k * h) for k in (1, 2))
+    return (4 * near - far) / 3
+
+
+def variation(family, motion):
+    """d(q, u)/ds at the end, at s = 0, of motions of ``family(s) = (Mechanics, q, u)``; ``motion``: that of s = 0.
+
+    Within a phase the variational equation, y' = df(x + s y, s)/ds. A phase ends where a function is zero, so its end moves by ``late``,
+    and over it goes the saltation matrix: what impacts do to states that are moved along y and along time, less the motion after it.
+    """
+    family = functools.cache(family)
+    m = family(0.0)[0]
+    if motion.events and motion.events[0][0] == motion.phases[0][0]:
+        raise NoMotionError("an impact at the start")
+
+    def moved(function, t, x, y, dt=0.0):
+        """d/ds of ``function(mechanics of s, t + s dt, q, u)`` where (q, u) is ``x + s y``."""
+        return along(lambda s: function(family(s)[0], t + s * dt, *np.split(x + s * y, 2)), np.max(np.abs(y)))
+
+    y = along(lambda s: np.concatenate(family(s)[1:]))
+    for k, ((t0, t1, dense, modes), (which, hit)) in enumerate(zip(motion.phases, motion.ends, strict=True)):
+
+        def flow(m, t, q, u, modes=modes):
+            return np.concatenate([u, forces(m, t, q, u, modes)[0]])
+
+        run = solve_ivp(lambda t, y, dense=dense, flow=flow: moved(flow, t, dense(t), y), (t0, t1), y, "DOP853", rtol=1e-11, atol=1e-12)
+        y, x = run.y[:, -1], dense(t1)
+        if which is None:
+            return y
+        before = flow(m, t1, *np.split(x, 2))
+
+        def guard(m, t, q, u, modes=modes, which=which):
+            return watch(m, modes, np.zeros(len(m.mu)))[which][2](t, q, u)
+
+        def jump(m, t, q, u, hit=hit):
+            return np.concatenate([q, impact(m, t, q, u, *hit)[0] if hit else u])
+
+        in_time = along(lambda s, t=t1, x=x, v=before, guard=guard: guard(m, t + s, *np.split(x + s * v, 2)), np.max(np.abs(before)))
+        late = -moved(guard, t1, x, y) / in_time
+        after = flow(m, t1, *np.split(jump(m, t1, *np.split(x, 2)), 2), motion.phases[k + 1][3])
+        y = moved(jump, t1, x, y + late * before, late) - late * after
+    raise AssertionError
 
 
 def derivative(run, h=1e-3):
