@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..native.marks import when_needed
+from ..native.marks import in_memory, when_needed
 from ..numerics import linalg
 from . import kinematics, solids
 from .boxes import FAR
@@ -35,8 +35,12 @@ def radii(structure, frames, points):
     out = jnp.zeros((len(structure.shapes),), frames.size.dtype)
     out = out.at[np.array(numbers, int)].set(jax.vmap(lambda solid: solids.reach(solid, None))(of_numbers))
     for shape, corners in points.items():
-        out = out.at[shape].add(jnp.sqrt(jnp.max(dot(corners, corners))))
+        out = out.at[shape].add(in_memory(_farthest)(corners))
     return lax.stop_gradient(out)
+
+
+def _farthest(corners):
+    return jnp.sqrt(jnp.max(dot(corners, corners)))
 
 
 def reach(system, t, dt, places, frames, q, u, numbers, points):

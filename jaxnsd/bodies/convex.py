@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..native.marks import when_needed
+from ..native.marks import in_memory, when_needed
 from . import broad_phase, closest, directions, faces, kinks
 from .boxes import FAR, separations
 from .features import Row, Side, settled
@@ -31,8 +31,11 @@ def table(points, shapes):
     if not having:
         return None, None
     most = max(points[s].shape[0] for s in having)
-    padded = [jnp.concatenate([points[s], jnp.broadcast_to(points[s][-1:], (most - points[s].shape[0], 3))]) for s in having]
-    return jnp.stack(padded), jnp.asarray([having.index(s) for s in shapes], jnp.int32)
+
+    def padded(all_):
+        return jnp.stack([jnp.concatenate([x, jnp.broadcast_to(x[-1:], (most - x.shape[0], 3))]) for x in all_])
+
+    return in_memory(padded)([points[s] for s in having]), jnp.asarray([having.index(s) for s in shapes], jnp.int32)
 
 
 class Searched(NamedTuple):
