@@ -12,7 +12,18 @@ from scipy.integrate import solve_ivp
 from scipy.spatial.transform import Rotation
 
 import jaxnsd
-from jaxnsd import GeneralizedAlpha, Lobatto, LocatedImpacts, Moreau, MoreauJean, SymmetricMoreau, VariationalMoreau, bodies, simulate
+from jaxnsd import (
+    GeneralizedAlpha,
+    Lobatto,
+    LocatedImpacts,
+    Moreau,
+    MoreauJean,
+    SymmetricMoreau,
+    System,
+    VariationalMoreau,
+    bodies,
+    simulate,
+)
 from jaxnsd.bodies import Body, Box, Capsule, Pair, Plane, Points, Revolute, Sphere
 from jaxnsd.models import SCENES, Cube, DoublePendulum, tippe_top
 
@@ -722,6 +733,51 @@ def test_jellett_integral_of_the_tippe_top():
     assert float(jnp.max(jnp.diff(energy))) < 1e-4 * float(energy[0])
     # The angular momentum itself is not constant: friction has turned it.
     assert float(jnp.abs(jax.vmap(top.inclination)(sol.q) - 0.4).max()) > 0.05
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+@pytest.mark.parametrize("scheme", [Moreau(), pytest.param(MoreauJean(), marks=pytest.mark.slow)], ids=str)
+def test_a_turntable_whose_bearing_carries_it_is_not_braked(scheme, dtype):
+    """It lies on a table that is square to its axis: nothing parts the two, and their normal directions are round-off."""
+    tilted = np.array([np.cos(0.2), 0.6 * np.sin(0.2), -0.8 * np.sin(0.2), 0.0])
+    axis = Rotation.from_quat(tilted[[1, 2, 3, 0]]).as_matrix()[:, 2]
+    place = {"orientation": tilted, "position": 0.05 * axis}
+    table = Body("table", 1.0, (1e-2,) * 3, joints=Revolute((0, 0, 1)), shapes=Box((0.2, 0.2, 0.1)), **place)
+    system = bodies.assemble([table], [bodies.Plane(orientation=tilted)], mu=0.5)
+    system, q0 = jax.tree.map(lambda x: x.astype(dtype), (system, system.initial_state()[0]))
+    assert 0 < np.abs(system.W_N(0.0, q0)).max() < 1e-7
+    sol = simulate(system, scheme, q0, jnp.ones(1, dtype), n_steps=50, dt=2e-3).raise_if_failed()
+    assert_allclose(sol.u, 1.0, rtol=1e-5 if dtype == jnp.float32 else 1e-12)
+    assert np.all(sol.P_N == 0)
+
+
+@jaxnsd.system
+class OnALever(System):
+    """A mass that a stop holds by a lever, which makes of its way the gap; the stop does not let it slide aside."""
+
+    lever: float
+    mu: float = 0.1
+
+    def mass_matrix(self, t, q):
+        return jnp.eye(2)
+
+    def force(self, t, q, u):
+        return jnp.array([-1.0, 0.0])
+
+    def gap(self, t, q):
+        return self.lever * q[:1]
+
+    def tangential_velocity(self, t, q, u):
+        return u[1:, None]
+
+
+@pytest.mark.parametrize("lever", [1e-2, 1e-5])
+def test_a_stop_holds_by_however_short_a_lever(lever):
+    """The percussion is the longer, P = F dt / lever: that of a direction which is small, but no round-off."""
+    sol = run(OnALever(lever), Moreau(), np.zeros(2), np.zeros(2), 5, 1e-3)
+    assert_allclose(np.sum(sol.P_N), 5e-3 / lever, rtol=1e-9)
+    assert_allclose(sol.u[-1], 0.0, atol=1e-12)
 
 
 @pytest.mark.slow

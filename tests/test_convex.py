@@ -145,6 +145,24 @@ def hull_search(first, second, dtype=np.float64):
     return lambda x, turned: np.asarray(search(jnp.asarray(x, dtype), jnp.asarray(turned, dtype)))
 
 
+@pytest.mark.slow
+def test_few_corners_of_a_hull_say_what_all_of_them_do(monkeypatch):
+    """Where hulls of hundreds of corners are closest, as with all corners from the start; round, flat, and with sides of 150 corners."""
+    rng, n = np.random.default_rng(1), 60
+    hulls = ball_of(300), prism(150, 0.2, 0.1), ball_of(300) * np.array([1, 0.6, 0.05])
+    x = rng.normal(size=(n, 3))
+    x *= rng.uniform(0.55, 1.2, (n, 1)) / np.linalg.norm(x, axis=1, keepdims=True)
+    for first, second in itertools.combinations_with_replacement(hulls, 2):
+        turned = Rotation.random(n, random_state=rng).as_matrix()
+        found = []
+        for many in (directions.NEAREST, 10**6):
+            monkeypatch.setattr(directions, "NEAREST", many)
+            jax.clear_caches()
+            found.append(hull_search(first, second)(x, turned))
+        monkeypatch.undo()
+        assert_allclose(*found, rtol=0, atol=2e-9)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_hulls_deep_in_each_other_have_their_exact_depth(dtype):
     """Also about the same point, where sides in all directions are about as deep."""

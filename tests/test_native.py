@@ -293,6 +293,27 @@ def test_products_of_large_matrices(dtype):
             np.testing.assert_allclose(jax.jit(product)(x, y)[0], expected, rtol=0, atol=tolerance, err_msg=f"{subscripts} {sizes}")
 
 
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_sums_and_extremes_of_large_arrays(dtype):
+    """In parts that grow side by side, with what is left over: along each axis and of all, with zeros of both signs, infinities and NaN."""
+    rng = np.random.default_rng(0)
+
+    def extremes(x):
+        ends = [f(x, axis=k) for f in (jnp.argmax, jnp.argmin) for k in range(x.ndim)]
+        return ends + [f(x, axis=k) for f in (jnp.max, jnp.min) for k in (None, *range(x.ndim))]
+
+    def reduced(x):
+        return extremes(x) + [f(x, axis=k) for f in (jnp.sum, jnp.prod) for k in (None, *range(x.ndim))] + [jnp.max(3 * x + 1)]
+
+    for shape in ((513,), (1029,), (3, 350), (350, 3), (6, 97), (2, 17, 31)):
+        x = rng.normal(size=shape).astype(dtype)
+        compare(reduced, jnp.asarray(np.sign(x) * (1 + 1e-3 * x)))
+        some = np.floor(2 * x).ravel()
+        for value in (-0.0, np.inf, np.nan):
+            some[rng.integers(some.size, size=3)] = value
+            compare(extremes, jnp.asarray(some.reshape(shape)))
+
+
 def test_what_is_too_large_to_be_written_out_has_the_same_values(monkeypatch):
     """All sizes of what is written out lead to one motion: three bodies that fall onto each other."""
     ball = functools.partial(jaxnsd.bodies.Body, mass=1.0, inertia=(4e-3,) * 3, shapes=jaxnsd.bodies.Sphere(0.1))

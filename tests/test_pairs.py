@@ -1,6 +1,7 @@
 """Gaps of shapes against brute-force minimisation and MuJoCo; how they change is how the bodies move."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from scipy.spatial.transform import Rotation
 
 import jaxnsd
 from jaxnsd import Lobatto, Moreau, bodies, simulate
-from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Free, Pair, Plane, Points, Prismatic, Sphere, pairs
+from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Free, Motor, Pair, Plane, Points, Prismatic, Sphere, pairs
 
 STONE = np.array([[0.3, 0.1, 0.0], [-0.2, 0.25, 0.1], [-0.1, -0.3, 0.05], [0.0, 0.0, 0.35], [0.05, 0.1, -0.3]])
 SHAPES = {
@@ -488,13 +489,24 @@ def test_one_pair_after_the_other(monkeypatch):
     assert np.sum(gap < 0.1) > 3 and np.all(near >= gap - 1e-12) and np.any(near > gap + 1)
 
 
-@pytest.mark.parametrize("shape", [Sphere(0.1), pytest.param(Box((0.2, 0.2, 0.2)), marks=pytest.mark.slow)], ids=["balls", "boxes"])
-def test_what_falls_from_rest_hits_in_its_first_step(shape):
-    """A pair that is apart and at rest is not left out of a step in which its weight closes it: on position level nothing sinks in."""
+BLOCK = Points(0.1 * np.array(list(itertools.product((-1, 1), repeat=3))))
+
+
+@pytest.mark.parametrize("force", ["weight", pytest.param("motor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "shape",
+    [Sphere(0.1), *(pytest.param(shape, marks=pytest.mark.slow) for shape in (Box((0.2,) * 3), BLOCK))],
+    ids=["ball", "box", "hull"],
+)
+def test_what_falls_from_rest_hits_in_its_first_step(shape, force):
+    """A pair that is apart and at rest is not left out of a step in which a force closes it: on position level nothing sinks in."""
     floor = [dataclasses.replace(shape, name=f"stand {k}", position=(float(k), 0.0, 0.0)) for k in range(4)]
     parts = [Body(f"body {k}", 1.0, (1e-2,) * 3, joints=Prismatic(), position=(k, 0, 0.201), shapes=shape) for k in range(4)]
-    system = bodies.assemble(parts, floor, contacts=[Pair(f"stand {k}", f"body {k}") for k in range(4)], gravity=(0, 0, -10.0))
-    assert all(map(pairs.one_by_one, pairs.groups(system.structure)))
+    pushed = {"gravity": (0, 0, -10.0)} if force == "weight" else {"gravity": (0, 0, 0), "control": -10 * np.ones(4)}
+    motors = [] if force == "weight" else [Motor(f"body {k}") for k in range(4)]
+    contacts = [Pair(f"stand {k}", f"body {k}") for k in range(4)]
+    system = bodies.assemble(parts, floor, contacts=contacts, motors=motors, **pushed)
+    assert pairs.left_out_where_far(system.structure)
     sol = simulate(system, Lobatto(2), *system.initial_state(), n_steps=1, dt=2e-2).raise_if_failed()
     assert_allclose(sol.q[-1], -1e-3, atol=1e-12)  # in free fall it would be twice as far
     assert np.all(np.sum(sol.P_N[-1].reshape(4, -1), axis=1) > 0)

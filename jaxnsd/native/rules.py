@@ -442,8 +442,9 @@ def _extreme(code, params, arrays, kinds, results, name):
         best = _side_by_side(code, "max" if name == "argmax" else "min", n, of_row, row, dtype)
 
         def is_not_it(carried):
-            other = code.text(of_row(carried[0]), dtype)
-            return code.value(f"fcmp one {type_of(dtype)} {other}, {code.text(best, dtype)}", bool)
+            other = of_row(carried[0])
+            differs, is_number = (of(code, order, [other, x], dtype, bool) for order, x in (("ne", best), ("eq", other)))
+            return of(code, "and", [differs, is_number], bool)
 
         (k,) = code.repeat([np.int64(0)], [np.int64], is_not_it, lambda carried: [code.whole_numbers("add", carried[0], np.int64(1))])
         return converted(code, k, np.int64, number)

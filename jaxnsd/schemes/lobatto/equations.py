@@ -229,7 +229,6 @@ class Stages:
         ones = jnp.ones((n * (self.s - 1), 1 + d), values.mu.dtype)
         r = None if self.r is None else (self.r * args.dt * ones[:, 0], self.r * ones[:, 1:])
         G, c, mu, active = (x if x is None else self.convert(x) for x in (G, c, mu, jnp.ones(mu.shape[:1], bool)))
-        active = active if G is None else contact.movable(active, G, d, self.discs)
         return contact.Problem(G, c, mu, active, d, r and tuple(map(self.convert, r)), sizes=self.discs)
 
     def friction(self, mu):
