@@ -39,7 +39,7 @@ def table(points, shapes):
 
 
 class Searched(NamedTuple):
-    """What was asked of each of n pairs, and the rows that were found, as numbers: see `packed` and `_of_rows`."""
+    """What was asked of each of n pairs, and the rows that were found, as numbers: see `packed` and `_of_numbers`."""
 
     asked: object  # (n, 44)
     rows: object  # (n, k)
