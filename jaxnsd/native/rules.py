@@ -276,6 +276,8 @@ def _neutral(operation, dtype):
         return dtype.type(operation == "and") if dtype.kind == "b" else dtype.type(-1 if operation == "and" else 0)
     if operation in ("add", "mul"):
         return dtype.type(operation == "mul")
+    if dtype.kind == "b":
+        return dtype.type(operation == "min")
     limits = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return dtype.type(limits[operation == "min"])
 
@@ -442,8 +444,8 @@ def _extreme(code, params, arrays, kinds, results, name):
         best = _side_by_side(code, "max" if name == "argmax" else "min", n, of_row, row, dtype)
 
         def is_not_it(carried):
-            other = code.text(of_row(carried[0]), dtype)
-            return code.value(f"fcmp one {type_of(dtype)} {other}, {code.text(best, dtype)}", bool)
+            other = of_row(carried[0])
+            return of(code, "and", [of(code, "ne", [other, best], dtype, bool), of(code, "eq", [other, other], dtype, bool)], bool)
 
         (k,) = code.repeat([np.int64(0)], [np.int64], is_not_it, lambda carried: [code.whole_numbers("add", carried[0], np.int64(1))])
         return converted(code, k, np.int64, number)
