@@ -892,3 +892,11 @@ def test_hyperstatic_problems_of_two_discs():
 @pytest.mark.parametrize("sizes", [(2,), (2, 1), (2, 1, 2)])
 def test_hyperstatic_problems_of_several_discs(sizes, n, dtype, tolerance):
     check_hyperstatic(n, sizes, 20, dtype, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_what_a_contact_can_part(dtype):
+    """A wedge of 1e-3 pushes, in single precision too; what is round-off beside friction does not."""
+    for part, pushes in ((1e-3, True), (1e-4, True), (10 * np.finfo(dtype).eps, False), (0.0, False)):
+        G = np.diag(np.asarray([1.0, 1.0, part**2], dtype))
+        assert bool(contact.movable(jnp.ones(1, bool), jnp.asarray(G), 2)[0]) == pushes, part

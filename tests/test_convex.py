@@ -397,6 +397,26 @@ def test_pairs_that_cannot_meet_are_left_out():
     assert_allclose(kept, gap, rtol=1e-12)
 
 
+def test_what_moves_as_prescribed_meets_what_it_comes_to_in_a_step_from_rest():
+    """A pusher with 1000 m/s^2 in steps of 10 ms, by which it would have passed through the pair that is left out."""
+
+    def push(t):
+        return jnp.stack([500 * t * t, 0 * t, 0 * t])
+
+    shape = Points(ball_of(12, 0.1))
+    inertia = (4e-3, 5e-3, 6e-3)
+    parts = [Body("pusher", 1.0, inertia, joints=Free(motion=push), shapes=shape), Body("hull", 1.0, inertia, joints=Free(), shapes=shape)]
+    system = bodies.assemble(parts, gravity=(0, 0, 0))
+
+    @quick
+    def gaps(q):
+        return [kept.gap(0.005, q).min() for kept in (system, system.keeping_rows(0.0, q, jnp.zeros(6), 1e-2))]
+
+    gap, kept = gaps(jnp.asarray([0.215, 0.0, 0.01, 1.0, 0, 0, 0]))
+    assert gap < 0.05
+    assert_allclose(kept, gap, rtol=1e-9)
+
+
 def test_hulls_of_few_and_of_many_corners():
     """Together in one table, where the last corner of the small one is the closest: as far from each other as alone."""
     small = np.array([[-1.0, -1, -1], [-1, 1, -1], [1, -1, -1], [1, 1, -1], [0, 0, 2]]) * 0.1

@@ -494,3 +494,17 @@ def test_zeros_of_a_systems_arrays_are_counted_on():
     along = lambda s: end([x + s * d for x, d in zip(leaves, direction, strict=True)])  # noqa: E731
     _, tangent = jax.jvp(along, (0.0,), (1.0,))
     np.testing.assert_allclose(tangent, (along(1e-6) - along(-1e-6)) / 2e-6, rtol=1e-3, atol=1e-5 * (1 + np.max(np.abs(tangent))))
+
+
+@pytest.mark.parametrize("shape", [(700,), (3, 130), (130, 3)])
+def test_extremes_of_large_arrays(shape):
+    """The first number that is none, the first of equal ones, zeros of both signs, infinities; and of booleans."""
+    x = np.round(np.random.default_rng(0).normal(size=shape))
+    none = x.copy()
+    none.flat[[300, 310]] = np.nan
+    infinite = x.copy()
+    infinite.flat[[200, 201, 210, 211]] = np.inf, np.inf, -np.inf, -np.inf
+    for axis in range(len(shape)):
+        for values in (x, none, infinite, 0.0 * x, np.full(shape, np.nan)):
+            compare(lambda x, axis=axis: (jnp.argmax(x, axis), jnp.argmin(x, axis)), jnp.asarray(values))
+        compare(lambda x, axis=axis: (jnp.max(x, axis), jnp.min(x, axis)), jnp.asarray(x > 0))

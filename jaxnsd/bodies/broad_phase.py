@@ -54,10 +54,11 @@ def reach(system, t, dt, places, frames, q, u, numbers, points):
         w, v = kinematics.velocities_at(layout, places, u, bodies, x)
         return jnp.max(jnp.sqrt(dot(v, v)) + jnp.sqrt(dot(w, w)) * radius)
 
-    all_u, _ = kinematics.velocities(system, t, u)
-    more = dt * linalg.lu(system.M(t, q, u))(system.h(t, q, u))
-    more = jnp.concatenate([more, jnp.zeros((all_u.shape[0] - u.shape[0],), u.dtype)])
-    return lax.stop_gradient(FASTER * dt * (speed(all_u) + speed(more)))
+    all_u, prescribed = kinematics.velocities(system, t, u)
+    more = linalg.lu(system.M(t, q, u))(system.h(t, q, u))
+    if prescribed is not None:
+        more = jnp.concatenate([more, prescribed[u.shape[0] :]])
+    return lax.stop_gradient(FASTER * dt * (speed(all_u) + dt * speed(more)))
 
 
 def not_there(function, size, *args):

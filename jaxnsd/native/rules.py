@@ -276,6 +276,8 @@ def _neutral(operation, dtype):
         return dtype.type(operation == "and") if dtype.kind == "b" else dtype.type(-1 if operation == "and" else 0)
     if operation in ("add", "mul"):
         return dtype.type(operation == "mul")
+    if dtype.kind == "b":
+        return dtype.type(operation == "min")
     limits = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return dtype.type(limits[operation == "min"])
 
@@ -443,8 +445,7 @@ def _extreme(code, params, arrays, kinds, results, name):
 
         def is_not_it(carried):
             other = of_row(carried[0])
-            differs, is_number = (of(code, order, [other, x], dtype, bool) for order, x in (("ne", best), ("eq", other)))
-            return of(code, "and", [differs, is_number], bool)
+            return of(code, "and", [of(code, "ne", [other, best], dtype, bool), of(code, "eq", [other, other], dtype, bool)], bool)
 
         (k,) = code.repeat([np.int64(0)], [np.int64], is_not_it, lambda carried: [code.whole_numbers("add", carried[0], np.int64(1))])
         return converted(code, k, np.int64, number)

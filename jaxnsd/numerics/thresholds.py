@@ -1,6 +1,7 @@
 """Thresholds of the library: each with its reason or measurement, scaled by what it is compared with, aware of the dtype."""
 
 import jax.numpy as jnp
+import numpy as np
 
 #: Round-off of a sum of a few products, in units of the machine precision times its largest term. Measured: residuals of momentum
 #: balances and constraint rows at the last Newton step are 1 to 6 of these units on the benchmark systems, in both precisions.
@@ -40,11 +41,12 @@ def touch(dtype):
 
 
 def immovable(dtype):
-    """What part of the velocities along a contact those across it are that count as none: 5.5e-7 in float64, 1.7e-3 in float32.
+    """What part of the velocities along a contact those across it are that count as none: 5.5e-7 in float64, 3.1e-5 in float32.
 
-    Measured: faces of two meshes that turn on each other, of a robot, whose files say places with seven digits, have 4e-8.
+    Measured: faces of two meshes that turn on each other, of a robot, whose files say places with seven digits, have 4e-8. A wedge of 1e-3
+    is none of them.
     """
-    return eps(dtype) ** 0.4
+    return max(eps(np.float64) ** 0.4, 256 * eps(dtype))
 
 
 def small(tolerance, dtype):

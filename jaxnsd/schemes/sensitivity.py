@@ -338,8 +338,8 @@ class _Event:
         _, e_F, mu = self.system.contact_data(self.t, self.q)
         turned = (self.speed > small) & (left <= small) & (mu > 0)
         turned = turned & self.pushed & self.persistent & ~jnp.any(self.impacting)
-        # What friction has stopped has -e_F times its slip, and its tangent has forgotten the slip before, as that of a rest. What slides on
-        # has more of it, or less.
+        # What friction has stopped has -e_F times its slip, and its tangent has forgotten the slip before, as that of a rest. What slides
+        # on has more of it, or less.
         return turned, turned & (jnp.abs(left + e_F * self.speed) > small)
 
     def small(self, part=slice(None)):
