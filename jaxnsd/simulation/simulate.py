@@ -180,7 +180,7 @@ class Solution:
         except (IndexError, TypeError):
             text = f"a batch of shape {self.batch_shape} has no members {shown(index)}; give numbers, slices, or arrays of them"
             raise IndexError(f"Solution: {text}") from None
-        return _at_once(_of_members, self, members, axes=len(self.batch_shape))
+        return _at_once(_of_members, self, members, len(self.batch_shape))
 
     def __iter__(self):
         """The members along the first axis of a batch."""
@@ -356,12 +356,12 @@ def _success(outcome, initial_outcome):
     return jnp.all(outcome == 0, axis=-1) & (initial_outcome == 0)
 
 
-_jitted = functools.cache(functools.partial(jax.jit, static_argnames="axes"))
+_programs = {_of_members: jax.jit(_of_members, static_argnums=2), _success: jax.jit(_success)}
 
 
-def _at_once(function, *args, **options):
+def _at_once(function, *args):
     """``function(*args)`` as one program where all is known; part of what is traced else, of which a mesh may name the axes."""
-    return (_jitted(function) if checks.known(*jax.tree.leaves(args)) else function)(*args, **options)
+    return (_programs[function] if checks.known(*jax.tree.leaves(args)) else function)(*args)
 
 
 class SimulationError(RuntimeError):
