@@ -243,9 +243,10 @@ def climbed(of, n, m):
         weights = (jnp.zeros_like(hull[0]).at[at].add(w) for hull, at, w in zip(of.hulls, numbers, found.weights, strict=True))
         return found._replace(weights=tuple(weights))
 
-    # One pose in some hundreds.
+    # One pose in some hundreds. Of solids that overlap the few may lead away from n, to a smaller separation.
     of_all = when_needed(lambda *args: _climbed(*args)[0])
-    return lax.cond(ends, of_few, lambda: of_all(of, n, m))
+    higher = separation(of, found.n) >= separation(of, n) - least(n.dtype) * of.scale
+    return lax.cond(ends & higher, of_few, lambda: of_all(of, n, m))
 
 
 def _farthest(hull, n):
