@@ -16,6 +16,7 @@ from . import contact
 from .mechanics.linear_system import LinearSystem, product
 from .mechanics.system import System
 from .numerics import butcher, thresholds
+from .programs import runs
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
 from .schemes.base import Scheme
 from .schemes.condensed import kinematics
@@ -143,24 +144,21 @@ def balance(system: System, scheme: Scheme, solution: Solution) -> EnergyBalance
         t = solution.t[0] + solution.dt * jnp.arange(len(solution.t))
         return _up_to(solution.steps, balance(system, scheme, replace(solution, t=t, stop=None)))
     linear = isinstance(system, LinearSystem) and system.is_linear()
-    filters = linear and isinstance(scheme, AlphaScheme) and scheme.coefficients.eta
-    first = _at_the_start(system, scheme, solution) if filters else 1.0
     # What is an identity holds to the last digits where no products are fused into sums.
-    return (_balance if linear else _at_once)(system, scheme, solution, first)
+    return _balance(system, scheme, solution, linear=True) if linear else runs.at_once(_of_nonlinear, system, scheme, solution)
 
 
-def _balance(system, scheme, solution, first):
-    """`balance`; ``first``: see `_at_the_start`."""
+def _balance(system, scheme, solution, linear=False):
+    """`balance`, of a motion to its end."""
     # Percussions turn velocities into each other where the scheme has them, energies are those of the nodes.
     contacts, friction, constraint, dry = _percussion_work(system, scheme, solution)
     solution = replace(solution, u=node_velocities(system, scheme, solution))
     t, q, u = solution.t, solution.q, solution.u
     kinetic, potential = jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)
-    linear = isinstance(system, LinearSystem) and system.is_linear()
     if linear and isinstance(scheme, ThetaScheme):
         extra, external, damping, numerical, theorem = _theta(system, scheme, solution)
     elif linear and isinstance(scheme, AlphaScheme):
-        extra, external, damping, numerical, theorem = _alpha(system, scheme, solution, first)
+        extra, external, damping, numerical, theorem = _alpha(system, scheme, solution)
     else:
         extra, numerical, theorem = jnp.zeros_like(kinetic), None, None
         external, damping = _trapezoidal(system, solution), jnp.zeros_like(t[1:])
@@ -179,7 +177,7 @@ def _balance(system, scheme, solution, first):
     )
 
 
-_at_once = jax.jit(_balance, static_argnums=1)
+_of_nonlinear = jax.jit(_balance, static_argnums=1)
 
 
 def _up_to(steps, of):
@@ -299,13 +297,14 @@ def _filtered(x, nu):
     return jnp.concatenate([y0[None], lax.scan(step, y0, jnp.diff(x, axis=0))[1]])
 
 
-def _alpha(system, scheme, solution, first):
+def _alpha(system, scheme, solution):
     """A14 (69), with its cases (72), (80), (88): the filters x, y, z of Lemma 2 are known once q, v and F are."""
     t, q, v, a = solution.t, solution.q, solution.u, solution.auxiliary["a"]
     dt = solution.dt
     c = scheme.coefficients
     krenk = isinstance(scheme, KrenkHogsberg)
     F = jax.vmap(system.external_force)(t)
+    first = _at_the_start(system, scheme, solution) if c.eta else 1.0
     z = _filtered(q, c.nu)
     if c.eta and not krenk:
         F, v = F - c.eta * _filtered(F, c.nu), v - c.eta * _filtered(v, c.nu)

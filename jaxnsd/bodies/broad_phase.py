@@ -35,12 +35,8 @@ def radii(structure, frames, points):
     out = jnp.zeros((len(structure.shapes),), frames.size.dtype)
     out = out.at[np.array(numbers, int)].set(jax.vmap(lambda solid: solids.reach(solid, None))(of_numbers))
     for shape, corners in points.items():
-        out = out.at[shape].add(in_memory(_farthest)(corners))
+        out = out.at[shape].add(in_memory(solids.farthest_corner)(corners))
     return lax.stop_gradient(out)
-
-
-def _farthest(corners):
-    return jnp.sqrt(jnp.max(dot(corners, corners)))
 
 
 def reach(system, t, dt, places, frames, q, u, numbers, points):

@@ -84,7 +84,7 @@ class Pairs:
     def touches(self, searched):
         """`Touch` of the rows, pair after pair."""
 
-        def one(tables, asked, rows, *given):
+        def one(tables, rows, *given):
             row = _of_numbers(rows)
             return lax.cond(jnp.any(row.there), there, nowhere, tables, row, *given)
 
@@ -101,7 +101,7 @@ class Pairs:
         def all_(tables, *pairs):
             return lax.map(lambda pair: one(tables, *pair), pairs)
 
-        found = when_needed(all_)(self.tables, *lax.stop_gradient(searched), *self.sides, self.sizes)
+        found = when_needed(all_)(self.tables, lax.stop_gradient(searched.rows), *self.sides, self.sizes)
         return Touch(*(x.reshape(-1, *x.shape[2:]) for x in found))
 
 

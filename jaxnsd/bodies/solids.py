@@ -128,4 +128,9 @@ def farthest(solid, corners, n):
 def reach(solid, corners):
     """Radius of a ball about the frame that contains a solid."""
     far = jnp.sqrt(dot(solid.scale, solid.scale)) + jnp.max(solid.axes) + solid.ball
-    return far if corners is None else far + jnp.sqrt(jnp.max(dot(corners, corners)))
+    return far if corners is None else far + farthest_corner(corners)
+
+
+def farthest_corner(corners):
+    """How far the corners (k, 3) of a hull are from its frame, at most."""
+    return jnp.sqrt(jnp.max(dot(corners, corners)))

@@ -370,11 +370,14 @@ def _text_and_later(program):
     found = known[1] if known else _text_of(program, direct=True)
     with _texts_lock:
         _texts[key] = [program, found]
-        kept = sum(len(text.main) + sum(map(len, text.parts.values())) for _, (text, _) in _texts.values())
-        while kept > KEPT and len(_texts) > 1:
-            _, (text, _) = _texts.pop(next(iter(_texts)))
-            kept -= len(text.main) + sum(map(len, text.parts.values()))
+        while len(_texts) > 1 and sum(_length(text) for _, (text, _) in _texts.values()) > KEPT:
+            del _texts[next(iter(_texts))]
     return found
+
+
+def _length(text):
+    """Characters of a `Text`."""
+    return len(text.main) + sum(map(len, text.parts.values()))
 
 
 #: Programs that were compiled later, with their texts, by what they do: the last ones, up to so many characters. All of them grew for as

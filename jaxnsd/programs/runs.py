@@ -145,6 +145,11 @@ def one_by_one():
     return _platform().startswith(("gpu", "cuda")) and bool(kernels.wanted(("cuda",)))
 
 
+def at_once(jitted, *args):
+    """``jitted(*args)``, as one program where all is known; part of what is traced else, of which a mesh may name the axes."""
+    return (jitted.__wrapped__ if any(map(is_traced, jax.tree.leaves(args))) else jitted)(*args)
+
+
 def compiled_once(jitted, *args):
     """The compiled program of a jitted function for arguments like these, which runs once: to optimize it takes longer than to run it."""
     with native.run_once():

@@ -180,7 +180,7 @@ class Solution:
         except (IndexError, TypeError):
             text = f"a batch of shape {self.batch_shape} has no members {shown(index)}; give numbers, slices, or arrays of them"
             raise IndexError(f"Solution: {text}") from None
-        return _at_once(_of_members, self, members, len(self.batch_shape))
+        return runs.at_once(_of_members, self, members, len(self.batch_shape))
 
     def __iter__(self):
         """The members along the first axis of a batch."""
@@ -199,7 +199,7 @@ class Solution:
     @property
     def success(self) -> jax.Array:
         """Whether every step succeeded: a boolean, with the batch's shape."""
-        return _at_once(_success, self.outcome, self.initial_outcome)
+        return runs.at_once(_success, self.outcome, self.initial_outcome)
 
     @property
     def stopped(self) -> jax.Array:
@@ -347,21 +347,15 @@ class Solution:
         return files.load(cls, path)
 
 
+@functools.partial(jax.jit, static_argnums=2)
 def _of_members(batch, members, axes):
     """The members with these numbers of a batch with so many axes."""
     return jax.tree.map(lambda x: jnp.reshape(x, (math.prod(np.shape(x)[:axes]), *np.shape(x)[axes:]))[members], batch)
 
 
+@jax.jit
 def _success(outcome, initial_outcome):
     return jnp.all(outcome == 0, axis=-1) & (initial_outcome == 0)
-
-
-_programs = {_of_members: jax.jit(_of_members, static_argnums=2), _success: jax.jit(_success)}
-
-
-def _at_once(function, *args):
-    """``function(*args)`` as one program where all is known; part of what is traced else, of which a mesh may name the axes."""
-    return (_programs[function] if checks.known(*jax.tree.leaves(args)) else function)(*args)
 
 
 class SimulationError(RuntimeError):
