@@ -328,6 +328,31 @@ def test_what_is_too_large_to_be_written_out_has_the_same_values(monkeypatch):
     np.testing.assert_allclose(*found, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("lines", [30, 300])
+def test_pieces_that_are_functions_of_their_own(lines, monkeypatch):
+    """What is long and made of loops is cut wherever it may be; what was computed in a piece is there in those after it."""
+    monkeypatch.setattr(native.control, "PIECE", lines)
+    monkeypatch.setattr(native.code, "PART", lines)
+    made, text_of = [], native.build.text_of
+    monkeypatch.setattr(native.build, "text_of", lambda *args: made.append(text_of(*args)) or made[-1])
+    with native.in_loops():
+        campaign(range(4))
+
+        @jax.jit
+        def called(x):
+            return jnp.cumsum(x) * jnp.max(x), jnp.sort(x)
+
+        def again(x):
+            y = jnp.tanh(x)
+            first = called(y)
+            for _ in range(6):
+                x = jnp.roll(x, 1) * y + first[0]
+            return x, called(y), called(x)
+
+        compare(again, jnp.linspace(0, 1, 40))
+    assert len(made[-1][0].parts) > 1
+
+
 def test_arrays_that_a_function_keeps_in_memory():
     """As loops, with the values of XLA, among arrays that are written out."""
 

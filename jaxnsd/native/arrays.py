@@ -13,6 +13,9 @@ from .code import dtype_of_numbers, is_known
 #: Entries up to which what only arranges the entries of small arrays is small.
 WIDE = 1 << 14
 
+#: Known entries of an array from which on they are copied, not written number by number: that is less text.
+MANY = 8
+
 #: Bytes of a vector register.
 REGISTER = 32
 
@@ -99,12 +102,18 @@ def _large(code, x, dtype):
     if all(known):
         return in_memory(code, code.table(entries, dtype), x.shape, dtype)
     pointer = code.room(x.size, dtype)
-    if many := sum(known) > max(4, x.size // 2):
-        code.copy(pointer, code.table([entry if k else 0 for entry, k in zip(entries, known, strict=True)], dtype), x.size, dtype)
+    _numbers_written(code, entries, dtype, pointer)
+    return in_memory(code, pointer, x.shape, dtype)
+
+
+def _numbers_written(code, entries, dtype, pointer):
+    """Write entries one after the other; where many are known, all of these at once."""
+    known = list(map(is_known, entries))
+    if many := sum(known) > MANY:
+        code.copy(pointer, code.table([entry if k else 0 for entry, k in zip(entries, known, strict=True)], dtype), len(entries), dtype)
     for i, (entry, k) in enumerate(zip(entries, known, strict=True)):
         if not (many and k):
             code.store(entry, pointer, np.int64(i), dtype)
-    return in_memory(code, pointer, x.shape, dtype)
 
 
 def _bits(x):
@@ -120,8 +129,7 @@ def written(code, x, dtype, pointer):
         else:
             code.nest(x.shape, lambda index: code.store(x.at(index), pointer, code.offset(index, x.shape), dtype))
     else:
-        for i, entry in enumerate(x.ravel()):
-            code.store(entry, pointer, np.int64(i), dtype)
+        _numbers_written(code, x.ravel(), dtype, pointer)
 
 
 def made(code, shape, dtype, at):

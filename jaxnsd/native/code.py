@@ -349,7 +349,7 @@ class Code:
         self.start(label)
         self.known = dict(known)
         out = make()
-        if len(self.lines) - first < PART:
+        if out is None or len(self.lines) - first < PART:
             return None
         lines = self.lines[first + 1 :]
         del self.lines[first:]
