@@ -58,9 +58,10 @@ def elementwise(code, name, params, arrays, kinds, result):
         columns = columns or [np.broadcast_to(small(code, x), shape).ravel() for x in arrays]
         return filled([operate(code, name, list(entries), dtypes, dtype, params) for entries in zip(*columns, strict=True)], shape)
     whole = [large(code, x, kind.dtype) for x, kind in zip(arrays, kinds, strict=True)]
+    # Newer versions of JAX broadcast axes of one entry inside of an operation: what is read several times is not computed several times.
+    whole = [settled(code, x) if kind.size < result.size else x for x, kind in zip(whole, kinds, strict=True)]
 
     def at(index):
-        # Newer versions of JAX broadcast axes of one entry inside of an operation.
         own = [[np.int64(0) if n == 1 else i for i, n in zip(index, x.shape, strict=False)] for x in whole]
         return operate(code, name, [x.at(i) for x, i in zip(whole, own, strict=True)], dtypes, dtype, params)
 
