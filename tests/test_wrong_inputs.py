@@ -8,6 +8,7 @@ import os
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -710,6 +711,7 @@ BODIES = {
     "motor gear of two": ("gear", lambda: moving(motors=[Motor("knee", gear=(1.0, 2.0))])),
     "motor limits exchanged": ("force_limits", lambda: moving(motors=[Motor("knee", force_limits=(1.0, -1.0))])),
     "motor limits a number": ("force_limits", lambda: moving(motors=[Motor("knee", force_limits=1.0)])),
+    "control of rows": ("a row for each step is bodies.Rows", lambda: moving(motors=[Motor("knee")], control=np.zeros((50, 1)))),
     "control of two": ("control must have shape (1,)", lambda: moving(motors=[Motor("knee")], control=[1.0, 2.0])),
     "control a number": ("control", lambda: moving(motors=[Motor("knee")], control=1.0)),
     "control text": ("control", lambda: moving(motors=[Motor("knee")], control="home")),
@@ -1219,7 +1221,23 @@ def page(system=None, sol=None, path=None, **more):
     return drawing.page(BouncingBall() if system is None else system, motion() if sol is None else sol, path, **more)
 
 
+@jaxnsd.system
+class BallWithContact(BouncingBall):
+    """Says where its contact is by what ``where`` makes of a point, a normal and a tangent, (1, 2) each."""
+
+    where: Any = jaxnsd.static(default=None)
+
+    def draw(self, t, q):
+        place, up, along = (jnp.array([x]) for x in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0)))
+        return {"ball": jnp.append(q, 0.0), "contacts": self.where(place, up, along)} if self.where else {}
+
+
 PICTURES = {
+    "contacts without normals": ("got one array of shape (1, 2)", lambda: film(system=BallWithContact(where=lambda p, n, t: p))),
+    "contacts of another number": ("of shape (1, d) each", lambda: page(system=BallWithContact(where=lambda p, n, t: (p[:0], n[:0])))),
+    "contacts with short tangents": ("(1, 2), (1, 2), (2,)", lambda: film(system=BallWithContact(where=lambda p, n, t: (p, n, t[0])))),
+    "nothing to draw": ("got a dict of nothing", lambda: film(system=BallWithContact())),
+    "contacts of four arrays": ("(points, normals, tangents)", lambda: film(system=BallWithContact(where=lambda p, n, t: (p, n, t, t)))),
     "film of a number": ("sol must be a Solution", lambda: film(sol=3)),
     "film of an array": ("sol must be a Solution", lambda: film(sol=Q0)),
     "film of no system": ("system must be a System", lambda: film(system="ball")),

@@ -135,7 +135,7 @@ class Solution:
     P_D: Any = None
     save_every: int | None = field(default=1, metadata={"static": True})
     scheme: Any = field(default=None, metadata={"static": True})
-    labels: Labels | None = field(default=None, metadata={"static": True})
+    labels: Labels = field(default=Labels("", None, None, None), metadata={"static": True})
     stop: Any = None
     grid: Grid | None = None
 
