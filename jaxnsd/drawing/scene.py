@@ -410,7 +410,7 @@ def _check_places(caller, where, n):
     """Raise ValueError for what a system says about its ``n`` contacts if no arrows can be drawn of it."""
     shapes = [getattr(x, "shape", ()) for x in (where if isinstance(where, tuple | list) else (where,))]
     like, *others = shapes
-    tangents = all(x == like or len(x) == 3 and (x[0], x[2]) == like for x in others[1:])
+    tangents = all(x == like or (len(x) == 3 and (x[0], x[2]) == like) for x in others[1:])
     if len(like) != 2 or like[0] != n or len(others) not in (1, 2) or others[0] != like or not tangents:
         raise ValueError(
             f"{caller}: draw(t, q)['contacts'] must be (points, normals) or (points, normals, tangents) of the contacts, of shape ({n}, d) "
