@@ -31,8 +31,8 @@ _SAME = {"stop_gradient", "copy", "copy_p", "name", "optimization_barrier", "rea
 
 #: Operations that have one result entry for each entry of the operands.
 ELEMENTWISE = {
-    *_FLOAT, *_WHOLE, *_BITS, *_ORDER, *_TOTAL, *_INTRINSIC, *_LIBRARY, *_NUMPY, *_SAME, "integer_pow", "select_n", "clamp", "convert_element_type",
-    "rsqrt", "logistic", "round", "shift_left", "shift_right_logical", "shift_right_arithmetic", "jaxnsd_undefined",
+    *_FLOAT, *_WHOLE, *_BITS, *_ORDER, *_TOTAL, *_INTRINSIC, *_LIBRARY, *_NUMPY, *_SAME, "integer_pow", "select_n", "clamp",
+    "convert_element_type", "rsqrt", "logistic", "round", "shift_left", "shift_right_logical", "shift_right_arithmetic", "jaxnsd_undefined",
 }  # fmt: skip
 
 
