@@ -344,6 +344,7 @@ METHODS = {
     "W_N of wrong shape": ("Own.W_N", {"W_N": lambda self, t, q, u=None: jnp.ones((2, 2))}),
     "M of wrong shape": ("Own.M", {"M": lambda self, t, q, u=None: jnp.ones(2)}),
     "h of wrong shape": ("Own.h", {"h": lambda self, t, q, u: jnp.ones(3)}),
+    "mu by the speed of slip": ("friction does not depend on the motion", {"mu": lambda self, speed: 0.3}),
     "mu a method of the state": ("Own", {"mu": lambda self, t, q: 0.3}),
     "mu a method of three": ("Own.mu", {"mu": lambda self: jnp.ones(3)}),
     "mu a method that is text": ("Own", {"mu": lambda self: "0.3"}),
