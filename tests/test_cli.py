@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from numpy.testing import assert_allclose
 
 import jaxnsd
 from jaxnsd.command_line import cli, demo
-from jaxnsd.models import MODELS, RotatingBall
+from jaxnsd.models import MODELS, BouncingBall, RotatingBall
+from jaxnsd.simulation.parts import PartedRun
 
 
 def call(capsys, *arguments):
@@ -37,6 +39,17 @@ def test_list_names_every_model_scheme_and_parameter(capsys):
     for name in (*MODELS, *cli.SCHEMES, "e_N_beak=0.5", "omega=0.0", "order 2"):
         assert name in out
     assert set(cli.SCHEMES) >= {"Moreau", "SymmetricMoreau", "VariationalMoreau"}
+
+
+def test_speed_is_that_of_the_steps_alone():
+    """Of a short run the checks of its input take longer: a hopper of 500 steps was said to run at a tenth of its speed."""
+
+    def make():
+        time.sleep(0.5)
+        return PartedRun(BouncingBall(), jaxnsd.Moreau(), np.ones(1), np.zeros(1), 0.1, 1e-3)
+
+    run, stop, total, step = cli._computed(make, False)
+    assert stop is None and run.steps == 100 and 0 < 100 * step < 0.25 < total + 0.5
 
 
 @pytest.mark.slow

@@ -592,8 +592,9 @@ def _computed(make, show):
             interrupts.wait_for(go)
         parts = np.diff(times)[1:]
         if not parts.size and times[-1] - times[0] < 20:
-            # Of a run of one part, a second run tells the speed after compilation.
-            parts = [interrupts.wait_for(lambda: _timed(lambda: next(make())))[1]]
+            # Of a run of one part, a second run tells the speed after compilation; what checks its input is no part of it.
+            again = make()
+            parts = [interrupts.wait_for(lambda: _timed(lambda: next(again)))[1]]
     except interrupts.Interrupted as interrupt:
         stop, parts = interrupt, np.diff(times)[1:]
     return run, stop, times[-1] - times[0], float(np.median(parts)) / run.part if len(parts) else None
