@@ -102,11 +102,13 @@ def save(fig: Figure, path: str | os.PathLike[str]) -> None:
 def impacts(sol: Solution) -> np.ndarray:
     """Where contacts close: boolean (N, n_N), true in a stored interval with a normal percussion that follows one without.
 
-    A contact that stays closed counts once, a contact that bounces once an impact.
+    A contact that stays closed counts once, a contact that bounces once an impact, one that is closed from the start on not at all.
     """
     _single(sol, "impacts")
     closed = np.asarray(sol.P_N) > 0
     before = np.concatenate([np.asarray(sol.initial.P_N)[None] > 0, closed[:-1]])
+    # What pushes in the first interval without an event was closed before.
+    before[:1] |= np.asarray(sol.events)[:1, None] == 0
     return closed & ~before
 
 
