@@ -18,6 +18,8 @@ from ..schemes.projection import project_position
 
 SCHEMES = {name: getattr(schemes, name) for name in schemes.__all__ if name != "Scheme"}
 
+#: Arguments of what reads a file that no text says.
+NO_TEXT = ("control", "motion", "motors", "plane")
 #: Loops of a file that are open by more than this at its start, in m or rad, are closed before the run.
 OPEN = 1e-9
 
@@ -60,7 +62,7 @@ def _from_file(path, settings):
         raise ArgumentError(f"there is no file {str(path)!r}")
     read = bodies.from_urdf if path.suffix.lower() == ".urdf" else bodies.from_mjcf
     parameters = inspect.signature(read).parameters.values()
-    options = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in ("control", "plane")} | {"key": ""}
+    options = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in NO_TEXT} | {"key": ""}
     values = settings_of(path.name, settings, options)
     key = values.pop("key", None)
     try:
