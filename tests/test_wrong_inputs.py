@@ -1382,6 +1382,7 @@ COMMANDS = {
     "a file that is none": ("MuJoCo", "run broken.xml"),
     "a keyframe that there is not": ("keyframe", "run leg --set key=nothing"),
     "a parameter of a file": ("no parameter 'mass'", "run leg --set mass=3"),
+    "a motion by text": ("no parameter 'motion'", "run leg --set motion=3"),
     "a folder as a model": ("folder.npz", "run folder.npz"),
     "compare an unknown model": ("did you mean Woodpecker?", "compare Woodpeker"),
     "compare with dt zero": ("dt must be positive", "compare BouncingBall --dt 0"),
