@@ -31,7 +31,7 @@ from ..programs.given import shown
 from ..programs.pytrees import chosen, replaced
 from ..schemes import sensitivity as sensitivities
 from ..schemes.base import Scheme, nothing_to_solve, on_position_level
-from . import checks, files, tables
+from . import checks, files, system_checks, tables
 from . import until as conditions
 from .events import Happening, happenings
 
@@ -492,8 +492,8 @@ def checked(
     if state is not None:
         checks.continues(system, scheme, solver, dt, start)
     q0, u0 = checks.state(system, q0, u0)
-    checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
-    checks.solver_takes(system, solver)
+    system_checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
+    system_checks.solver_takes(system, solver)
     until = None if until is None else conditions.traced(until, q0, u0)
     if until is not None and until.exact and scheme.lead:
         raise ValueError(
