@@ -186,6 +186,12 @@ def _balance(system, scheme, solution, linear=False):
 _of_nonlinear = jax.jit(_balance, static_argnums=1)
 
 
+@jax.jit
+def of_states(system: System, t: jax.Array, q: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Kinetic and potential energy (F,) of states (F, ...)."""
+    return jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)
+
+
 def _up_to(steps, of):
     """The balance of a motion that ends after so many steps."""
     nodes = ("t", "kinetic", "potential", "algorithmic")

@@ -21,6 +21,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from .energy import of_states
 from .mechanics.system import System
 from .programs.files import saying, writable
 from .programs.given import numbers, shown
@@ -162,7 +163,7 @@ def phase_portrait(
 def gaps(system: System, sol: Solution, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
     """Gaps g_N(t, q) (N + 1, n_N) against time, with a dot at the node where a contact closes (see `impacts`)."""
     _single(sol, "gaps", system)
-    values = np.asarray(jax.vmap(system.gap)(sol.t, sol.q))
+    values = np.asarray(jax.jit(jax.vmap(system.gap))(sol.t, sol.q))
     ax = _axes(ax)
     _contacts(ax, np.asarray(sol.t), values, sol, values[1:], labels, "gaps")
     ax.axhline(0, color="0.5", linewidth=0.6, zorder=0)
@@ -182,8 +183,7 @@ def energy(system: System, sol: Solution, *, ax: Axes | None = None) -> Axes:
     """Kinetic, potential and total energy (N + 1,) at the nodes, the kinetic one with the velocity that leaves the node."""
     _single(sol, "energy", system)
     u = node_velocities(system, sol.scheme, sol)
-    kinetic = np.asarray(jax.vmap(system.kinetic_energy)(sol.t, sol.q, u))
-    potential = np.asarray(jax.vmap(system.potential_energy)(sol.t, sol.q))
+    kinetic, potential = map(np.asarray, of_states(system, sol.t, sol.q, u))
     ax = _axes(ax)
     for values, label, colour in (
         (kinetic, "kinetic", COLOURS[0]),
