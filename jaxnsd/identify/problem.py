@@ -516,13 +516,14 @@ def _names(data):
 
 def _covariance(noise, k):
     """Covariance (k, k) of a residual."""
+    given = noise
     try:
         noise = np.asarray(noise, float)
     except (TypeError, ValueError):
         raise TypeError(f"identify: noise must be a number, ({k},) standard deviations or a covariance ({k}, {k}), got {noise!r}") from None
     if noise.ndim < 2:
         if noise.shape not in ((), (1,), (k,)) or not np.all(noise > 0) or not np.all(np.isfinite(noise)):
-            raise ValueError(f"identify: noise must be positive, one number or ({k},) standard deviations, got {noise}")
+            raise ValueError(f"identify: noise must be positive, one number or ({k},) standard deviations, got {shown(given)}")
         return np.diag(np.broadcast_to(noise, (k,)) ** 2)
     # Units may differ by many powers of ten: judged is the correlation.
     size = np.sqrt(np.abs(np.diag(noise))) if noise.shape == (k, k) and np.all(np.isfinite(noise)) else np.zeros(k)
