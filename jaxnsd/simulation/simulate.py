@@ -59,11 +59,12 @@ class Labels(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The nodes of a run that the stored times do not tell: its step in s, the number of its steps, the time at which it ended in s."""
+    """The nodes of a run that the stored times do not tell: its step, the number of its steps, the times at which it ended and began, s."""
 
     dt: Any
     n_steps: Any
     end: Any
+    begin: Any = None
 
 
 @jax.tree_util.register_dataclass
@@ -652,7 +653,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
         history.scheme,
         labels,
         stop,
-        None if ending is None else Grid(times[1], (len(t) - 1) * every, t[-1]),
+        None if ending is None else Grid(times[1], (len(t) - 1) * every, t[-1], t[0]),
     )
 
 
