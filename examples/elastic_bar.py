@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxnsd import HHT, GeneralizedAlpha, KrenkHogsberg, MoreauJean, MoreauJeanVariant, Newmark, energy, plotting, simulate
-from jaxnsd.command_line import cli
+from jaxnsd.command_line import options
 from jaxnsd.models import elastic_bar
 
 LENGTH, SECTION, MODULUS, DENSITY = 1.0, 3.14e-4, 210e9, 7800.0
@@ -46,13 +46,13 @@ def continuous(t, x, length):
 
 def main(argv=None):
     """Simulate with every scheme, print the table, draw the picture."""
-    parser = cli.Parser(prog="elastic_bar.py", description=__doc__.split("\n")[0], allow_abbrev=False)
-    parser.add_argument("--nodes", type=cli.count, default=100, metavar="N", help="nodes of the bar (default: %(default)s)")
-    parser.add_argument("--dt", type=cli.number, default=2e-6, metavar="S", help="step size in s (default: %(default)s)")
+    parser = options.Parser(prog="elastic_bar.py", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("--nodes", type=options.count, default=100, metavar="N", help="nodes of the bar (default: %(default)s)")
+    parser.add_argument("--dt", type=options.number, default=2e-6, metavar="S", help="step size in s (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("elastic_bar.png"), metavar="FILE", help="picture (default: %(default)s)")
     args = parser.parse_args(argv)
-    if not args.out.parent.is_dir() or args.out.suffix not in cli.PICTURES:
-        parser.error(f"--out must be a {', '.join(cli.PICTURES)} file in a directory that exists, got {str(args.out)!r}")
+    if not args.out.parent.is_dir() or args.out.suffix not in options.PICTURES:
+        parser.error(f"--out must be a {', '.join(options.PICTURES)} file in a directory that exists, got {str(args.out)!r}")
     jax.config.update("jax_enable_x64", True)
     try:
         bar = elastic_bar(args.nodes, LENGTH, SECTION, MODULUS, DENSITY)

@@ -30,7 +30,7 @@ from jax import lax
 
 import jaxnsd
 from jaxnsd import System
-from jaxnsd.command_line import cli
+from jaxnsd.command_line import options
 from jaxnsd.models import DoublePendulum, RotatingBall, TwoDiscs, Woodpecker
 
 G = 9.81
@@ -633,7 +633,7 @@ def column(values, steps):
 
 def main(argv=None):
     """Print the table."""
-    parser = cli.Parser(prog="gradient_evidence.py", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = options.Parser(prog="gradient_evidence.py", description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("--cases", nargs="+", metavar="WORDS", help="only the cases whose names have these words in them (default: all)")
     parser.add_argument("--quick", action="store_true", help="two step sizes, in a fraction of the time")
     args = parser.parse_args(argv)

@@ -25,7 +25,7 @@ from jax import lax
 
 import jaxnsd
 from jaxnsd import plotting
-from jaxnsd.command_line import cli, demo
+from jaxnsd.command_line import demo, options
 
 
 @jaxnsd.system
@@ -158,8 +158,8 @@ def main(argv=None):
         parser.error(f"--noise must be positive, got {args.noise:g}")
     if not args.dt > 0 or abs(FRAME / args.dt - round(FRAME / args.dt)) > 1e-9:
         parser.error(f"--dt must divide the {FRAME:g} s from frame to frame, got {args.dt:g}")
-    if not args.out.parent.is_dir() or args.out.suffix not in cli.PICTURES:
-        parser.error(f"--out must be a {', '.join(cli.PICTURES)} file in a directory that exists, got {str(args.out)!r}")
+    if not args.out.parent.is_dir() or args.out.suffix not in options.PICTURES:
+        parser.error(f"--out must be a {', '.join(options.PICTURES)} file in a directory that exists, got {str(args.out)!r}")
 
     jax.config.update("jax_enable_x64", True)
     began = time.perf_counter()
@@ -221,13 +221,13 @@ def picture(truth, measured, models, clean, noisy):
 
 
 def _parser():
-    parser = cli.Parser(prog="identify.py", description=__doc__.split("\n")[0], allow_abbrev=False)
-    parser.add_argument("--iterations", type=cli.count, default=15, metavar="N", help="of Levenberg-Marquardt (default: %(default)s)")
-    parser.add_argument("--noise", type=cli.number, default=1e-3, metavar="S", help="of the measurement in m (default: %(default)s)")
-    parser.add_argument("--dt", type=cli.number, default=5e-3, metavar="S", help="step in s (default: %(default)s)")
+    parser = options.Parser(prog="identify.py", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("--iterations", type=options.count, default=15, metavar="N", help="of Levenberg-Marquardt (default: %(default)s)")
+    parser.add_argument("--noise", type=options.number, default=1e-3, metavar="S", help="of the measurement in m (default: %(default)s)")
+    parser.add_argument("--dt", type=options.number, default=5e-3, metavar="S", help="step in s (default: %(default)s)")
     for name, unit, value in zip(NAMES, UNITS, TRUTH, strict=True):
         text = f"true value{' in ' if unit else ''}{unit} (default: %(default)s)"
-        parser.add_argument(f"--{name}", type=cli.number, default=float(value), metavar="X", help=text)
+        parser.add_argument(f"--{name}", type=options.number, default=float(value), metavar="X", help=text)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("identify.png"), metavar="FILE", help="the picture (default: %(default)s)")
     return parser

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from jaxnsd import identify, plotting
-from jaxnsd.command_line import cli
+from jaxnsd.command_line import options
 from jaxnsd.identify import tosses
 from jaxnsd.models import TossedCube
 
@@ -89,8 +89,8 @@ def main(argv=None):
     """Fit, print and draw."""
     parser = _parser()
     args = parser.parse_args(argv)
-    if not args.out.parent.is_dir() or args.out.suffix not in cli.PICTURES:
-        parser.error(f"--out must be a {', '.join(cli.PICTURES)} file in a directory that exists, got {str(args.out)!r}")
+    if not args.out.parent.is_dir() or args.out.suffix not in options.PICTURES:
+        parser.error(f"--out must be a {', '.join(options.PICTURES)} file in a directory that exists, got {str(args.out)!r}")
     jax.config.update("jax_enable_x64", True)
     try:
         data = tosses.load(args.file)
@@ -151,11 +151,13 @@ def picture(data, system, initial, measurement, score):
 
 
 def _parser():
-    parser = cli.Parser(prog="identify_cube.py", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = options.Parser(prog="identify_cube.py", description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("file", type=Path, metavar="FILE", help="archive or folder of tosses")
     parser.add_argument("--initial", choices=tosses.INITIAL, default="flight", help="where row 0 comes from (default: %(default)s)")
-    parser.add_argument("--iterations", type=cli.count, default=40, metavar="N", help="steps of the optimizer (default: %(default)s)")
-    parser.add_argument("--folds", type=cli.count, default=1, metavar="N", help="parts that are left out in turn (default: %(default)s)")
+    parser.add_argument("--iterations", type=options.count, default=40, metavar="N", help="steps of the optimizer (default: %(default)s)")
+    parser.add_argument(
+        "--folds", type=options.count, default=1, metavar="N", help="parts that are left out in turn (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, default=Path("identify_cube.png"), metavar="FILE", help="the picture (default: %(default)s)")
     return parser
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxnsd import Lobatto, SemismoothNewton, SymmetricMoreau, plotting, simulate
-from jaxnsd.command_line import cli
+from jaxnsd.command_line import options
 from jaxnsd.models import PointMassOnSlope, SliderCrank, SliderCrankMinimal
 
 T1_SLOPE = 1.6  # s: before the mass comes to rest, where the motion is not smooth
@@ -26,7 +26,7 @@ STEPS = 500  # of every run of it, whatever the step: they share one compilation
 
 def main(argv=None):
     """Simulate, print what was measured, draw the pictures."""
-    parser = cli.Parser(prog="lobatto_figures.py", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = options.Parser(prog="lobatto_figures.py", description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument(
         "--out", type=Path, default=Path("out/lobatto"), metavar="DIR", help="directory for the pictures (default: %(default)s)"
     )

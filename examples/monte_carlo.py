@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxnsd import Moreau, ensemble, plotting
-from jaxnsd.command_line import cli, demo
+from jaxnsd.command_line import demo, options
 from jaxnsd.models import Woodpecker
 
 SAVE_EVERY = 10  # steps between stored nodes, where knocks of the beak are looked for
@@ -29,8 +29,8 @@ def main(argv=None):
     """Simulate, print the statistics, draw the picture."""
     parser = _parser()
     args = parser.parse_args(argv)
-    if not args.out.parent.is_dir() or args.out.suffix not in cli.PICTURES:
-        parser.error(f"--out must be a {', '.join(cli.PICTURES)} file in a directory that exists, got {str(args.out)!r}")
+    if not args.out.parent.is_dir() or args.out.suffix not in options.PICTURES:
+        parser.error(f"--out must be a {', '.join(options.PICTURES)} file in a directory that exists, got {str(args.out)!r}")
 
     jax.config.update("jax_enable_x64", True)
     try:
@@ -145,17 +145,21 @@ def picture(members, walks):
 
 
 def _parser():
-    parser = cli.Parser(prog="monte_carlo.py", description=__doc__.split("\n")[0], allow_abbrev=False)
-    parser.add_argument("--members", type=cli.count, default=10000, metavar="N", help="woodpeckers (default: %(default)s)")
-    parser.add_argument("--chunk", type=cli.count, metavar="N", help="of them in memory at once (default: about 2^24 steps)")
-    parser.add_argument("--workers", type=cli.count, metavar="N", help="processes (default: this one)")
+    parser = options.Parser(prog="monte_carlo.py", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("--members", type=options.count, default=10000, metavar="N", help="woodpeckers (default: %(default)s)")
+    parser.add_argument("--chunk", type=options.count, metavar="N", help="of them in memory at once (default: about 2^24 steps)")
+    parser.add_argument("--workers", type=options.count, metavar="N", help="processes (default: this one)")
     parser.add_argument("--store", type=Path, metavar="DIR.zarr", help="keep every member here, and go on from here (default: nowhere)")
-    parser.add_argument("--mu", type=cli.number, default=0.3, metavar="X", help="median of the friction coefficient (default: %(default)s)")
-    parser.add_argument("--mu-spread", type=cli.number, default=0.08, metavar="X", help="its relative spread (default: %(default)s)")
-    parser.add_argument("--e-N", type=cli.number, default=0.5, metavar="X", help="mean restitution of the beak (default: %(default)s)")
-    parser.add_argument("--e-N-spread", type=cli.number, default=0.07, metavar="X", help="its standard deviation (default: %(default)s)")
-    parser.add_argument("--t1", type=cli.number, default=1.2, metavar="S", help="simulated time in s (default: %(default)s)")
-    parser.add_argument("--dt", type=cli.number, default=2e-4, metavar="S", help="step size in s (default: %(default)s)")
+    parser.add_argument(
+        "--mu", type=options.number, default=0.3, metavar="X", help="median of the friction coefficient (default: %(default)s)"
+    )
+    parser.add_argument("--mu-spread", type=options.number, default=0.08, metavar="X", help="its relative spread (default: %(default)s)")
+    parser.add_argument("--e-N", type=options.number, default=0.5, metavar="X", help="mean restitution of the beak (default: %(default)s)")
+    parser.add_argument(
+        "--e-N-spread", type=options.number, default=0.07, metavar="X", help="its standard deviation (default: %(default)s)"
+    )
+    parser.add_argument("--t1", type=options.number, default=1.2, metavar="S", help="simulated time in s (default: %(default)s)")
+    parser.add_argument("--dt", type=options.number, default=2e-4, metavar="S", help="step size in s (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random numbers (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("monte_carlo.png"), metavar="FILE", help="the picture (default: %(default)s)")
     return parser

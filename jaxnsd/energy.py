@@ -28,7 +28,7 @@ from .simulation.simulate import Solution
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EnergyBalance:
     """Energies at the N + 1 nodes of a motion and works in its N steps, all in J. On every step
 
@@ -68,6 +68,12 @@ class EnergyBalance:
     residual: Any
     theorem: Any = field(default=None, metadata={"static": True})
     dry_friction: Any = None
+
+    def __repr__(self) -> str:
+        """One line: energies at the ends, and the verdict."""
+        if not checks.known(*jax.tree.leaves(self)) or np.ndim(self.t) != 1:
+            return f"EnergyBalance(nodes {np.shape(self.t)})"
+        return f"EnergyBalance({float(self.total[0]):.6g} J to {float(self.total[-1]):.6g} J; {self.verdict()})"
 
     @property
     def total(self) -> jax.Array:
@@ -178,6 +184,12 @@ def _balance(system, scheme, solution, linear=False):
 
 
 _of_nonlinear = jax.jit(_balance, static_argnums=1)
+
+
+@jax.jit
+def of_states(system: System, t: jax.Array, q: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Kinetic and potential energy (F,) of states (F, ...)."""
+    return jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)
 
 
 def _up_to(steps, of):

@@ -21,6 +21,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from .energy import of_states
 from .mechanics.system import System
 from .programs.files import saying, writable
 from .programs.given import numbers, shown
@@ -102,11 +103,13 @@ def save(fig: Figure, path: str | os.PathLike[str]) -> None:
 def impacts(sol: Solution) -> np.ndarray:
     """Where contacts close: boolean (N, n_N), true in a stored interval with a normal percussion that follows one without.
 
-    A contact that stays closed counts once, a contact that bounces once an impact.
+    A contact that stays closed counts once, a contact that bounces once an impact, one that is closed from the start on not at all.
     """
     _single(sol, "impacts")
     closed = np.asarray(sol.P_N) > 0
     before = np.concatenate([np.asarray(sol.initial.P_N)[None] > 0, closed[:-1]])
+    # What pushes in the first interval without an event was closed before.
+    before[:1] |= np.asarray(sol.events)[:1, None] == 0
     return closed & ~before
 
 
@@ -160,7 +163,7 @@ def phase_portrait(
 def gaps(system: System, sol: Solution, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
     """Gaps g_N(t, q) (N + 1, n_N) against time, with a dot at the node where a contact closes (see `impacts`)."""
     _single(sol, "gaps", system)
-    values = np.asarray(jax.vmap(system.gap)(sol.t, sol.q))
+    values = np.asarray(jax.jit(jax.vmap(system.gap))(sol.t, sol.q))
     ax = _axes(ax)
     _contacts(ax, np.asarray(sol.t), values, sol, values[1:], labels, "gaps")
     ax.axhline(0, color="0.5", linewidth=0.6, zorder=0)
@@ -180,8 +183,7 @@ def energy(system: System, sol: Solution, *, ax: Axes | None = None) -> Axes:
     """Kinetic, potential and total energy (N + 1,) at the nodes, the kinetic one with the velocity that leaves the node."""
     _single(sol, "energy", system)
     u = node_velocities(system, sol.scheme, sol)
-    kinetic = np.asarray(jax.vmap(system.kinetic_energy)(sol.t, sol.q, u))
-    potential = np.asarray(jax.vmap(system.potential_energy)(sol.t, sol.q))
+    kinetic, potential = map(np.asarray, of_states(system, sol.t, sol.q, u))
     ax = _axes(ax)
     for values, label, colour in (
         (kinetic, "kinetic", COLOURS[0]),

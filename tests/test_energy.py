@@ -160,6 +160,15 @@ def test_energy_created_outside_of_the_bound_is_seen():
     assert variant.created.max() <= 1e-12 * variant.algorithmic.max()
 
 
+def test_a_balance_is_printed_in_one_line():
+    ball = BouncingBall(e_N=0.5, mass=1.0, gravity=10.0)
+    sol = jaxnsd.simulate(ball, jaxnsd.Moreau(), np.ones(1), np.zeros(1), 0.4, 1e-2)
+    b, within = balance(ball, jaxnsd.Moreau(), sol), []
+    assert repr(b) == f"EnergyBalance(10 J to 10.2 J; {b.verdict()})" and "energy created in 40 of 40 steps" in repr(b)
+    jax.jit(lambda b: within.append(repr(b)))(b)
+    assert within == ["EnergyBalance(nodes (41,))"]
+
+
 @pytest.mark.slow
 def test_verdict_tells_created_energy():
     system = jaxnsd.LinearSystem(np.eye(1), 100 * np.eye(1), G=np.eye(1), e_N=1.0)

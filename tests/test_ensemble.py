@@ -15,7 +15,7 @@ from jax import random
 from numpy.testing import assert_allclose, assert_array_equal
 
 import jaxnsd
-from jaxnsd import ensemble
+from jaxnsd import bodies, ensemble
 from jaxnsd.ensemble import Beta, Independent, LogNormal, Moments, Normal, Proportion, Quantiles, Uniform
 from jaxnsd.ensemble.observables import Observables
 from jaxnsd.models import BouncingBall, RotatingBall
@@ -248,6 +248,23 @@ def test_distributions():
     assert 1 < float(u0[2]) < 2
     _, q0, u0 = Independent(BouncingBall(), {"q0[0]": Uniform(1, 2), "u0[0]": Normal(0, 1)}, start=(np.ones(1), np.zeros(1)))(KEY)
     assert 1 < float(q0[0]) < 2 and float(u0[0]) != 0
+
+
+def test_numbers_of_bodies_are_drawn_by_name():
+    """Those that `replace` takes, in one program, beside fields and a start."""
+    ball = bodies.Body("ball", mass=0.5, shapes=bodies.Sphere(0.1), position=(0, 0, 0.5))
+    system = bodies.assemble([ball], bodies.Plane(name="floor"), e_N=0.5)
+    drawn = {"pair floor-ball_sphere.e_N": Uniform(0.2, 0.8), "ball.mass": Uniform(1.0, 2.0), "u0[2]": Uniform(-2.0, -1.0)}
+    sample = Independent(system, drawn, start=system.initial_state())
+    systems, _, u0 = jax.jit(jax.vmap(sample))(random.split(KEY, 50))
+    assert_array_equal(
+        systems.restitution[:, 0], jax.vmap(lambda key: sample.values(key)["pair floor-ball_sphere.e_N"])(random.split(KEY, 50))
+    )
+    assert np.all((systems.mass > 1) & (systems.mass < 2)) and np.ptp(systems.mass) > 0.5 and np.all(u0[:, 2] < -1)
+    result = ensemble.run(
+        system, jaxnsd.Moreau(), 4, KEY, sample=sample, observe=lambda s, sol: {"e": s.restitution[0]}, reduce=Moments(), t1=0.1, dt=1e-2
+    )
+    assert_allclose(result["moments"].mean["e"], np.mean([result.sample(i)[0].restitution[0] for i in range(4)]))
 
 
 @pytest.mark.parametrize(

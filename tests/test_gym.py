@@ -176,6 +176,15 @@ def test_a_batch_is_its_members(env, three):
     assert_array_equal(three.reset(seed=[13, 12, 11])[0], three.reset(seed=11)[0][::-1])
 
 
+def test_actions_of_single_precision_drive_a_system_of_double():
+    """The dtype of a `Box` that says none."""
+    space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    assert space.dtype == np.float32
+    single, double = (gym.Env(cart_pole(), MoreauJean(), **TASK | {"action_space": s}) for s in (space, None))
+    (_, _), (_, _) = single.reset(seed=0), double.reset(seed=0)
+    assert_array_equal(single.step(np.array([0.5], np.float32))[0], double.step(np.array([0.5]))[0])
+
+
 def test_what_fails_ends_the_episode():
     """A motor that is stronger than a float: it is said, and no number is none."""
     strong = cart_pole().replace({"motor push.gain": 1e200, "motor push.control_limits": (-1e200, 1e200)})

@@ -632,6 +632,31 @@ def test_controls_of_the_motors_are_chosen_of_all():
             first_force(jax.tree_util.Partial(lambda a, *_: a, wrong), SLOW)
 
 
+def test_motors_beside_those_of_the_model():
+    """Of a model without actuators, as many are published, and behind those that there are; keyframes have no control for them."""
+    key = '<keyframe><key name="up" ctrl="0.5"/></keyframe>'
+    text = """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1" pos="0.2 0 0"/>
+      <body pos="0.4 0 0"><joint name="b" axis="0 1 0"/><geom size="0.1" pos="0.2 0 0"/></body></body></worldbody>%s</mujoco>"""
+    motor = '<motor name="{0}" joint="{0}" gear="2"/>'.format
+    first, second = text % f"<actuator>{motor('a')}</actuator>{key}", text % f"<actuator>{motor('a')}{motor('b')}</actuator>"
+    q, u, added = jnp.zeros(2), jnp.ones(2), [bodies.Motor("b", gear=2.0)]
+    wanted = bodies.from_mjcf(second, control=[0.3, -0.7]).h(0.0, q, u)
+    for control in ([0.3, -0.7], lambda t, q, u: jnp.array([0.3, -0.7])):
+        assert_allclose(bodies.from_mjcf(first, motors=added, control=control).h(0.0, q, u), wanted, rtol=1e-12)
+        both = [bodies.Motor("a", gear=2.0), *added]
+        assert_allclose(bodies.from_mjcf(text % "", motors=both, control=control).h(0.0, q, u), wanted, rtol=1e-12)
+    assert bodies.from_mjcf(first, motors=added[0], control="up").control.tolist() == [0.5, 0.0]
+    spec = mujoco.MjSpec.from_string(first)
+    assert bodies.from_mujoco(spec, motors=added, control=[0.3, -0.7]).motor_names == ("a", "b")
+    with pytest.raises(ValueError, match=r"control must have shape \(2,\)"):
+        bodies.from_mjcf(first, motors=added, control=[1.0])
+    # Of controls of what is left out, too.
+    text = arm('gravity="0 0 0"><flag spring="disable" damper="disable" contact="disable"/>', SLOW)
+    for control in ([1.0, 2.0, 3.0, 4.0], [2.0, 4.0], lambda t, q, u: jnp.array([1.0, 2.0, 3.0, 4.0])):
+        system = quiet(bodies.from_mjcf, text, motors=[bodies.Motor("slide")], control=control)
+        assert_allclose(system.h(0.0, jnp.zeros(2), jnp.zeros(2)), [4.0, 2.0])
+
+
 #: Motors of several velocities: fixed tendons, with servos on them, a ball, a free body; and one on a site, which is left out.
 SEVERAL = """
 <mujoco>

@@ -52,6 +52,18 @@ def test_edge_values(dtype):
     compare(lambda x, a, b: [f(x) for f in ONE] + [f(a, b) for f in [*TWO, jnp.arctan2]], x, a, b)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32, jnp.int32])
+def test_total_order(dtype):
+    """The order of tables: zeros of both signs, infinities, NaN of both signs; `jnp.searchsorted` and `jnp.interp`, at known places too."""
+    x = jnp.asarray([*EDGES, -np.nan] if dtype != jnp.int32 else [0, 3, -3, 2**31 - 1, -(2**31)]).astype(dtype)
+    a, b = (jnp.ravel(m) for m in jnp.meshgrid(x, x))
+    orders = [getattr(jax.lax, name) for name in ("lt_to_p", "le_to_p") if hasattr(jax.lax, name)]
+    compare(lambda a, b: [order.bind(a, other) for order in orders for other in (b, jnp.zeros_like(a))] + [a + b], a, b)
+    table = jnp.arange(8.0).astype(dtype)
+    compare(lambda x: [jnp.searchsorted(table, x, side=side) for side in ("left", "right")], x)
+    compare(lambda x: jnp.interp(x, jnp.arange(8.0), jnp.arange(8.0) ** 2), x)
+
+
 def test_whole_numbers():
     """Division and remainder by zero and at the ends of the range, shifts beyond the width, conversions."""
     a, b = (jnp.ravel(m) for m in jnp.meshgrid(*[jnp.array([0, 1, -1, 7, -7, 2**31 - 1, -(2**31)], jnp.int32)] * 2))

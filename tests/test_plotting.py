@@ -46,6 +46,10 @@ def test_a_contact_closed_at_the_first_node_is_no_impact():
     sol = jaxnsd.simulate(BouncingBall(e_N=0.0), jaxnsd.SymmetricMoreau(), jnp.array([-1e-9]), jnp.array([0.0]), 0.1, 1e-2)
     assert np.all(sol.initial.P_N > 0)
     assert plotting.impacts(sol).sum() == 0
+    for scheme in (jaxnsd.Moreau(), jaxnsd.Lobatto(2), jaxnsd.LocatedImpacts(jaxnsd.MoreauJean())):
+        for speed, impacts in ((0.0, 0), (-0.5, 1)):
+            sol = jaxnsd.simulate(BouncingBall(e_N=0.0), scheme, jnp.zeros(1), jnp.array([speed]), 0.1, 1e-2)
+            assert sol.P_N[0, 0] > 0 and plotting.impacts(sol).sum() == impacts
 
 
 def test_trajectory(sol):

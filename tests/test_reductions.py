@@ -39,6 +39,18 @@ def test_moments_and_covariance_are_those_of_all_members():
     assert alone.mean == DATA["a"][0] and np.isnan(alone.variance)
 
 
+def test_moments_and_quantiles_are_printed_as_tables():
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    text = repr(reduced(ensemble.Moments(), {"x": x, "q": np.stack([x, 10 * x], axis=1)}, (0, 1, 4)))
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[0] == ["4", "members", "mean", "standard", "error", "deviation"]
+    assert lines[1:] == [["q[0]", "2.5", "0.645497", "1.29099"], ["q[1]", "25", "6.45497", "12.9099"], ["x", "2.5", "0.645497", "1.29099"]]
+    text = repr(reduced(ensemble.Quantiles([0.25, 0.5, 1]), {"x": x}, (0, 1, 4)))
+    assert [line.split() for line in text.splitlines()] == [["4", "members", "25", "%", "50", "%", "100", "%"], ["x", "1", "2", "4"]]
+    assert "and 970 more numbers" in repr(reduced(ensemble.Moments(), np.ones((4, 1000)), (0, 4)))
+    assert "observed" in repr(reduced(ensemble.Moments(), x, (0, 4))) and len({*map(len, text.splitlines())}) == 1
+
+
 def test_histogram_and_extremes():
     edges = np.linspace(0, 5, 11)
     histogram = reduced(ensemble.Histogram(edges, of="b"))

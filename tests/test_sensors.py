@@ -274,6 +274,22 @@ def test_touch_is_the_weight():
 
 
 @pytest.mark.slow
+def test_touch_is_the_weight_at_any_stored_times():
+    """Times need not be nodes, and an end need not be: the percussions are those of whole steps."""
+    ball = Body("ball", mass=0.5, shapes=Sphere(0.1), position=(0, 0, 0.1))
+    site = Site("belly", "ball", (0, 0, -0.05), volume=Sphere(0.08))
+    system = bodies.assemble([ball], Plane(), sites=site, sensors=Sensor("touch", "belly"))
+    exact, boolean = (lambda t, q, u: 0.0456 - t), (lambda t, q, u: t > 0.0455)
+    for options, stored in (
+        ({"save_at": [0.01, 0.0123, 0.0499, 0.09]}, 4),
+        ({"save_at": [0.0, 0.0123, 0.02, 0.03, 0.09], "until": exact}, 5),
+        ({"until": exact}, 47),
+        ({"until": boolean, "save_every": 10}, 6),
+    ):
+        sol = jaxnsd.simulate(system, jaxnsd.Moreau(), *system.initial_state(), 0.1, 1e-3, **options)
+        assert_allclose(bodies.readings(system, sol)["belly_touch"][1:stored], 0.5 * 9.81)
+
+
 def test_readings_of_schemes_with_velocities_between_nodes():
     """Velocities are those of the nodes; at the first node there is the percussion of the first step of `SymmetricMoreau`."""
     along = Prismatic((0, 0, 1))

@@ -8,6 +8,7 @@ import os
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -343,6 +344,7 @@ METHODS = {
     "W_N of wrong shape": ("Own.W_N", {"W_N": lambda self, t, q, u=None: jnp.ones((2, 2))}),
     "M of wrong shape": ("Own.M", {"M": lambda self, t, q, u=None: jnp.ones(2)}),
     "h of wrong shape": ("Own.h", {"h": lambda self, t, q, u: jnp.ones(3)}),
+    "mu by the speed of slip": ("friction does not depend on the motion", {"mu": lambda self, speed: 0.3}),
     "mu a method of the state": ("Own", {"mu": lambda self, t, q: 0.3}),
     "mu a method of three": ("Own.mu", {"mu": lambda self: jnp.ones(3)}),
     "mu a method that is text": ("Own", {"mu": lambda self: "0.3"}),
@@ -710,6 +712,7 @@ BODIES = {
     "motor gear of two": ("gear", lambda: moving(motors=[Motor("knee", gear=(1.0, 2.0))])),
     "motor limits exchanged": ("force_limits", lambda: moving(motors=[Motor("knee", force_limits=(1.0, -1.0))])),
     "motor limits a number": ("force_limits", lambda: moving(motors=[Motor("knee", force_limits=1.0)])),
+    "control of rows": ("a row for each step is bodies.Rows", lambda: moving(motors=[Motor("knee")], control=np.zeros((50, 1)))),
     "control of two": ("control must have shape (1,)", lambda: moving(motors=[Motor("knee")], control=[1.0, 2.0])),
     "control a number": ("control", lambda: moving(motors=[Motor("knee")], control=1.0)),
     "control text": ("control", lambda: moving(motors=[Motor("knee")], control="home")),
@@ -892,6 +895,11 @@ ENSEMBLES = {
     "sample of another system": ("system is a BouncingBall", lambda: many(sample=lambda key: (Puck(), *map(jnp.asarray, (Q0, U0))))),
     "sample that fails": ("sample", lambda: many(sample=lambda key: (BouncingBall(), jnp.ones(2) + jnp.ones(3), jnp.ones(2)))),
     "sample of unknown names": ("BouncingBall has no parameter 'en'", lambda: many(sample={"en": ensemble.Uniform(0, 1)})),
+    "sample of a name that bodies do not have": (
+        "'arm' has no 'mas'",
+        lambda: ensemble.Independent(moving(), {"arm.mas": E_N["e_N"]}),
+    ),
+    "sample of a vector of bodies": ("must have the shape", lambda: ensemble.Independent(moving(), {"arm.center": E_N["e_N"]})),
     "sample of numbers": ("must be a distribution", lambda: many(sample={"e_N": 0.5})),
     "sample of classes": ("must be a distribution", lambda: many(sample={"e_N": ensemble.Uniform})),
     "sample empty": ("needs a parameter", lambda: many(sample={})),
@@ -1051,7 +1059,9 @@ IDENTIFICATION = {
     "sensitivity of a problem": ("sensitivity", lambda: problem(sensitivity="exact")),
     "noise negative": ("noise must be positive", lambda: problem(noise=-1.0)),
     "noise text": ("noise", lambda: problem(noise="small")),
-    "noise None": ("noise", lambda: problem(noise=None)),
+    "a number of bodies by name": ("build=lambda p: system.replace({'arm.mass'", lambda: problem(moving(), fit=["arm.mass"])),
+    "noise None": ("got None", lambda: problem(noise=None)),
+    "start that is a FreeState": ("for Problem(..., free_state=)", lambda: measured(q0=identify.FreeState(0.1, 0.1))),
     "noise of two": ("noise", lambda: problem(noise=np.ones(2))),
     "noise asymmetric": ("noise", lambda: problem(noise=np.array([[1.0, 2.0], [0.0, 1.0]]))),
     "measure a number": ("measure", lambda: problem(measure=3)),
@@ -1219,7 +1229,23 @@ def page(system=None, sol=None, path=None, **more):
     return drawing.page(BouncingBall() if system is None else system, motion() if sol is None else sol, path, **more)
 
 
+@jaxnsd.system
+class BallWithContact(BouncingBall):
+    """Says where its contact is by what ``where`` makes of a point, a normal and a tangent, (1, 2) each."""
+
+    where: Any = jaxnsd.static(default=None)
+
+    def draw(self, t, q):
+        place, up, along = (jnp.array([x]) for x in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0)))
+        return {"ball": jnp.append(q, 0.0), "contacts": self.where(place, up, along)} if self.where else {}
+
+
 PICTURES = {
+    "contacts without normals": ("got one array of shape (1, 2)", lambda: film(system=BallWithContact(where=lambda p, n, t: p))),
+    "contacts of another number": ("of shape (1, d) each", lambda: page(system=BallWithContact(where=lambda p, n, t: (p[:0], n[:0])))),
+    "contacts with short tangents": ("(1, 2), (1, 2), (2,)", lambda: film(system=BallWithContact(where=lambda p, n, t: (p, n, t[0])))),
+    "nothing to draw": ("got a dict of nothing", lambda: film(system=BallWithContact())),
+    "contacts of four arrays": ("(points, normals, tangents)", lambda: film(system=BallWithContact(where=lambda p, n, t: (p, n, t, t)))),
     "film of a number": ("sol must be a Solution", lambda: film(sol=3)),
     "film of an array": ("sol must be a Solution", lambda: film(sol=Q0)),
     "film of no system": ("system must be a System", lambda: film(system="ball")),
@@ -1363,6 +1389,7 @@ COMMANDS = {
     "a file that is none": ("MuJoCo", "run broken.xml"),
     "a keyframe that there is not": ("keyframe", "run leg --set key=nothing"),
     "a parameter of a file": ("no parameter 'mass'", "run leg --set mass=3"),
+    "a motion by text": ("no parameter 'motion'", "run leg --set motion=3"),
     "a folder as a model": ("folder.npz", "run folder.npz"),
     "compare an unknown model": ("did you mean Woodpecker?", "compare Woodpeker"),
     "compare with dt zero": ("dt must be positive", "compare BouncingBall --dt 0"),

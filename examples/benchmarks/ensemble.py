@@ -18,7 +18,7 @@ import time
 import jax
 
 from jaxnsd import Moreau, ensemble
-from jaxnsd.command_line import cli
+from jaxnsd.command_line import options
 from jaxnsd.ensemble import engine
 from jaxnsd.models import RotatingBall, Woodpecker
 
@@ -88,9 +88,11 @@ def in_a_process(*call):
 
 def main(argv=None):
     """Measure and print."""
-    parser = cli.Parser(prog="ensemble.py", description=__doc__.split("\n")[0], allow_abbrev=False)
-    parser.add_argument("--balls", type=cli.count, default=1000000, metavar="N", help="rotating balls of 500 steps (default: %(default)s)")
-    parser.add_argument("--woodpeckers", type=cli.count, default=100000, metavar="N", help="of 500 steps (default: %(default)s)")
+    parser = options.Parser(prog="ensemble.py", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument(
+        "--balls", type=options.count, default=1000000, metavar="N", help="rotating balls of 500 steps (default: %(default)s)"
+    )
+    parser.add_argument("--woodpeckers", type=options.count, default=100000, metavar="N", help="of 500 steps (default: %(default)s)")
     parser.add_argument("--call", help="one measurement, as the others are called")
     args = parser.parse_args(argv)
     jax.config.update("jax_enable_x64", True)

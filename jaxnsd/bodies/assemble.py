@@ -487,7 +487,10 @@ def _control(control, n, motors):
     control = as_array(_number(control))
     if control.shape != (n,):
         names = ", ".join(map(_name_of, motors))
-        raise ValueError(f"assemble: control must have shape ({n},), one number for each motor ({names or 'none'}), got {control.shape}")
+        table = "; a row for each step is bodies.Rows(values, dt)" if control.shape[1:] == (n,) else ""
+        raise ValueError(
+            f"assemble: control must have shape ({n},), one number for each motor ({names or 'none'}), got {control.shape}{table}"
+        )
     return control
 
 

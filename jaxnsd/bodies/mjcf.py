@@ -42,6 +42,7 @@ def from_mjcf(
     limit_restitution: Any = 0.0,
     contacts: str = "all",
     condim: int = 6,
+    motors: parts.Motor | Sequence[parts.Motor] = (),
     control: Any = None,
     motion: Any = None,
     plane: str | int | None = "auto",
@@ -56,6 +57,7 @@ def from_mjcf(
     condim:    the most dimensions that a contact has of those that the model says, MuJoCo's word: 6 with drilling (torsional) and rolling
                friction, which make steps dearer; 4 without rolling, 3 without drilling, 1 without friction. Each of the three frictions has
                a bound of its own, where the cone of MuJoCo is one for all
+    motors:    what drives joints or tendons beside the actuators of the model, behind which they come: ``[Motor("hip"), Motor("knee")]``
     control:   of the motors, see `assemble`, or of all that MuJoCo has a control for, in its order, of which those of the motors are taken;
                a string: that of the keyframe of this name; default: zeros
     motion:    {name of a body: function of t}, of mocap bodies and others that are fixed to the world: position (3,) of its frame in m, or
@@ -82,7 +84,7 @@ def from_mjcf(
     with _refusals("from_mjcf"):
         compiled = _read("from_mjcf", model, mujoco.MjModel.from_xml_string, mujoco.MjModel.from_xml_path)
     importer = _Importer(mujoco, compiled, "from_mjcf", condim, _source(model), motion)
-    return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+    return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict, motors)
 
 
 def from_mujoco(
@@ -93,6 +95,7 @@ def from_mujoco(
     limit_restitution: Any = 0.0,
     contacts: str = "all",
     condim: int = 6,
+    motors: parts.Motor | Sequence[parts.Motor] = (),
     control: Any = None,
     motion: Any = None,
     plane: str | int | None = "auto",
@@ -117,7 +120,7 @@ def from_mujoco(
             "from_mjcf"
         )
     importer = _Importer(mujoco, compiled, "from_mujoco", condim, motion=motion)
-    return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict)
+    return importer.system((e_N, e_F), limit_restitution, contacts, control, plane, strict, motors)
 
 
 def from_urdf(
@@ -345,14 +348,16 @@ class _Importer:
         bodies = [self.body(b, [shapes[g] for g in touching if m.geom_bodyid[g] == b]) for b in range(1, m.nbody)]
         self.tendons = tendons.read(self)
         motors, take = self.motors()
-        motors = [*motors, *([added] if isinstance(added, parts.Motor) else added)]
+        added = list(added) if isinstance(added, list | tuple) else [added]
+        motors = [*motors, *added]
         if m.nu and not motors and callable(control):
             control = None  # those that it is for are left out, as the warning says
         loops = self.loops()
         self.rest()
         sites, sensors, sensors_left_out = self.sensors(motors)
         gravity = np.zeros(3) if self.off("gravity") else m.opt.gravity
-        chosen_controls, keyframes = _Chosen(tuple(take), m.nu), self.keyframes(take)
+        n = m.nu + len(added)
+        chosen_controls, keyframes = _Chosen((*take, *range(m.nu, n)), n), self.keyframes(take, len(added))
 
         system = assemble(
             bodies,
@@ -385,11 +390,14 @@ class _Importer:
         more = {"left_out": tuple(self.left_out), "sensors_left_out": sensors_left_out, "keyframes": keyframes, "source": self.source}
         return dataclasses.replace(system, structure=dataclasses.replace(system.structure, **more))
 
-    def keyframes(self, take):
-        """Names, coordinates, velocities, and controls of the motors, of the states that the model has; ``take``: places of these."""
+    def keyframes(self, take, added):
+        """Names, coordinates, velocities, and controls of the motors, of the states that the model has.
+
+        take: places of the controls; added: number of motors that the model does not have, with a control of zero
+        """
         m, kind = self.m, self.mujoco.mjtObj.mjOBJ_KEY
         names = [self.mujoco.mj_id2name(m, kind, k) or "" for k in range(m.nkey)]
-        numbers = m.key_qpos, m.key_qvel, m.key_ctrl[:, np.array(take, int)]
+        numbers = m.key_qpos, m.key_qvel, np.pad(m.key_ctrl[:, np.array(take, int)], ((0, 0), (0, added)))
         return tuple(zip(names, *(map(tuple, x.tolist()) for x in numbers), strict=True))
 
     def plane(self, chosen):
@@ -790,7 +798,7 @@ class _Importer:
 
 @dataclasses.dataclass(frozen=True)
 class _Chosen:
-    """Of the ``n`` controls that MuJoCo has those of the motors that are taken; of other shapes all of them."""
+    """Of the ``n`` controls, those that MuJoCo has and those of added motors, those of what is taken; of other shapes all of them."""
 
     take: tuple[int, ...]
     n: int

@@ -11,7 +11,7 @@ import numpy as np
 from ..programs import runs
 from ..programs.given import shown
 from ..simulation import checks
-from ..simulation.nodes import node_velocities
+from ..simulation.nodes import node_velocities, steps_until
 from ..simulation.simulate import Solution
 from . import dynamics, kinematics, lists, tendons
 from .lists import pick
@@ -247,9 +247,9 @@ def readings(system: Any, solution: Solution, names: Sequence[str] | str | None 
     system, solution:  bodies, and one motion that was made with them; `vmap` makes batches
     names:             of the sensors; None: all of them
 
-    Velocities are those of `node_velocities`. What touches at a node is the normal percussion of the interval before it over its length, at
-    the points of the node: a mean force, in which impacts count. At the first node it is that of the percussion that schemes which solve a
-    first step have there; of others it is zero.
+    Velocities are those of `node_velocities`. What touches at a node is the normal percussion of the steps in the interval before it over
+    their length, at the points of the node: a mean force, in which impacts count. At the first node it is that of the percussion that
+    schemes which solve a first step have there; of others it is zero.
 
     Works under `jit`, `vmap` and `grad`. Raises KeyError for a name that there is not, ValueError for a batch.
     """
@@ -258,9 +258,9 @@ def readings(system: Any, solution: Solution, names: Sequence[str] | str | None 
         raise TypeError(f"readings: system must be bodies, as bodies.assemble makes them, got {shown(system)}")
     if solution.batch_shape:
         raise ValueError(f"readings: takes one motion, got a batch of shape {solution.batch_shape}; use jax.vmap")
-    u, length = node_velocities(system, solution.scheme, solution), jnp.diff(solution.t)[:, None]
-    # After the end of a motion that was stopped no time passes.
-    forces = solution.P_N / jnp.where(length > 0, length, 1.0)
+    u = node_velocities(system, solution.scheme, solution)
+    # Of an interval in which no step ends, as after the end of a motion that was stopped, there are no percussions.
+    forces = solution.P_N / (jnp.maximum(jnp.diff(steps_until(solution)), 1)[:, None] * solution.dt)
     forces = jnp.concatenate([solution.initial.P_N[None] / solution.dt, forces])
     return jax.vmap(lambda t, q, u, forces: system.sensors(t, q, u, names, forces))(solution.t, solution.q, u, forces)
 

@@ -18,7 +18,8 @@ what it looks like, by a method ``draw(t, q)`` that returns a dict of what there
         tip = self.length * jnp.stack([jnp.sin(q[0]), -jnp.cos(q[0])])
         return {"rod": jnp.stack([jnp.zeros(2), tip]), "bob": (tip, 0.1)}
 
-`plots` draws bodies, joints and contacts by their names against time. All moving things have colours, what stands still is grey.
+The functions of the module `plots` draw bodies, joints and contacts by their names against time. All moving things have colours, what
+stands still is grey.
 """
 
 from . import plots

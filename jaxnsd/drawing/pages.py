@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from ..energy import of_states
 from ..programs.files import path_of, saying
 from ..simulation.nodes import node_velocities
 from . import films, meshes, raster, scene
@@ -270,9 +271,7 @@ def _plots(shown, data, system, sol):
     k = np.clip(np.searchsorted(nodes, shown.t - 1e-9), 0, len(nodes) - 1)
     t, q = jax.numpy.asarray(sol.t)[k], jax.numpy.asarray(sol.q)[k]
     u = jax.numpy.asarray(node_velocities(system, sol.scheme, sol))[k]
-    kinetic, potential = (
-        np.asarray(jax.jit(jax.vmap(f))(*x), float) for f, x in ((system.kinetic_energy, (t, q, u)), (system.potential_energy, (t, q)))
-    )
+    kinetic, potential = (np.asarray(x, float) for x in of_states(system, t, q, u))
     # What is constant of the potential energy says nothing.
     curves = {"kinetic": kinetic, "potential": potential - potential.min(), "total": kinetic + potential - potential.min()}
     black = {"total": (0.0, 0.0, 0.0)}

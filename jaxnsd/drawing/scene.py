@@ -307,8 +307,9 @@ def _looks(caller, system):
 
     def draw(t, q):
         found = system.draw(t, q)
-        if not isinstance(found, dict) or not found:
-            raise TypeError(f"{caller}: draw(t, q) must return a dict of points and lines by name, got {type(found).__name__}")
+        if not isinstance(found, dict) or not found.keys() - {"contacts"}:
+            got = f"a dict of {', '.join(found) or 'nothing'}" if isinstance(found, dict) else type(found).__name__
+            raise TypeError(f"{caller}: draw(t, q) must return a dict of points and lines by name, got {got}")
         return {name: tuple(map(jnp.asarray, x)) if isinstance(x, tuple) else jnp.asarray(x) for name, x in found.items()}
 
     return draw
@@ -405,29 +406,38 @@ def names_of_contacts(system: System, n: int) -> tuple[str, ...]:
     return system.contact_names or tuple(f"contact {i}" for i in range(n))
 
 
+def _check_places(caller, where, n):
+    """Raise ValueError for what a system says about its ``n`` contacts if no arrows can be drawn of it."""
+    shapes = [getattr(x, "shape", ()) for x in (where if isinstance(where, tuple | list) else (where,))]
+    like, *others = shapes
+    tangents = all(x == like or (len(x) == 3 and (x[0], x[2]) == like) for x in others[1:])
+    if len(like) != 2 or like[0] != n or len(others) not in (1, 2) or others[0] != like or not tangents:
+        raise ValueError(
+            f"{caller}: draw(t, q)['contacts'] must be (points, normals) or (points, normals, tangents) of the contacts, of shape ({n}, d) "
+            f"each, got {'one array of shape' if not others else 'shapes'} {', '.join(map(str, shapes))}"
+        )
+
+
 def _contacts(caller, system, sol):
     """``(names, points, percussions)`` of the contacts, the latter two (N, n, d); None where nothing says where the contacts are."""
     t, q, P_N = np.asarray(sol.t)[1:], np.asarray(sol.q)[1:], np.asarray(sol.P_N, float)
     P_F = np.asarray(getattr(sol, "P_F", np.zeros((*P_N.shape, 0))), float)
     # Steps without a percussion need no places.
     n, touching = P_N.shape[1], np.flatnonzero((P_N > 0).any(axis=1))
+    draw = _looks(caller, system) if system.defines("draw") else None
+    said = draw is not None and "contacts" in (looks := jax.eval_shape(draw, *_times(0.0, q[0], q)))
+    if said:
+        _check_places(caller, looks["contacts"], n)
     if not n or not len(touching):
         return None
-    if system.defines("draw"):
-        draw = _looks(caller, system)
-        if "contacts" in jax.eval_shape(draw, *_times(0.0, q[0], q)):
-            where = jax.jit(jax.vmap(lambda t, q: draw(t, q)["contacts"]))(*_times(t, q, q))
-            points, normals, *tangents = (np.asarray(x, float) for x in where)
-            if points.shape[1] != n or normals.shape != points.shape:
-                raise ValueError(
-                    f"{caller}: draw(t, q)['contacts'] must be points and normals of {n} contacts, got shapes {points.shape[1:]} and "
-                    f"{normals.shape[1:]}"
-                )
-            force = P_N[..., None] * normals
-            if tangents and P_F.shape[2]:
-                tangent = tangents[0].reshape(*points.shape[:2], -1, points.shape[2])
-                force = force + np.einsum("nij,nijd->nid", P_F[:, :, : tangent.shape[2]], tangent)
-            return names_of_contacts(system, n), points, force
+    if said:
+        where = jax.jit(jax.vmap(lambda t, q: draw(t, q)["contacts"]))(*_times(t, q, q))
+        points, normals, *tangents = (np.asarray(x, float) for x in where)
+        force = P_N[..., None] * normals
+        if tangents and P_F.shape[2]:
+            tangent = tangents[0].reshape(*points.shape[:2], -1, points.shape[2])
+            force = force + np.einsum("nij,nijd->nid", P_F[:, :, : tangent.shape[2]], tangent)
+        return names_of_contacts(system, n), points, force
     if not _of_bodies(system):
         return None
     from ..bodies.multibody import bodies_of

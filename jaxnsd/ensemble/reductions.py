@@ -17,6 +17,9 @@ import numpy as np
 
 from . import sketch
 
+#: Numbers that are printed of a statistic.
+MOST = 30
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reduction:
@@ -87,7 +90,7 @@ class Reduction:
 
 
 # ------------------------------------------------------------------------------------------------------------ mean, covariance
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class MomentsOf:
     """Result of `Moments`: number of members ``n``; ``mean``, ``variance``, ``deviation``, ``standard_error`` of the mean, as observed.
 
@@ -97,6 +100,10 @@ class MomentsOf:
     n: int
     mean: Any
     variance: Any
+
+    def __repr__(self) -> str:
+        """A line for each number that is observed."""
+        return _table(self.n, {"mean": self.mean, "standard error": self.standard_error, "deviation": self.deviation})
 
     @property
     def deviation(self) -> Any:
@@ -226,7 +233,7 @@ class Proportion(Reduction):
         return ProportionOf(*state)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class QuantilesOf:
     """Result of `Quantiles`: ``n``; ``p`` (k,); ``values``, as observed with k first; ``rank_error``, the bound of the error.
 
@@ -237,7 +244,13 @@ class QuantilesOf:
     p: np.ndarray
     values: Any
     rank_error: float
-    sketches: Any = dataclasses.field(repr=False)
+    sketches: Any
+
+    def __repr__(self) -> str:
+        """A line for each number that is observed."""
+        columns = {f"{100 * p:.6g} %": jax.tree.map(lambda x, k=k: x[k], self.values) for k, p in enumerate(self.p)}
+        within = f"\nprobabilities are within {self.rank_error:.2g}" if self.rank_error else ""
+        return _table(self.n, columns) + within
 
     def interval(self, level: float = 0.95) -> tuple[Any, Any]:
         """``(low, high)``, as ``values``, that hold the true quantiles with this probability or a higher one: order statistics, by the
@@ -546,6 +559,17 @@ def _rows(values, dtype):
         rows.append(x.reshape(len(x), -1))
         names += [name + "".join(f"[{i}]" for i in where) for where in np.ndindex(x.shape[1:])]
     return np.concatenate(rows, axis=1), tuple(names)
+
+
+def _table(n, columns):
+    """Text with a column for each of ``{title: values}``, and a line for each number that is observed."""
+    rows = [_rows(jax.tree.map(lambda x: np.asarray(x)[None], values), np.float64) for values in columns.values()]
+    names = rows[0][1] if rows else ()
+    first = f"{n} members"
+    wide = max(len(first), *map(len, names)) if names else len(first)
+    lines = [f"{first:<{wide}}" + "".join(f"  {title:>14}" for title in columns)]
+    lines += [f"{name:<{wide}}" + "".join(f"  {row[0, k]:>14.6g}" for row, _ in rows) for k, name in enumerate(names[:MOST])]
+    return "\n".join([*lines, *([f"and {len(names) - MOST} more numbers"] if len(names) > MOST else [])])
 
 
 def leaf_name(path):

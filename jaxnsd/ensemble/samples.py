@@ -101,7 +101,8 @@ class Independent:
     """Sample that draws parameters of a system, or of its start, independently of each other.
 
     ``parameters`` maps names to `Normal`, `LogNormal`, `Uniform`, `Beta`, or what has ``draw(key, dtype)``. A name is a scalar field of the
-    system, or an argument of its method ``initial_state``, from which every member starts; where ``start=(q0, u0)`` is given, ``q0[i]``
+    system, of bodies one that `Multibody.replace` takes, ``"torso.mass"`` or ``"pair floor-foot.mu"``, or an argument of the method
+    ``initial_state``, from which every member starts; where ``start=(q0, u0)`` is given, ``q0[i]``
     or ``u0[i]``. ``initial`` holds further arguments of ``initial_state``. With points of low discrepancy (``points=`` of `run`) the
     numbers are quantiles of the coordinates of a point, in the order of the names.
 
@@ -134,7 +135,7 @@ class Independent:
             if name not in known:
                 raise ValueError(f"{of}.initial_state has no argument {name!r}")
         for name, distribution in self.parameters.items():
-            if name not in known:
+            if name not in known and not hasattr(self.system, "replace"):
                 raise ValueError(f"{of} has no parameter {name!r}; it has {', '.join(known)}")
             if not hasattr(distribution, "draw") or isinstance(distribution, type):
                 raise TypeError(f"{name} must be a distribution such as Normal(0.3, 0.02), got {shown(distribution)}")
@@ -143,12 +144,20 @@ class Independent:
                     f"{of}.{name} is an array, and numbers are drawn: give a function sample(key) in place of names, that returns "
                     f"(dataclasses.replace(system, {name}=...), q0, u0)"
                 )
+            if name not in known:
+                try:
+                    jax.eval_shape(lambda x, name=name: self.system.replace({name: x}), np.zeros(()))
+                except (KeyError, ValueError, TypeError) as error:
+                    raise ValueError(f"{of}.{error.args[0]}") from None
 
     def __call__(self, key: jax.Array, point: jax.Array | None = None) -> tuple[System, jax.Array, jax.Array]:
         """``(system, q0, u0)`` of one member."""
         dtype = jnp.result_type(float)
         values, fields = self.values(key, point), self._fields()
         system = dataclasses.replace(self.system, **{name: x for name, x in values.items() if name in fields})
+        known = self._names()
+        if of_bodies := {name: x for name, x in values.items() if name not in known}:
+            system, values = system.replace(of_bodies), {name: x for name, x in values.items() if name in known}
         if self.start is None:
             q0, u0 = system.initial_state(**self.initial | {name: x for name, x in values.items() if name not in fields})
             return system, jnp.asarray(q0), jnp.asarray(u0)

@@ -76,7 +76,7 @@ class Task:
         Where a step fails the state stays as it was, and the episode is cut off: no number that is none comes out.
         """
         with calling("gym: act"):
-            system = self._acting(self._of(state.system), action)
+            system = self._acting(state, action)
         t = self.time(state)
 
         def first():
@@ -118,8 +118,13 @@ class Task:
         """The system of an episode."""
         return self.system if system is None else system
 
-    def _acting(self, system, action):
-        return dataclasses.replace(system, control=action) if self.act is None else self.act(system, action)
+    def _acting(self, state, action):
+        """The system with this action."""
+        system = self._of(state.system)
+        if self.act is not None:
+            return self.act(system, action)
+        # Boxes of gymnasium are of float32, if nothing is said.
+        return dataclasses.replace(system, control=jnp.asarray(action, state.q.dtype))
 
     def _first(self, system, t, q, u):
         """``(state of the scheme, whether it was solved for)`` at the node where an episode starts."""
@@ -135,7 +140,7 @@ class Task:
         """
         state = self.begin(np.uint32(0))
         dtype = state.q.dtype
-        system = self._acting(self._of(state.system), action)
+        system = self._acting(state, action)
         check(system, self.scheme, state.q, state.u, dt=self.dt, n_steps=self.steps, solver=self.solver)
         after, said = jax.eval_shape(self.advance, state, action)
         if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, state):

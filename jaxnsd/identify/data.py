@@ -63,6 +63,8 @@ class Trajectory:
                     raise ValueError(f"{who}: {name} must be (N, n_{name}) with N = {n} as t, got {getattr(self, name).shape}")
         for name, of in (("q0", "q"), ("u0", "u")):
             value = getattr(self, name)
+            if isinstance(value, FreeState):
+                raise TypeError(f"{who}: {name} must be numbers, a first guess, got {value!r}; that is for Problem(..., free_state=)")
             if value is None and getattr(self, of) is None:
                 raise ValueError(f"{who}: {name} is missing: give the state that the motion starts from, or states q and u")
             put(name, _numbers(who, name, getattr(self, of)[0] if value is None else value))

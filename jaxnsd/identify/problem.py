@@ -23,7 +23,7 @@ from ..programs.fingerprint import fingerprint
 from ..programs.given import calling, shown, takes
 from ..schemes.base import Scheme
 from ..schemes.moreau import Moreau
-from ..simulation import checks
+from ..simulation import checks, system_checks
 from . import motion
 from .data import FreeState, Trajectory, Windows
 from .robust import Robust, cost_and_weights
@@ -179,8 +179,8 @@ class Problem:
         system, measurement = self.parts(self.unknowns.first())
         first = self.data[0]
         q0, u0 = jnp.asarray(first.q0), jnp.asarray(first.u0)
-        checks.system(system, self.settings.scheme, first.t0, first.t0 + 10 * self.settings.dt, self.settings.dt, q0, u0, own=True)
-        checks.solver_takes(system, self.settings.solver)
+        system_checks.system(system, self.settings.scheme, first.t0, first.t0 + 10 * self.settings.dt, self.settings.dt, q0, u0, own=True)
+        system_checks.solver_takes(system, self.settings.solver)
         y = jnp.zeros(first.y.shape[1])
         with calling("identify: measure(t, q, u, measurement)"):
             predicted = jax.eval_shape(lambda: self.measure(jnp.zeros(()), q0, u0, measurement))
@@ -516,13 +516,14 @@ def _names(data):
 
 def _covariance(noise, k):
     """Covariance (k, k) of a residual."""
+    given = noise
     try:
         noise = np.asarray(noise, float)
     except (TypeError, ValueError):
         raise TypeError(f"identify: noise must be a number, ({k},) standard deviations or a covariance ({k}, {k}), got {noise!r}") from None
     if noise.ndim < 2:
         if noise.shape not in ((), (1,), (k,)) or not np.all(noise > 0) or not np.all(np.isfinite(noise)):
-            raise ValueError(f"identify: noise must be positive, one number or ({k},) standard deviations, got {noise}")
+            raise ValueError(f"identify: noise must be positive, one number or ({k},) standard deviations, got {shown(given)}")
         return np.diag(np.broadcast_to(noise, (k,)) ** 2)
     # Units may differ by many powers of ten: judged is the correlation.
     size = np.sqrt(np.abs(np.diag(noise))) if noise.shape == (k, k) and np.all(np.isfinite(noise)) else np.zeros(k)

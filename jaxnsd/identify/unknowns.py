@@ -47,6 +47,7 @@ class Unknowns:
     def __init__(self, tree: Any, fit: Any):
         paths, self.structure = jax.tree_util.tree_flatten_with_path(tree)
         self.names = [_name(path) for path, _ in paths]
+        self.of_bodies = hasattr(getattr(tree, "system", tree), "replace")
         self.leaves = [leaf for _, leaf in paths]
         self.list, size = [], 0
         for place, transform in sorted(self._chosen(tree, fit).items()):
@@ -96,6 +97,11 @@ class Unknowns:
         if name in self.names:
             return self.names.index(name)
         close = difflib.get_close_matches(name, self.names, n=1)
+        if self.of_bodies and "." in name and not name.startswith("measurement."):
+            raise ValueError(
+                f"identify: there is no leaf {name!r}; a number of bodies is fitted by a system of its own: "
+                f'Problem({{"x": 0.5}}, ..., fit=["x"], build=lambda p: system.replace({{{name!r}: p["x"]}}))'
+            )
         hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(self.names)}"
         raise ValueError(f"identify: there is no parameter {name!r}; {hint}")
 

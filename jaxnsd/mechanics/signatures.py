@@ -241,7 +241,8 @@ def _names(function, system):
     for field in (*laws.CONTACT_DATA, "law", "dry_friction"):
         if inspect.isfunction(written := getattr(type(system), field, None)):
             with_speed = field in ("e_N", "e_F") and len(inspect.signature(written).parameters) == 2
-            takes(f"{type(system).__name__}.{field}", written, "self, speed" if with_speed else "self")
+            why = " alone, as friction does not depend on the motion" if field == "mu" else ""
+            takes(f"{type(system).__name__}.{field}", written, "self, speed" if with_speed else "self", why)
     with calling(f"{type(system).__name__}: a method without arguments, as mu or law,"):
         jax.eval_shape(lambda system: names.extend(function(system)), system)
     return names

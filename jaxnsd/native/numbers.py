@@ -10,6 +10,8 @@ _FLOAT = {"add": "fadd", "add_any": "fadd", "sub": "fsub", "mul": "fmul", "div":
 _WHOLE = {"add": "add", "add_any": "add", "sub": "sub", "mul": "mul"}
 _BITS = {"and": "and", "or": "or", "xor": "xor"}
 _ORDER = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
+#: The order in which `jnp.searchsorted` and `jnp.interp` compare: -0.0 before 0.0, NaN at the ends.
+_TOTAL = {"lt_to": "lt", "le_to": "le"}
 _INTRINSIC = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil"}
 #: Functions of the C library, by their names there.
 _LIBRARY = {
@@ -29,8 +31,8 @@ _SAME = {"stop_gradient", "copy", "copy_p", "name", "optimization_barrier", "rea
 
 #: Operations that have one result entry for each entry of the operands.
 ELEMENTWISE = {
-    *_FLOAT, *_WHOLE, *_BITS, *_ORDER, *_INTRINSIC, *_LIBRARY, *_NUMPY, *_SAME, "integer_pow", "select_n", "clamp", "convert_element_type",
-    "rsqrt", "logistic", "round", "shift_left", "shift_right_logical", "shift_right_arithmetic", "jaxnsd_undefined",
+    *_FLOAT, *_WHOLE, *_BITS, *_ORDER, *_TOTAL, *_INTRINSIC, *_LIBRARY, *_NUMPY, *_SAME, "integer_pow", "select_n", "clamp",
+    "convert_element_type", "rsqrt", "logistic", "round", "shift_left", "shift_right_logical", "shift_right_arithmetic", "jaxnsd_undefined",
 }  # fmt: skip
 
 
@@ -59,6 +61,9 @@ def operate(code, name, entries, dtypes, dtype, params):
         e = operate(code, "exp", [operate(code, "neg", entries, [dtype], dtype, {})], [dtype], dtype, {})
         one = dtype.type(1)
         return operate(code, "div", [one, operate(code, "add", [one, e], [dtype] * 2, dtype, {})], [dtype] * 2, dtype, {})
+    if name in _TOTAL:
+        keys, of = zip(*(_place(code, x, d) for x, d in zip(entries, dtypes, strict=True)), strict=True)
+        return operate(code, _TOTAL[name], list(keys), list(of), bool, {})
     if name == "jaxnsd_undefined":
         zero = operate(code, "eq", [entries[0], dtype.type(0)], [dtype] * 2, bool, {})
         return _select(code, zero, dtype.type(np.nan), entries[0], dtype=dtype, of=np.dtype(bool))
@@ -104,6 +109,22 @@ def _folded(name, entries, dtype, exact):
     if name in ("max", "min", "and", "or") and entries[0] is entries[1]:
         return entries[0]
     return None
+
+
+def _place(code, x, dtype):
+    """A whole number that stands for a float in the total order, and its dtype: its bits, those of a negative one turned over."""
+    if dtype.kind != "f":
+        return x, dtype
+    whole, last = np.dtype(f"i{dtype.itemsize}"), 8 * dtype.itemsize - 1
+    if is_known(x):
+        bits = np.asarray(x, dtype).view(whole)[()]
+        return bits ^ ((bits >> last) & np.iinfo(whole).max), whole
+    if code.traced:
+        raise UnknownError("the total order of floats")
+    bits = code.value(f"bitcast {type_of(dtype)} {x.name} to {type_of(whole)}", whole)
+    sign = operate(code, "shift_right_arithmetic", [bits, whole.type(last)], [whole] * 2, whole, {})
+    turned = operate(code, "and", [sign, whole.type(np.iinfo(whole).max)], [whole] * 2, whole, {})
+    return operate(code, "xor", [bits, turned], [whole] * 2, whole, {}), whole
 
 
 def _select(code, which, *cases, dtype, of):

@@ -114,8 +114,8 @@ def array(caller, name, value, ndim):
 
 
 # ---------------------------------------------------------------------------------------------------------------- functions
-def takes(call, function, arguments):
-    """Raise TypeError for what is no function of these arguments, ``"t, q, u"``; messages name it by ``call``."""
+def takes(call, function, arguments, why=""):
+    """Raise TypeError for what is no function of these arguments, ``"t, q, u"``; messages name it by ``call``, and may say why."""
     if not callable(function):
         raise TypeError(f"{call} must be a function of ({arguments}), got {shown(function)}")
     try:
@@ -125,7 +125,7 @@ def takes(call, function, arguments):
     try:
         signature.bind(*arguments.split(", "))
     except TypeError:
-        raise TypeError(f"{call} must take ({arguments}), got a function of ({', '.join(signature.parameters)})") from None
+        raise TypeError(f"{call} must take ({arguments}){why}, got a function of ({', '.join(signature.parameters)})") from None
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """One contact problem on its own: the Newton-type impact law with Coulomb friction for a given Delassus operator."""
 
 import functools
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,10 +14,12 @@ from jax.typing import ArrayLike
 from .. import contact
 from ..contact import AbstractContactSolver, InteriorPoint, SemismoothNewton
 from ..mechanics.results import Outcome
+from ..native.jax_internals import is_traced, known_array
 from ..numerics import linalg
 from ..numerics.newton import implicit
 from ..programs import runs
 from ..programs.derivatives import instantiated
+from ..programs.given import array, numbers, shown
 from . import checks
 
 #: Contacts from which on the structure of a Delassus operator whose values are known is looked for.
@@ -74,7 +77,7 @@ def solve_contact_problem(
     that is not finite comes back as the outcome NON_FINITE, a negative mu as INVALID_PARAMETER.
     """
     solver = SemismoothNewton() if solver is None else solver
-    args = checks.contact_problem(G, c, mu, d, active, solver, guess)
+    args = _checked(G, c, mu, d, active, solver, guess)
     d = int(d)
     groups = None
     if args[2].shape[0] >= CHAIN and isinstance(solver, (InteriorPoint, SemismoothNewton)):
@@ -211,3 +214,85 @@ def _per_contact(x, n, d):
     """Inverse of `_internal`."""
     x_N, x_F = contact.split(x, n, d)
     return jnp.concatenate([x_N[:, None], x_F], axis=1).reshape(-1)
+
+
+# ------------------------------------------------------------------------------------------------------------------- checks
+def _checked(G, c, mu, d, active, solver, guess):
+    """Arrays ``(G, c, mu, active, guess)`` of a contact problem, checked and complete."""
+    caller = "solve_contact_problem"
+    checks.is_solver(caller, solver)
+    if isinstance(d, bool) or not isinstance(d, (int, np.integer)) or d not in (0, 1, 2):
+        raise ValueError(f"{caller}: d must be 0 (frictionless), 1 (planar) or 2 (spatial), got {shown(d)}")
+    G, c = array(caller, "G", G, 2), array(caller, "c", c, 1)
+    n, rest = divmod(c.shape[0], d + 1)
+    if rest:
+        raise ValueError(f"{caller}: c must have {d + 1} rows per contact for d = {d}, got shape {c.shape}; pass the right d, or all rows")
+    if G.shape != 2 * c.shape:
+        raise ValueError(f"{caller}: G must have shape {2 * c.shape}, one row and column per entry of c, got {G.shape}")
+    mu = known_array(mu, c.dtype) if isinstance(mu, (int, float)) else array(caller, "mu", mu, np.ndim(mu))
+    if mu.shape not in ((), (n,)):
+        raise ValueError(f"{caller}: mu must be a scalar or of shape ({n},), one entry per contact, got shape {mu.shape}")
+    guess = known_array(np.zeros(c.shape), c.dtype) if guess is None else array(caller, "guess", guess, 1)
+    if guess.shape != c.shape:
+        raise ValueError(f"{caller}: guess must have the shape of c, {c.shape}, got {guess.shape}")
+    for name, value in (("G", G), ("mu", mu), ("guess", guess)):
+        if value.dtype != c.dtype:
+            raise TypeError(f"{caller}: {name} must have the dtype of c, {c.dtype}, got {value.dtype}; convert one of them")
+    flags = np.ones(n, bool) if active is None else numbers(active)
+    if flags is None or flags.dtype != bool or flags.shape != (n,):
+        raise ValueError(f"{caller}: active must be {n} booleans, one per contact, got {shown(active)}")
+    active = flags if is_traced(flags) else known_array(flags)
+    if checks.known(mu) and not np.all((np.asarray(mu) >= 0) & np.isfinite(mu)):
+        raise ValueError(f"{caller}: mu must be finite and not negative, got {np.asarray(mu)}; it is Coulomb's friction coefficient")
+    if checks.known(G) and n:
+        _delassus(caller, np.asarray(G))
+    mu = known_array(np.broadcast_to(mu, (n,))) if checks.known(mu) else jnp.broadcast_to(mu, (n,))
+    return G, c, mu, active, guess
+
+
+#: Entries of a Delassus operator, relative to the largest, that may be missing in its symmetry, and by which it may be indefinite: those of
+#: other codes are printed with few digits, or come from implicit terms. Beyond round-off they are taken with a warning.
+ASYMMETRY, INDEFINITE = 1e-2, 1e-4
+
+#: Rows up to which the definiteness of a Delassus operator is decided, by a Cholesky factorization, which takes far less time than
+#: eigenvalues; of larger ones all pairs of rows are looked at.
+DECIDED = 2000
+
+
+@functools.cache
+def _cholesky(n, dtype):
+    """The factorization as one program, inside of a trace, too, where known values are computed operation by operation else."""
+    return jax.jit(jnp.linalg.cholesky).lower(jax.ShapeDtypeStruct((n, n), dtype)).compile()
+
+
+def _smallest(G, largest, round_off):
+    """Smallest eigenvalue of a symmetric matrix over the ``largest`` entry; zero where it is not below round-off."""
+    # By JAX: the idle threads of NumPy's own LAPACK spin for a while and slow down the solver that comes next, by a half on two cores.
+    factored = _cholesky(len(G), G.dtype)
+    with jax.ensure_compile_time_eval():
+        factor = np.asarray(factored(G + round_off * largest * np.eye(len(G), dtype=G.dtype)))
+    return 0.0 if np.all(np.isfinite(factor)) else np.linalg.eigvalsh(G)[0] / largest
+
+
+def _delassus(caller, G):
+    largest = np.abs(G).max()
+    round_off = 100 * len(G) * float(np.finfo(G.dtype).eps)
+    asymmetry = np.abs(G - G.T).max() / (largest or 1)
+    if asymmetry > ASYMMETRY:
+        raise ValueError(f"{caller}: G must be symmetric, got an asymmetry of {asymmetry * largest:.3g}; it is W^T M^-1 W")
+    if len(G) <= DECIDED:
+        smallest = _smallest(0.5 * (G + G.T), largest or 1, round_off)
+    else:
+        # Smallest eigenvalue of the worst pair of rows.
+        diagonal = np.diag(G)
+        half = 0.5 * (diagonal[:, None] - diagonal[None, :])
+        off = np.where(np.eye(len(G), dtype=bool), 0, G)
+        smallest = np.min(0.5 * (diagonal[:, None] + diagonal[None, :]) - np.sqrt(half * half + off * off)) / largest
+    if smallest < -INDEFINITE - np.sqrt(len(G)) * asymmetry:
+        raise ValueError(f"{caller}: G must be positive semidefinite, got the eigenvalue {smallest * largest:.3g}; it is W^T M^-1 W")
+    asymmetric = [f"is not symmetric (entries differ by {asymmetry:.1e} of the largest)"] * bool(asymmetry > round_off)
+    indefinite = [f"is not positive semidefinite (an eigenvalue of {smallest:.1e} of the largest entry)"] * bool(smallest < -round_off)
+    if asymmetric or indefinite:
+        what = " and ".join(asymmetric + indefinite)
+        message = f"{caller}: G {what}, more than round-off; it is taken as given. Was it printed with few digits? It should be W^T M^-1 W"
+        warnings.warn(message, UserWarning, stacklevel=4)

@@ -124,8 +124,18 @@ def at_the_times(system, solution, times):
         events=sum(bits).astype(solution.events.dtype),
         auxiliary={},
         save_every=None,
-        grid=solution.grid or Grid(solution.dt, len(solution.t) - 1, solution.t[-1]),
+        grid=solution.grid or Grid(solution.dt, len(solution.t) - 1, solution.t[-1], solution.t[0]),
     )
+
+
+def steps_until(solution):
+    """Number (N + 1,) of the steps that have ended by each stored time, of one motion; the percussions between two times are of these."""
+    if solution.save_every is not None:
+        return jnp.minimum(jnp.arange(len(solution.t)) * solution.save_every, solution.steps)
+    grid = solution.grid
+    done = jnp.floor(lax.stop_gradient((solution.t - grid.begin) / grid.dt) + 1e-6)
+    # The step in which a motion is stopped has ended with it.
+    return jnp.where(lax.stop_gradient(solution.t >= grid.end), solution.steps, done).astype(jnp.int32)
 
 
 @jax.jit

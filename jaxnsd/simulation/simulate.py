@@ -31,7 +31,7 @@ from ..programs.given import shown
 from ..programs.pytrees import chosen, replaced
 from ..schemes import sensitivity as sensitivities
 from ..schemes.base import Scheme, nothing_to_solve, on_position_level
-from . import checks, files, tables
+from . import checks, files, system_checks, tables
 from . import until as conditions
 from .events import Happening, happenings
 
@@ -59,11 +59,12 @@ class Labels(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The nodes of a run that the stored times do not tell: its step in s, the number of its steps, the time at which it ended in s."""
+    """The nodes of a run that the stored times do not tell: its step, the number of its steps, the times at which it ended and began, s."""
 
     dt: Any
     n_steps: Any
     end: Any
+    begin: Any = None
 
 
 @jax.tree_util.register_dataclass
@@ -135,7 +136,7 @@ class Solution:
     P_D: Any = None
     save_every: int | None = field(default=1, metadata={"static": True})
     scheme: Any = field(default=None, metadata={"static": True})
-    labels: Labels | None = field(default=None, metadata={"static": True})
+    labels: Labels = field(default=Labels("", None, None, None), metadata={"static": True})
     stop: Any = None
     grid: Grid | None = None
 
@@ -492,8 +493,8 @@ def checked(
     if state is not None:
         checks.continues(system, scheme, solver, dt, start)
     q0, u0 = checks.state(system, q0, u0)
-    checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
-    checks.solver_takes(system, solver)
+    system_checks.system(system, scheme, t0, t1, dt, q0, u0, own=state is not None)
+    system_checks.solver_takes(system, solver)
     until = None if until is None else conditions.traced(until, q0, u0)
     if until is not None and until.exact and scheme.lead:
         raise ValueError(
@@ -652,7 +653,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
         history.scheme,
         labels,
         stop,
-        None if ending is None else Grid(times[1], (len(t) - 1) * every, t[-1]),
+        None if ending is None else Grid(times[1], (len(t) - 1) * every, t[-1], t[0]),
     )
 
 

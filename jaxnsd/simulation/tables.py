@@ -32,16 +32,14 @@ def about(values):
     """What a solution is of, as attributes: names and numbers, which every format of files takes."""
     from .. import __version__
 
-    labels = values.labels
-    system = {} if labels is None else {"system": labels.system}
+    system = {"system": values.labels.system} if values.labels.system else {}
     every = {} if values.save_every is None else {"save_every": values.save_every}
     return system | {"scheme": repr(values.scheme)} | every | {"jaxnsd_version": __version__}
 
 
 def names_of(values):
     """``{axis: names}`` of the axes that have names."""
-    labels = values.labels
-    named = {} if labels is None else dict(zip(("coordinate", "velocity", "contact_index"), labels[1:], strict=True))
+    named = dict(zip(("coordinate", "velocity", "contact_index"), values.labels[1:], strict=True))
     return {axis: _distinct([plain(name) for name in names]) for axis, names in named.items() if names}
 
 
