@@ -93,9 +93,14 @@ def at_the_times(system, solution, times):
     """The `Solution` of a run at times (M,) in place of its nodes, see ``simulate(..., save_at=)``."""
     times = jnp.where(solution.stopped, jnp.minimum(times, solution.t[-1]), times)
     q, u = at_times(system, solution, times)
-    # A step belongs to the interval in which it ends; what ends with a time to round-off ends with it.
-    place = jnp.searchsorted(lax.stop_gradient(times), lax.stop_gradient(solution.t[1:] - 1e-6 * solution.dt))
+    # A step belongs to the interval in which it ends; what ends with a time to round-off, which is that of the times, ends with it.
+    ends = lax.stop_gradient(solution.t[1:])
+    round_off = 1e-6 * solution.dt + 8 * jnp.finfo(ends.dtype).eps * jnp.abs(ends)
+    place = jnp.searchsorted(lax.stop_gradient(times), ends - round_off)
     count = len(times) + 1
+    ended = jnp.cumsum(jax.ops.segment_sum(jnp.ones_like(place), place, count))[:-1]
+    # The nodes after the end of a motion that was stopped are those of its end.
+    grid = (solution.grid or Grid(solution.dt, len(solution.t) - 1, solution.t[-1]))._replace(ended=jnp.minimum(ended, solution.steps))
 
     def added(x):
         return jax.ops.segment_sum(x, place, count)[1:-1]
@@ -124,7 +129,7 @@ def at_the_times(system, solution, times):
         events=sum(bits).astype(solution.events.dtype),
         auxiliary={},
         save_every=None,
-        grid=solution.grid or Grid(solution.dt, len(solution.t) - 1, solution.t[-1], solution.t[0]),
+        grid=grid,
     )
 
 
@@ -132,10 +137,7 @@ def steps_until(solution):
     """Number (N + 1,) of the steps that have ended by each stored time, of one motion; the percussions between two times are of these."""
     if solution.save_every is not None:
         return jnp.minimum(jnp.arange(len(solution.t)) * solution.save_every, solution.steps)
-    grid = solution.grid
-    done = jnp.floor(lax.stop_gradient((solution.t - grid.begin) / grid.dt) + 1e-6)
-    # The step in which a motion is stopped has ended with it.
-    return jnp.where(lax.stop_gradient(solution.t >= grid.end), solution.steps, done).astype(jnp.int32)
+    return solution.grid.ended
 
 
 @jax.jit

@@ -59,12 +59,16 @@ class Labels(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The nodes of a run that the stored times do not tell: its step, the number of its steps, the times at which it ended and began, s."""
+    """The nodes of a run that the stored times do not tell.
+
+    dt, n_steps, end: step in s, number of steps, time at which the run ended in s
+    ended:            (N + 1,) how many steps have ended by each stored time; None where every so many steps are stored
+    """
 
     dt: Any
     n_steps: Any
     end: Any
-    begin: Any = None
+    ended: Any = None
 
 
 @jax.tree_util.register_dataclass
@@ -244,7 +248,8 @@ class Solution:
         end = int(self._on_the_host("trimmed").end)
         nodes = {name: jax.tree.map(lambda x: x[: end + 1], getattr(self, name)) for name in ("t", "q", "u", "auxiliary")}
         steps = {name: jax.tree.map(lambda x: x[:end], getattr(self, name)) for name in tables.ARRAYS if name not in nodes}
-        return dataclasses.replace(self, **nodes, **steps)
+        grid = self.grid if self.grid is None or self.grid.ended is None else self.grid._replace(ended=self.grid.ended[: end + 1])
+        return dataclasses.replace(self, **nodes, **steps, grid=grid)
 
     def count(self, event: Event) -> jax.Array:
         """Number of stored intervals with an `Event`: an integer, with the batch's shape. ``sol.count(jaxnsd.Event.GRAZING)``."""
@@ -653,7 +658,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
         history.scheme,
         labels,
         stop,
-        None if ending is None else Grid(times[1], (len(t) - 1) * every, t[-1], t[0]),
+        None if ending is None else Grid(times[1], (len(t) - 1) * every, t[-1]),
     )
 
 
