@@ -462,3 +462,24 @@ def test_an_ensemble(tmp_path):
     assert run(0.5, resume=True).counts[Outcome.SUCCESS] == 64
     with pytest.raises(ensemble.StoreError, match="another program"):
         run(0.4)
+
+
+def falling_to(time, n, dtype=jnp.float64):
+    """A ball that rests, with steps of a second: n of them in one stored interval, of which the motion takes those up to a time."""
+    until = jax.tree_util.Partial(lambda time, t, q, u: t >= time, jnp.asarray(time, dtype))
+    return simulate(BouncingBall(), Moreau(), jnp.zeros(1, dtype), jnp.zeros(1, dtype), n_steps=n, dt=1.0, save_every=n, until=until)
+
+
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+def test_a_step_that_single_precision_has_no_number_for():
+    """The first time that is 17 000 000 s there is that of one step less."""
+    sol = falling_to(17_000_000, 18_000_000, jnp.float32)
+    assert int(sol.steps) == 16_999_999 and float(sol.t[-1]) == 17_000_000
+
+
+@pytest.mark.long
+def test_more_steps_than_there_are_integers_of_32_bits():
+    """The motion never ended, and its iterations were less than zero."""
+    sol = falling_to(2.2e9, 2_400_000_000)
+    assert sol.success and int(sol.steps) == 2_200_000_000 and float(sol.t[-1]) == 2.2e9
+    assert 2.1e9 < int(sol.iterations[0]) <= 2.2e9
