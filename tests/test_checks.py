@@ -12,6 +12,7 @@ import pytest
 
 import jaxnsd
 from jaxnsd import Moreau, Outcome, SymmetricMoreau, System, VariationalMoreau, simulate
+from jaxnsd.native.jax_internals import enable_x64
 from jaxnsd.programs import indices
 from jaxnsd.schemes import sensitivity
 from jaxnsd.simulation import checks
@@ -509,6 +510,16 @@ def test_float32_warns_once(monkeypatch):
     record = [warning for warning in record if "float32" in str(warning.message)]  # JAX may warn of its cache
     assert len(record) == 1 and record[0].filename == __file__ and solution.q.dtype == jnp.float32
     run(**state)  # a second warning would be an error here
+
+
+def test_steps_that_cannot_be_counted_are_refused(monkeypatch):
+    """Without double precision JAX counts up to 2^31; times of later steps were negative, with success."""
+    monkeypatch.setattr(checks, "_warned_float32", True)
+    state = {"q0": Q0.astype(np.float32), "u0": U0.astype(np.float32)}
+    with enable_x64(False), pytest.raises(ValueError, match=r"up to 2147483647 steps, got 3000000000; .*x64"):
+        simulate(Particle(), Moreau(), *state.values(), n_steps=3 * 10**9, dt=1e-3, save_every=10**9)
+    with pytest.raises(ValueError, match=r"up to 9223372036854775807 steps, got 9223372036854775808$"):
+        simulate(Particle(), Moreau(), Q0, U0, n_steps=2**63, dt=1e-3, save_every=2**60)
 
 
 def test_repeated_calls_do_not_trace_again():

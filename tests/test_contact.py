@@ -514,6 +514,26 @@ def test_damped_steps_lead_newtons_method_out_of_its_cycles():
 
 
 @pytest.mark.slow
+def test_in_a_branch_that_some_members_of_a_batch_take():
+    """Of what the branch is given all is batched by JAX, constants of the solver, too, and that was refused."""
+    n = 4
+    W = generator(n).normal(size=(6, 3 * n))
+    G, c = jnp.asarray(W.T @ W), jnp.concatenate([jnp.linspace(-0.2, 0.2, 2 * n), -jnp.ones(n)])
+
+    def solved(size):
+        problem = contact.Problem(G, size * c, jnp.full(n, 0.5), jnp.ones(n, bool), 2, redundant=True)
+        return SemismoothNewton().solve(problem, jnp.zeros(3 * n)).z
+
+    def asked(size):
+        return jax.lax.cond(size > 0.5, solved, lambda size: jnp.zeros(3 * n), size)
+
+    found, alone = jax.jit(jax.vmap(asked))(jnp.array([0.2, 1.0, 2.0])), jax.jit(solved)(1.0)
+    np.testing.assert_array_equal(found[0], 0)
+    for z, size in zip(found[1:], (1.0, 2.0), strict=True):
+        np.testing.assert_allclose(W @ z, size * (W @ alone), atol=1e-8)
+    assert np.max(np.abs(alone)) > 0.01
+
+
 def test_redundant_corners_equal_one_contact_at_the_centre():
     # Without rotation a box that lands flat and slides is a particle: four corners act like one contact.
     W = box(4)[0][:3]  # it cannot turn

@@ -190,6 +190,16 @@ def test_other_refusals(made, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_a_store_that_cannot_be_opened_now_is_not_said_to_be_none(made, monkeypatch):
+    """Its reader was told to give the store another name where a process was short of memory, or of threads."""
+    for error, words in ((MemoryError(), "MemoryError"), (RuntimeError("can't start new thread"), "can't start new thread")):
+        with monkeypatch.context() as patch:
+            patch.setattr(zarr, "open_group", lambda *args, error=error, **options: (_ for _ in ()).throw(error))
+            with pytest.raises(ensemble.StoreError, match=f"cannot be opened: .*{words}"):
+                run(made[0])
+    assert run(made[0]).computed == 0
+
+
 def test_what_cannot_be_stored_and_a_store_that_is_damaged(made, tmp_path):
     for name in ("..", "a/b", "__x"):
         with pytest.raises(ValueError, match="cannot be the name of an array"):

@@ -1,7 +1,10 @@
 """Native code against XLA: single operations drawn at random, control flow, whole runs and their derivatives."""
 
 import functools
+import gc
 import itertools
+import os
+from pathlib import Path
 
 import jax
 import jax.extend
@@ -415,6 +418,25 @@ def test_what_is_not_needed_is_not_compiled():
     compare(lambda q: jax.lax.map(lambda q: cut(q, 0.5), q), q[None] + 0.01 * jnp.arange(600.0)[:, None])
     compare(jax.jacfwd(lambda q: cut(q, 0.5)[0]), q)
     compare(jax.grad(lambda q: jnp.sum(cut(q, 0.5)[0])), q)
+
+
+def test_what_llvm_found_on_its_way_is_freed(monkeypatch):
+    """Of every text it kept ten times its length."""
+    monkeypatch.setenv("JAXNSD_CACHE_DIR", "0")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("the system does not say what a process takes")
+
+    def after(times):
+        for _ in range(times):
+            native.build.machine_code(text.main)
+        gc.collect()
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    text, _ = native.build.text_of(jax.make_jaxpr(lambda q: cut(q, 0.5))(jnp.linspace(0, 1, 16)))
+    before = after(5)
+    assert after(40) - before < 40 * 2 * len(text.main)
 
 
 def test_programs_that_do_the_same_are_written_once(monkeypatch):

@@ -1,5 +1,6 @@
 """Measured tosses: loaders, initial states from a flight, the score, the model, and the command line; the data need not be here."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.spatial.transform import Rotation
 
 import jaxnsd
+from jaxnsd import LocatedImpacts, MoreauJean, identify, simulate
 from jaxnsd.command_line import cli
 from jaxnsd.identify import tosses
 from jaxnsd.models import Cube, TossedCube
@@ -256,3 +259,68 @@ def test_scores_on_measured_tosses(initial, stride):
     # Of so many tosses: the score of all, within its spread.
     spread = np.sqrt(stride / 8)
     assert found.mean[0] < position + 2.5 * spread and found.mean[1] < angle + 5.0 * spread, found.mean
+
+
+@pytest.mark.long
+def test_the_uncertainty_of_a_toss_is_that_of_a_grid():
+    """Errors and correlation of a fit beside the likelihood on a grid, whose residuals are written here; the truth is within.
+
+    Two tosses of two impacts each, with frames that are off by 1 % of the width and 0.02 rad.
+    """
+    system, scheme, frames, names = TossedCube(), LocatedImpacts(MoreauJean()), 25, ("e_corner", "mu_impact")
+    rng = np.random.default_rng(1)
+    starts = []
+    for _ in range(2):
+        p = rng.normal(size=4)
+        q0 = np.concatenate([[0, 0, 0.16 + 0.03 * rng.random()], p / np.linalg.norm(p)])
+        starts.append((q0, np.concatenate([0.5 * rng.normal(size=2), [-0.5], 4 * rng.normal(size=3)])))
+
+    @jax.jit
+    @jax.vmap
+    def moved(values):
+        cube = dataclasses.replace(system, **dict(zip(names, values, strict=True)))
+        run = lambda q, u: simulate(cube, scheme, q, u, n_steps=4 * (frames - 1), dt=tosses.FRAME / 4, save_every=4)  # noqa: E731
+        return jax.vmap(lambda q, u: run(q, u).q)(*map(jnp.stack, zip(*starts, strict=True)))
+
+    truth = np.array([system.e_corner, system.mu_impact])
+    noise = np.array([0.01] * 3 + [0.02] * 3)
+    measured = np.array(moved(truth[None])[0])
+    measured[..., :3] += noise[0] * tosses.WIDTH * rng.normal(size=measured[..., :3].shape)
+    turns = noise[3] * rng.normal(size=measured[..., :3].shape)
+    turned = Rotation.from_matrix(matrices(measured)) * Rotation.from_rotvec(turns.reshape(-1, 3))
+    measured[..., 3:] = turned.as_quat(scalar_first=True).reshape(measured[..., 3:].shape)
+    times = np.arange(frames) * tosses.FRAME
+    result = identify.fit(
+        identify.Problem(
+            system,
+            [identify.Trajectory(times, y, *start) for y, start in zip(measured, starts, strict=True)],
+            fit={name: identify.Bounded(0.0, 0.9) for name in names},
+            dt=tosses.FRAME / 4,
+            scheme=scheme,
+            measure=lambda t, q, u, m: q,
+            residual=tosses.difference,
+            noise=noise,
+            horizon=30.0,
+        )
+    )
+    errors = result.standard_errors / result.noise_scale
+    assert np.all(np.abs(result.values - truth) < 3 * errors)
+    side = np.linspace(-3.5, 3.5, 13)
+    grid = np.stack(np.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2) * errors + result.values
+    found = np.array(moved(grid))
+    squares = np.sum(((found[..., :3] - measured[..., :3]) / (noise[0] * tosses.WIDTH)) ** 2, (1, 2, 3))
+    apart = Rotation.from_matrix(np.swapaxes(matrices(found), -1, -2) @ np.tile(matrices(measured), (len(grid), 1, 1)))
+    squares += np.sum(apart.magnitude().reshape(len(grid), -1) ** 2, 1) / noise[3] ** 2
+    density = np.exp(-0.5 * (squares - squares.min()))
+    density /= density.sum()
+    mean = density @ grid
+    covariance = (density[:, None] * (grid - mean)).T @ (grid - mean)
+    np.testing.assert_allclose(result.values, mean, atol=0.2 * errors.min())
+    np.testing.assert_allclose(errors, np.sqrt(np.diag(covariance)), rtol=0.05)
+    correlation = covariance[0, 1] / np.sqrt(np.prod(np.diag(covariance)))
+    assert abs(result.correlation[0, 1] - correlation) < 0.05 and abs(correlation) > 0.1
+
+
+def matrices(q):
+    """Rotation matrices (n, 3, 3) of poses (..., 7)."""
+    return Rotation.from_quat(q[..., 3:].reshape(-1, 4), scalar_first=True).as_matrix()

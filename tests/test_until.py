@@ -19,9 +19,11 @@ from jaxnsd import (
     Outcome,
     Solution,
     SymmetricMoreau,
+    bodies,
     energy,
     simulate,
 )
+from jaxnsd.bodies import Body, Box, Plane
 from jaxnsd.models import BouncingBall
 from jaxnsd.simulation.simulate import _run
 
@@ -462,3 +464,37 @@ def test_an_ensemble(tmp_path):
     assert run(0.5, resume=True).counts[Outcome.SUCCESS] == 64
     with pytest.raises(ensemble.StoreError, match="another program"):
         run(0.4)
+
+
+@pytest.mark.slow
+def test_members_in_lockstep_that_end_at_their_own_nodes(lockstep):
+    """Steps of a box that are made by some of the members only were refused with an AssertionError of JAX's."""
+    box = bodies.assemble([Body("box", mass=1.0, shapes=Box((0.1,) * 3), position=(0, 0, 0.051))], Plane(name="floor"), mu=0.3)
+    q0, u0 = box.initial_state()
+    run = lambda h: simulate(box, Moreau(), q0.at[2].add(h), u0, n_steps=60, dt=1e-3, until=lambda t, q, u: q[2] < 0.05001)  # noqa: E731
+    sol = jax.vmap(run)(jnp.array([0.0, 1e-3]))
+    # A fall by n (n + 1) / 2 g dt^2, from 1 and from 2 mm above.
+    fallen = np.cumsum(np.cumsum(np.full(60, G * 1e-6)))
+    assert_array_equal(sol.steps, [np.argmax(0.051 + h - fallen < 0.05001) + off for h, off in ((0.0, 2), (1e-3, 2))])
+    assert np.all(sol.success) and np.all(sol.stopped)
+
+
+def falling_to(time, n, dtype=jnp.float64):
+    """A ball that rests, with steps of a second: n of them in one stored interval, of which the motion takes those up to a time."""
+    until = jax.tree_util.Partial(lambda time, t, q, u: t >= time, jnp.asarray(time, dtype))
+    return simulate(BouncingBall(), Moreau(), jnp.zeros(1, dtype), jnp.zeros(1, dtype), n_steps=n, dt=1.0, save_every=n, until=until)
+
+
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+def test_a_step_that_single_precision_has_no_number_for():
+    """The first time that is 17 000 000 s there is that of one step less."""
+    sol = falling_to(17_000_000, 18_000_000, jnp.float32)
+    assert int(sol.steps) == 16_999_999 and float(sol.t[-1]) == 17_000_000
+
+
+@pytest.mark.long
+def test_more_steps_than_there_are_integers_of_32_bits():
+    """The motion never ended, and its iterations were less than zero."""
+    sol = falling_to(2.2e9, 2_400_000_000)
+    assert sol.success and int(sol.steps) == 2_200_000_000 and float(sol.t[-1]) == 2.2e9
+    assert 2.1e9 < int(sol.iterations[0]) <= 2.2e9

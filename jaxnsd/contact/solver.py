@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.custom_batching import custom_vmap
 
 from ..native.marks import when_needed
 from ..numerics import linalg, thresholds
+from ..numerics.batches import batched_by
 from ..numerics.linalg import absolute, divide, greater, maximum, minimum, multiply, where
 from ..numerics.newton import iterate
 from . import apart, single
@@ -419,20 +419,17 @@ def in_one_loop(settings, problem, refine):
     def one_after_the_other(arrays, guess):
         return settings.one_after_the_other(arrays._replace(**static), guess, refine)
 
-    @custom_vmap
     def solved(arrays, guess):
         problem = arrays._replace(**static)
         if not settings.max_rescues:
             return settings.one_after_the_other(problem, guess, refine, keeps=True)
         return Equations(problem, settings, guess.dtype, keeps=True).solve(guess, settings, refine)
 
-    @solved.def_vmap
-    def _batched(axis_size, in_batched, *args):
+    def batched(axis_size, in_batched, *args):
         axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
-        out = jax.vmap(one_after_the_other, tuple(axes), axis_size=axis_size)(*args)
-        return out, jax.tree.map(lambda _: True, out)
+        return jax.vmap(one_after_the_other, tuple(axes), axis_size=axis_size)(*args)
 
-    return solved
+    return batched_by(solved, batched)
 
 
 @functools.lru_cache(maxsize=64)
@@ -450,13 +447,11 @@ def rescue(settings, d, sizes):
     def nothing(arrays, z, error, largest, iterations):
         return z, error, largest, iterations, jnp.full_like(iterations, -1)
 
-    @custom_vmap
     def guarded(*args):
         return lax.cond(args[2] > 1, when_needed(one), nothing, *args)
 
-    @guarded.def_vmap
-    def _batched(axis_size, in_batched, *args):
-        args = jax.tree.map(lambda x, batched: x if batched else jnp.broadcast_to(x, (axis_size, *jnp.shape(x))), args, tuple(in_batched))
+    def batched(axis_size, in_batched, *args):
+        args = jax.tree.map(lambda x, varies: x if varies else jnp.broadcast_to(x, (axis_size, *jnp.shape(x))), args, tuple(in_batched))
         # Of a batch that is exported the size may be a symbol.
         chunk = min(CHUNK, axis_size) if isinstance(axis_size, int) else CHUNK
         error, result = args[2], nothing(*args)
@@ -475,7 +470,6 @@ def rescue(settings, d, sizes):
 
             return lax.fori_loop(0, (jnp.sum(pending) + chunk - 1) // chunk, body, result)
 
-        out = lax.cond(jnp.any(error > 1), gather, lambda _: result, None)
-        return out, jax.tree.map(lambda _: True, out)
+        return lax.cond(jnp.any(error > 1), gather, lambda _: result, None)
 
-    return guarded
+    return batched_by(guarded, batched)

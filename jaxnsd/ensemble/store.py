@@ -118,8 +118,10 @@ def read_manifest(path):
     zarr = _zarr()
     try:
         return dict(json.loads(zarr.open_group(str(path), mode="r").attrs[MANIFEST]))
-    except Exception as error:
+    except (KeyError, TypeError, ValueError, FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(f"{path} exists and is not a store of jaxnsd.ensemble: give the store another name") from error
+    except Exception as error:  # too little memory, no permission, no thread: what is there may be whole
+        raise StoreError(f"{path} cannot be opened: {type(error).__name__}: {error}") from error
 
 
 def _create(path, made_with, shapes):

@@ -115,6 +115,15 @@ def _machine(level=None):
     return binding.Target.from_default_triple().create_target_machine(opt=level, cpu=cpu, features=features)
 
 
+def _freed(manager):
+    """Free a pass manager of LLVM's, with all that its passes have found of a function, ten times its text.
+
+    `ModulePassManager` has `_dispose` of both its bases, and those of llvmlite up to 0.50 take the one that does nothing.
+    """
+    if type(manager)._dispose is binding.ffi.ObjectRef._dispose:
+        binding.newpassmanagers.NewPassManager._dispose(manager)
+
+
 @functools.cache
 def _api():
     """Version of XLA's interface."""
@@ -514,7 +523,9 @@ def machine_code(text):
     tuning = binding.create_pipeline_tuning_options(speed_level=level)
     tuning.slp_vectorization = False
     passes = binding.create_pass_builder(machine, tuning)
-    passes.getModulePassManager().run(module, passes)
+    manager = passes.getModulePassManager()
+    manager.run(module, passes)
+    _freed(manager)
     data = machine.emit_object(module)
     if folder:
         # A home that is read-only, or full, costs nothing but time.

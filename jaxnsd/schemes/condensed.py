@@ -135,7 +135,13 @@ class Condensed:
         along = jnp.abs(linalg.matmul(W_b.T, linalg.pack(self.unbound))) + jnp.abs(chi_b)
         alone = jnp.where(effect > 0, along / jnp.where(effect > 0, effect, 1), 0)
         floor = round_off * linalg.matmul(jnp.abs(W_b).T, linalg.matmul(Y_b, alone))
-        return jnp.all(rows <= (tolerance + round_off) * size + floor)
+        obeyed = jnp.all(rows <= (tolerance + round_off) * size + floor)
+        # What is solved are combined rows: their round-off is that of larger terms, of another direction, than those of a row as given.
+        T = linalg.pack(self.rows.T)
+        W_c = linalg.pack(self.rows.W)
+        rows = jnp.abs(linalg.matmul(W_c.T, linalg.pack(u)) + linalg.matmul(T.T, chi_b))
+        size = linalg.matmul(jnp.abs(W_c).T, linalg.pack(terms)) + linalg.matmul(jnp.abs(T).T, jnp.abs(chi_b))
+        return obeyed | jnp.all(rows <= (tolerance + round_off) * size)
 
 
 class Factored(Condensed):

@@ -123,6 +123,11 @@ def steps(t0, t1, dt, n_steps, save_every):
     else:
         n = n_steps
         dt, t1 = ((t1 - t0) / n, t1) if dt is None else (dt, t0 + n * dt)
+    if n > (most := jnp.iinfo(jnp.result_type(int)).max):
+        raise ValueError(
+            f"simulate: a run takes up to {most} steps, got {n}"
+            + ('; jax.config.update("jax_enable_x64", True) lets it take more' if most < 2**32 else "")
+        )
     if n % save_every:
         raise ValueError(f"simulate: save_every must divide the number of steps, {n}, got {save_every}; take a divisor, or another t1")
     return t1, dt, n

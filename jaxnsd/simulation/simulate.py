@@ -43,6 +43,9 @@ BLOW_UP = 1e10
 #: 100, 300 and 1000 elements is four times slower, and one of three boxes that fall onto each other, too.
 LANES = 4096
 
+#: Steps in a stored interval from which on their iterations may be more than 2^31 together.
+MANY = 2**20
+
 
 class Labels(NamedTuple):
     """Names of a system, and those it gives to its coordinates, velocities and contacts: tuples of strings, or None."""
@@ -612,7 +615,7 @@ def _solution(history, shapes, system, args, rows, first, final=None):
     every = history.save_every
     number = jnp.arange(len(rows)) * every
     initial, at_start, code, invalid, *stop = first
-    stop, *before = (stop[0].astype(jnp.int32), *stop[1:]) if stop else (None,)
+    stop, *before = (stop[0].astype(history.integer) @ jnp.array([MANY, 1], history.integer), *stop[1:]) if stop else (None,)
     if stop is not None:
         after = (stop > 0) & (number >= stop + every)
         held = history.scheme.after_the_end(auxiliary)
@@ -756,6 +759,11 @@ class _History:
     sensitivity: str
     checkpoint: Any
 
+    @property
+    def integer(self):
+        """Dtype that has the number of every step."""
+        return jnp.int32 if self.n_steps < 2**31 else jnp.int64
+
     def initial(self, system, times, q0, u0, start=None, until=None):
         """State and info at the first node."""
         del until
@@ -784,12 +792,14 @@ class _History:
         """What is stored of one interval beside the state."""
         state, info = self.initial(*args)
         zero = jnp.zeros((), jnp.int32)
-        return Record(state.P, info.iterations, info.residual, zero, info.contact, zero)
+        iterations = info.iterations if self.save_every < MANY else jnp.asarray(info.iterations, jnp.result_type(int))
+        return Record(state.P, iterations, info.residual, zero, info.contact, zero)
 
     def run(self, args, members=None, bar=None):
         """``(rows, last state, *first)``, see `Loop`; a row holds a node's state and the record of the interval before. With a condition
         the number of the step after which it held comes last, and where it is a number (q, u) before that step. With a ``bar`` it is told
-        of the way, for so many ``members``.
+        of the way, for so many ``members``. That number is two, how many times `MANY` and the rest: floats of single precision have no
+        whole numbers above 2^24.
         """
         loop = self.start(args)
         n_stored = self.n_steps // self.save_every
@@ -798,7 +808,7 @@ class _History:
         last, rows = _loop(loop.body, loop.carry, n_stored, recompute=recompute, report=report)
         if bar:
             bar.done(members)
-        stop = [_pack(x, rows.dtype) if isinstance(x, tuple) else x.astype(rows.dtype) for x in last[2:]]
+        stop = [_pack(x, rows.dtype) if isinstance(x, tuple) else jnp.stack(jnp.divmod(x, MANY)).astype(rows.dtype) for x in last[2:]]
         return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first, *stop
 
     def start(self, args):
@@ -905,7 +915,7 @@ class _History:
 
         carry = _freeze((state, nothing))
         if until is not None:
-            carry = (*carry, jnp.zeros((), jnp.int32), *([place(carry[0])] if until.exact else []))
+            carry = (*carry, jnp.zeros((), self.integer), *([place(carry[0])] if until.exact else []))
         following = self.interval(step if until is None else step_or_rest, emptied)
         return Loop(carry, following, row, final, (state.P, *(code.astype(dtype) for code in codes)))
 
