@@ -1,8 +1,10 @@
 """Native code against XLA: single operations drawn at random, control flow, whole runs and their derivatives."""
 
+import ctypes
 import functools
 import gc
 import itertools
+import math
 import os
 from pathlib import Path
 
@@ -26,6 +28,10 @@ from jaxnsd.native.marks import in_memory, when_needed
 def _native(monkeypatch, tmp_path):
     monkeypatch.setenv("JAXNSD_NATIVE", "1")
     monkeypatch.setenv("JAXNSD_CACHE_DIR", str(tmp_path))
+
+
+#: What compiled code calls, for as long as the process is there.
+KEPT = []
 
 
 def compare(function, *args, rtol=1e-12):
@@ -366,6 +372,22 @@ def test_pieces_that_are_functions_of_their_own(lines, monkeypatch):
 
         compare(again, jnp.linspace(0, 1, 40))
     assert len(made[-1][0].parts) > 1
+
+
+def test_what_is_broadcast_is_computed_once():
+    """A humanoid's step took 1530 cosines of 15 angles: an operation that broadcasts an axis computed them at each place anew."""
+    binding, seen = native.build.binding, []
+    libm = ctypes.CDLL("libm.so.6")
+    native.build._ready_for_code()
+    cos = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(lambda x: seen.append(x) or math.cos(x))
+    KEPT.append(cos)  # what has been compiled may be called again
+    try:
+        binding.add_symbol("cos", ctypes.cast(cos, ctypes.c_void_p).value)
+        with native.in_loops():
+            compare(lambda x, A: jnp.cos(x)[:, None, None] * A + 0.123, jnp.linspace(0, 1, 43), jnp.ones((43, 5, 7)))
+    finally:
+        binding.add_symbol("cos", ctypes.cast(libm.cos, ctypes.c_void_p).value)
+    assert len(seen) == 43
 
 
 def test_arrays_that_a_function_keeps_in_memory():
