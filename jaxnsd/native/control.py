@@ -77,14 +77,13 @@ PIECE = 3000
 
 def _in_pieces(code, jaxpr, values, one):
     """``one(equation)`` for all equations; what is long is made of functions that are called one after the other."""
-    equations, last = jaxpr.eqns, {x: k for k, equation in enumerate(jaxpr.eqns) for x in equation.invars if not isinstance(x, Literal)}
+    equations, k = jaxpr.eqns, 0
+    last = {x: at for at, equation in enumerate(equations) for x in equation.invars if not isinstance(x, Literal)}  # where it is read last
     last.update((x, len(equations)) for x in jaxpr.outvars if not isinstance(x, Literal))
-    k = 0
 
     def piece():
         nonlocal k
-        first, begin, known = len(code.lines), k, code.known
-        before = set(known)
+        first, begin, before = len(code.lines), k, set(code.known)
         while k < len(equations) and len(code.lines) - first < PIECE:
             one(equations[k])
             k += 1
@@ -94,8 +93,8 @@ def _in_pieces(code, jaxpr, values, one):
         for x in live:
             if not is_small(values[x]):
                 values[x] = stored(code, values[x], Kind(x.aval))
-        going = [(x, values[x]) for x in live]
-        names = [name for _, x in going for name in _names(x)]
+        going_on.extend((x, values[x]) for x in live)
+        names = [name for _, x in going_on for name in _names(x)]
         inside = {line[2 : line.index(" ", 2)] for line in code.lines[first:] if line.startswith("  %")} - set(names)
         # What has been called with arguments that are there afterwards is not called again.
         for key in [key for key in code.known if key[0] == "call" and key not in before]:
@@ -105,7 +104,6 @@ def _in_pieces(code, jaxpr, values, one):
             if not inside.intersection(name for x in arrays for name in _names(x)):
                 calls.append((key[:3], out, inner, arrays))
                 names += [name for x in out for name in _names(x)]
-        going_on.extend(going)
         return names
 
     while k < len(equations):
