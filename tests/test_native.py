@@ -6,6 +6,8 @@ import gc
 import itertools
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -233,6 +235,40 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(monkeypatch, tmp
     blocked.write_text("no folder")
     monkeypatch.setenv("JAXNSD_CACHE_DIR", str(blocked / "below"))
     compare(lambda x: jnp.sin(x) + 17.25, jnp.ones(3))
+
+
+NO_MEMORY = """
+import resource, jax, jax.numpy as jnp, jax.extend
+from jaxnsd import native
+
+def rows(length):
+    return lambda x: jnp.sum(jax.lax.scan(lambda c, _: (jnp.sin(c), c), x, None, length=length)[1])
+
+def native_one(function, x):
+    closed = jax.make_jaxpr(function)(x)
+    return jax.jit(native.compiled(jax.extend.core.jaxpr_as_fun(closed), closed.in_avals))
+
+x = jnp.float32(1.0)
+run, few = native_one(rows(200_000_000), x), native_one(rows(2_000), x)
+first = float(few(x)[0])
+lowered = run.lower(x).compile()
+pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (pages + 300_000_000, -1))
+try:
+    lowered(x)
+except Exception as error:
+    print(type(error).__name__, error)
+print(float(few(x)[0]) == first)
+"""
+
+
+def test_a_run_that_finds_no_memory_says_so():
+    """It had ended the process; what runs afterwards is as it was."""
+    said = subprocess.run([sys.executable, "-c", NO_MEMORY], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    error, well = said.stdout.splitlines()
+    assert "RESOURCE_EXHAUSTED" in error and "jaxnsd: a run found no memory" in error
+    assert well == "True"
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 100])

@@ -51,8 +51,8 @@ OPTIONS, NEWEST = ("-combiner-tokenfactor-inline-limit=64", "-pre-RA-sched=fast"
 #: CPU s for 5.7, its gradient in 33 for 44, to code that is 5 to 10 % slower, or as fast. What is short gains by all that LLVM can do.
 LONG = 400_000
 
-#: Where the number of threads stands for compiled code.
-_threads = ctypes.c_int64(1)
+#: Where the number of threads stands for compiled code, and how often it has asked for memory that there was not.
+_threads, _failures = ctypes.c_int64(1), ctypes.c_int64(0)
 
 
 def cores():
@@ -76,6 +76,7 @@ def _ready_for_code():
             binding.add_symbol(name, ctypes.cast(getattr(source, name), ctypes.c_void_p).value)
     _threads.value = cores()
     binding.add_symbol("jaxnsd_threads", ctypes.addressof(_threads))
+    binding.add_symbol("jaxnsd_failures", ctypes.addressof(_failures))
     said = binding.llvm_version_info, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), OPTIONS
     return " ".join(map(str, said))
 
@@ -155,10 +156,29 @@ call:
   %args = load ptr, ptr %at_args
   %at_results = getelementptr i8, ptr %frame, i64 112
   %results = load ptr, ptr %at_results
+  %before = load atomic i64, ptr @jaxnsd_failures seq_cst, align 8
   call void @run(ptr %args, ptr %results)
+  %after = load atomic i64, ptr @jaxnsd_failures seq_cst, align 8
+  %well = icmp eq i64 %before, %after
+  br i1 %well, label %done, label %failed
+done:
   ret ptr null
+failed:
+  %at_api = getelementptr i8, ptr %frame, i64 16
+  %api = load ptr, ptr %at_api
+  %at_create = getelementptr i8, ptr %api, i64 48
+  %create = load ptr, ptr %at_create
+  %what = alloca {{i64, ptr, ptr, i32}}
+  store {{i64, ptr, ptr, i32}} {{i64 28, ptr null, ptr @no_memory, i32 8}}, ptr %what
+  %error = call ptr %create(ptr %what)
+  ret ptr %error
 }}
+@no_memory = internal constant [{length} x i8] c"{message}\\00"
 """
+
+#: What is said where a run, or another one at the same time, found no memory, and may have computed anything: XLA's RESOURCE_EXHAUSTED, made by
+#: `XLA_FFI_Error_Create`.
+NO_MEMORY = "jaxnsd: a run found no memory to work in; fewer members of a batch or fewer stored steps at once take less"
 
 _SPREAD = f"""
 @jaxnsd_threads = external global i64
@@ -245,12 +265,27 @@ end:
 """
 
 
+#: Working memory of a function, and what counts how often there was none.
+_FAILURES = "@jaxnsd_failures = external global i64"
+_MEMORY = """
+begin:
+  %memory = call ptr @malloc(i64 {size})
+  %none = icmp eq ptr %memory, null
+  br i1 %none, label %without, label %entry
+without:
+  %failures = atomicrmw add ptr @jaxnsd_failures, i64 1 seq_cst
+  ret void
+entry:"""
+
+
 def _function(head, code):
     """The text of a function whose lines are those of ``code``."""
-    memory = f"  %memory = call ptr @malloc(i64 {code.memory})" if code.memory else "  %memory = getelementptr i8, ptr null, i64 0"
     later = "  %later = getelementptr ptr, ptr @later, i64 0"
-    last = ["  call void @free(ptr %memory)"] if code.memory else []
-    return "\n".join([head + " {", "entry:", memory, later, *code.lines, *last, "  ret void", "}", ""])
+    if code.memory:
+        begin, last = _MEMORY.format(size=code.memory), ["  call void @free(ptr %memory)"]
+    else:
+        begin, last = "entry:\n  %memory = getelementptr i8, ptr null, i64 0", []
+    return "\n".join([head + " {", begin, later, *code.lines, *last, "  ret void", "}", ""])
 
 
 def text_of(closed, in_full=False):
@@ -264,7 +299,9 @@ def text_of(closed, in_full=False):
     program = control.Program(closed, [None] * len(kinds), kinds, results, sizes)
     text, later = _text_of(program)
     major, minor = _api()
-    return replace(text, main=text.main + _HANDLER.format(major=major, minor=minor)), later
+    handler = _HANDLER.format(major=major, minor=minor, message=NO_MEMORY, length=len(NO_MEMORY) + 1)
+    handler += "" if _FAILURES in text.main else _FAILURES
+    return replace(text, main=text.main + handler), later
 
 
 #: Programs that were too large for the first sizes, by the number of their operations and their arguments: another run of the same step.
@@ -293,6 +330,7 @@ def _of_size(program, sizes, direct, largest):
     direct: whether it is given pointers to its arrays, all in one list, not XLA's structures
     """
     functions, declared = [], {"malloc": "declare ptr @malloc(i64)", "free": "declare void @free(ptr)"}
+    declared["jaxnsd_failures"] = _FAILURES
     code = Code(sizes)
     code.sizes = replace(code.sizes, largest=largest)
     # What is called from a run is called by the thread of a member.
