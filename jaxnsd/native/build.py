@@ -176,8 +176,8 @@ failed:
 @no_memory = internal constant [{length} x i8] c"{message}\\00"
 """
 
-#: What is said where a run, or another one at the same time, found no memory, and may have computed anything: XLA's RESOURCE_EXHAUSTED, made by
-#: `XLA_FFI_Error_Create`.
+#: What is said where a run, or another one at the same time, found no memory and may have computed anything: XLA's RESOURCE_EXHAUSTED,
+#: made by `XLA_FFI_Error_Create`.
 NO_MEMORY = "jaxnsd: a run found no memory to work in; fewer members of a batch or fewer stored steps at once take less"
 
 _SPREAD = f"""
