@@ -94,16 +94,8 @@ def parser():
     run.add_argument(
         "--scheme", default="Moreau", metavar="S", help="time-stepping scheme, such as Moreau or 'HHT(alpha=0.1)' (default: %(default)s)"
     )
-    run.add_argument("--dt", type=number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
-    run.add_argument("--t1", type=number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
-    run.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="parameter of the model or of its start, or of what reads a file, such as e_N or key of a keyframe; commas make an array; "
-        "repeatable",
-    )
+    _add_times(run)
+    _add_set(run, "parameter of the model or of its start, or of what reads a file, such as e_N or key of a keyframe; commas make an array")
     run.add_argument("--save-every", type=count, default=1, metavar="N", help="store every N-th step (default: %(default)s)")
     run.add_argument("--out", type=Path, metavar="FILE.npz", help="write the arrays here")
     run.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the motion here (.png, .pdf or .svg)")
@@ -113,8 +105,7 @@ def parser():
         "--speed", type=number, default=1.0, metavar="X", help="of film and page: 0.1 is ten times slower (default: %(default)s)"
     )
     run.add_argument("--follow", metavar="NAME", help="what the camera of film and page moves with (default: it stands)")
-    run.add_argument("--float32", action="store_true", help="single precision (default: double)")
-    run.add_argument("--progress", action="store_true", help="show a bar (with tqdm)")
+    _add_precision_and_bar(run)
     _add_cache(run)
 
     comparison = commands.add_parser("compare", help="one model, several schemes: the table to choose a scheme by", allow_abbrev=False)
@@ -122,11 +113,8 @@ def parser():
     comparison.add_argument(
         "--scheme", action="append", metavar="S", help="a scheme, such as 'HHT(alpha=0.1)'; repeatable (default: all that take the model)"
     )
-    comparison.add_argument("--dt", type=number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
-    comparison.add_argument("--t1", type=number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
-    comparison.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="parameter of the model or of its start; repeatable"
-    )
+    _add_times(comparison)
+    _add_set(comparison, "parameter of the model or of its start")
     comparison.add_argument("--no-order", action="store_true", help="leave out the observed order: it takes two more runs of every scheme")
     _add_cache(comparison)
 
@@ -143,25 +131,21 @@ def parser():
         help="parameter that is random: normal(mean,deviation), lognormal(median,deviation), uniform(low,high) or beta(mean,deviation); "
         "repeatable",
     )
-    monte_carlo.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="parameter of the model or of its start; repeatable"
-    )
+    _add_set(monte_carlo, "parameter of the model or of its start")
     monte_carlo.add_argument(
         "--observe", action="append", default=[], metavar="WHAT", help=f"{observables.WORDS}; repeatable (default: all q at the end)"
     )
     monte_carlo.add_argument("--points", choices=sorted(POINTS), help="points of low discrepancy in place of random ones (needs SciPy)")
     monte_carlo.add_argument("--seed", type=seed, default=0, metavar="K", help="of the random numbers (default: %(default)s)")
     monte_carlo.add_argument("--scheme", default="Moreau", metavar="S", help="time-stepping scheme (default: %(default)s)")
-    monte_carlo.add_argument("--dt", type=number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
-    monte_carlo.add_argument("--t1", type=number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
+    _add_times(monte_carlo)
     monte_carlo.add_argument(
         "--store", type=Path, metavar="DIR.zarr", help="keep what is observed of every member here, and go on from here"
     )
     monte_carlo.add_argument("--resume", action="store_true", help="the store must be there")
     monte_carlo.add_argument("--workers", type=count, metavar="N", help="processes (default: this one, with a thread for every core)")
     monte_carlo.add_argument("--chunk", type=count, metavar="N", help="members in memory at once (default: about 2^24 steps)")
-    monte_carlo.add_argument("--float32", action="store_true", help="single precision (default: double)")
-    monte_carlo.add_argument("--progress", action="store_true", help="show a bar (with tqdm)")
+    _add_precision_and_bar(monte_carlo)
     _add_cache(monte_carlo)
 
     orbit = commands.add_parser("orbit", help="the periodic motion of a model, and how it changes with a parameter", allow_abbrev=False)
@@ -177,7 +161,7 @@ def parser():
     orbit.add_argument(
         "--scheme", default="LocatedImpacts(MoreauJean)", metavar="S", help="a scheme that locates impacts (default: %(default)s)"
     )
-    orbit.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="parameter of the model; repeatable")
+    _add_set(orbit, "parameter of the model")
     orbit.add_argument("--out", type=Path, metavar="FILE.npz", help="write the branch here, for orbits.Branch.load, or the curve")
     orbit.add_argument(
         "--plot", type=Path, metavar="FILE.png", help="draw the curve, else the branch, else the orbit, here (.png, .pdf or .svg)"
@@ -201,6 +185,20 @@ def parser():
     demo.add_argument("--quick", action="store_true", help="a smaller version, in a few seconds")
     _add_cache(demo)
     return parser
+
+
+def _add_times(parser):
+    parser.add_argument("--dt", type=number, default=1e-3, metavar="S", help="step size in s (default: %(default)s)")
+    parser.add_argument("--t1", type=number, default=1.0, metavar="S", help="end time in s (default: %(default)s)")
+
+
+def _add_set(parser, what):
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=f"{what}; repeatable")
+
+
+def _add_precision_and_bar(parser):
+    parser.add_argument("--float32", action="store_true", help="single precision (default: double)")
+    parser.add_argument("--progress", action="store_true", help="show a bar (with tqdm)")
 
 
 def _add_cache(parser):

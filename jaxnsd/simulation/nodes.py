@@ -68,7 +68,7 @@ def at_times(system: System, solution: Solution, times: ArrayLike) -> tuple[jax.
         raise ValueError(f"at_times: times must be one time or have one axis, got shape {times.shape}")
     begin, end, dt = solution.t[0], solution.t[-1], solution.dt
     # What is said in other digits than a node may be outside by round-off.
-    allowed = 1e-6 * dt + 8 * float(jnp.finfo(begin.dtype).eps) * jnp.maximum(jnp.abs(begin), jnp.abs(end))
+    allowed = _round_off(dt, jnp.maximum(jnp.abs(begin), jnp.abs(end)))
     outside = ~((times >= begin - allowed) & (times <= end + allowed))
     if checks.known(outside) and np.any(outside):
         wrong = float(times[np.asarray(outside)].flat[0])
@@ -89,14 +89,18 @@ def at_times(system: System, solution: Solution, times: ArrayLike) -> tuple[jax.
     return (q, u) if times.ndim else (q[0], u[0])
 
 
+def _round_off(dt, t):
+    """How far a time t may be from the node that it is: what is said in other digits, or computed, in s."""
+    return 1e-6 * dt + 8 * float(jnp.finfo(t.dtype).eps) * jnp.abs(t)
+
+
 def at_the_times(system, solution, times):
     """The `Solution` of a run at times (M,) in place of its nodes, see ``simulate(..., save_at=)``."""
     times = jnp.where(solution.stopped, jnp.minimum(times, solution.t[-1]), times)
     q, u = at_times(system, solution, times)
     # A step belongs to the interval in which it ends; what ends with a time to round-off, which is that of the times, ends with it.
     ends = lax.stop_gradient(solution.t[1:])
-    round_off = 1e-6 * solution.dt + 8 * jnp.finfo(ends.dtype).eps * jnp.abs(ends)
-    place = jnp.searchsorted(lax.stop_gradient(times), ends - round_off)
+    place = jnp.searchsorted(lax.stop_gradient(times), ends - _round_off(lax.stop_gradient(solution.dt), ends))
     count = len(times) + 1
     ended = jnp.cumsum(jax.ops.segment_sum(jnp.ones_like(place), place, count))[:-1]
     # The nodes after the end of a motion that was stopped are those of its end.
