@@ -17,6 +17,7 @@ from .mechanics.linear_system import LinearSystem, product
 from .mechanics.system import System
 from .numerics import butcher, thresholds
 from .programs import runs
+from .programs.jitted import jit
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
 from .schemes.base import Scheme
 from .schemes.condensed import kinematics
@@ -183,10 +184,10 @@ def _balance(system, scheme, solution, linear=False):
     )
 
 
-_of_nonlinear = jax.jit(_balance, static_argnums=1)
+_of_nonlinear = jit(_balance, static_argnums=1)
 
 
-@jax.jit
+@jit
 def of_states(system: System, t: jax.Array, q: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Kinetic and potential energy (F,) of states (F, ...)."""
     return jax.vmap(system.kinetic_energy)(t, q, u), jax.vmap(system.potential_energy)(t, q)

@@ -205,7 +205,7 @@ def test_a_run_and_its_gradient(name, scheme, dt, monkeypatch):
         return solution, gradient, many
 
     ours = numbers()
-    assert any(key.startswith("jaxnsd_native") for key in native.build._ready)
+    assert len(native.build.native_functions) > 0
     monkeypatch.setenv("JAXNSD_NATIVE", "0")
     by_xla = numbers()
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(by_xla), strict=True):
@@ -456,23 +456,22 @@ def cut(q, deep):
 def test_what_runs_once_is_not_made_fast(monkeypatch):
     """The look at the initial state of a run, of a robot as long a program as half of a step, was a third of the compilation."""
     levels = []
-    target_of = native.build.target_of
-    monkeypatch.setattr(native.build, "target_of", lambda *args: levels.append(native.build._level()) or target_of(*args))
+    function_of = native.build.function_of
+    monkeypatch.setattr(native.build, "function_of", lambda *args: levels.append(native.build._level()) or function_of(*args))
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     system = models.BouncingBall()
     jaxnsd.simulate(system, jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), n_steps=13, dt=1e-3)
     assert levels == [0, 2]
 
 
-def test_what_is_not_needed_is_not_compiled():
+def test_what_is_not_needed_is_not_compiled(monkeypatch):
     """A long branch is compiled when it is first taken, once, with the values of XLA, in a batch on threads, too."""
-    q = jnp.linspace(0, 1, 16)
-    before = len(native.build._kept)
+    q, modules, module = jnp.linspace(0, 1, 16), [], native.build._module
+    monkeypatch.setattr(native.build, "_module", lambda text: modules.append(text) or module(text))
     compare(lambda q: cut(q, 1e3), q)
-    of_run = len(native.build._kept) - before
+    of_run = len(modules)
     compare(lambda q: cut(q, 0.5), q)
-    kept = len(native.build._kept) - before
-    assert kept == 2 * of_run + 1
+    assert len(modules) == 2 * of_run + 1
     compare(lambda q: jax.lax.map(lambda q: cut(q, 0.5), q), q[None] + 0.01 * jnp.arange(600.0)[:, None])
     compare(jax.jacfwd(lambda q: cut(q, 0.5)[0]), q)
     compare(jax.grad(lambda q: jnp.sum(cut(q, 0.5)[0])), q)
@@ -537,8 +536,8 @@ def test_rows_that_an_inner_loop_goes_through_are_not_written_out(monkeypatch):
         return end + jnp.sum(sums)
 
     lines = []
-    load = native.build.loaded
-    monkeypatch.setattr(native.build, "loaded", lambda text, later: lines.append(text.lines()) or load(text, later))
+    engine = native.build.Engine
+    monkeypatch.setattr(native.build, "Engine", lambda text, later: lines.append(text.lines()) or engine(text, later))
     for steps in (100, 400):
         compare(jax.value_and_grad(functools.partial(loss, steps)), jnp.asarray(0.7))
     assert len(lines) == 2 and lines[1] < 1.1 * lines[0], lines
@@ -589,7 +588,7 @@ def test_a_line_search_compiles_no_gradient_of_its_own(monkeypatch):
 
 
 @pytest.mark.slow
-def test_zeros_of_a_systems_arrays_are_counted_on():
+def test_zeros_of_a_systems_arrays_are_counted_on(monkeypatch):
     """A robot with other masses compiles nothing anew; with other zeros, and with derivatives by them, its numbers are right."""
     leg = jaxnsd.bodies.from_mjcf(models.SCENES["leg"])
     q0, u0 = leg.initial_state()
@@ -600,10 +599,11 @@ def test_zeros_of_a_systems_arrays_are_counted_on():
         return jaxnsd.simulate(tree.unflatten(leaves), jaxnsd.Moreau(), q0, u0, n_steps=20, dt=1e-3).q[-1]
 
     first = end(leaves)
-    compiled = len(native.build._ready)
+    made, function_of = [], native.build._made
+    monkeypatch.setattr(native.build, "_made", lambda *args, **options: made.append(args) or function_of(*args, **options))
     heavier = [1.001 * x if k in arrays and not np.any(np.asarray(x) == 1) else x for k, x in enumerate(leaves)]
     end(heavier)
-    assert len(native.build._ready) == compiled
+    assert not made
     # What is traced is no constant: the same system, of which nothing is known.
     np.testing.assert_allclose(jax.jit(end)(leaves), first, rtol=1e-9, atol=1e-12)
     k = arrays[0]

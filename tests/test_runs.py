@@ -276,7 +276,7 @@ def test_a_failure_leaves_the_numbers_and_says_so_once(monkeypatch):
 
     expected = value_and_gradient()
     native._once.cache_clear()
-    monkeypatch.setattr(native.build, "target_of", fails)
+    monkeypatch.setattr(native.build, "function_of", fails)
     monkeypatch.setattr(ties, "settled", fails)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

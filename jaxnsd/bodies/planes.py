@@ -1,13 +1,13 @@
 """Planes of motion: what lies across them has no row of a contact or of a constraint of its own."""
 
 import dataclasses
-import functools
 
 import jax
 import numpy as np
 
 from ..native.jax_internals import is_traced
 from ..programs import runs
+from ..programs.jitted import jit
 from . import loops
 from .lists import pick
 from .rotations import compose, matrix
@@ -43,7 +43,7 @@ def _turned(system):
     return compose(pick(places.R, [shape.body for shape in system.structure.shapes]), matrix(system.shape_orientation)), places
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jit(static_argnums=0)
 def _run(function, system):
     return runs.run(function, system)
 

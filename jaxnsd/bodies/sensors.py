@@ -10,6 +10,7 @@ import numpy as np
 
 from ..programs import runs
 from ..programs.given import shown
+from ..programs.jitted import jit
 from ..simulation import checks
 from ..simulation.nodes import node_velocities, steps_until
 from ..simulation.simulate import Solution
@@ -218,7 +219,7 @@ def read(system, t, q, u, forces, names):
     return values
 
 
-_read = runs.natively(read, traced=functools.partial(jax.jit, static_argnames="names"), static_argnames="names")
+_read = runs.natively(read, traced=jit(static_argnames="names"), static_argnames="names")
 
 
 def sensors(system, t, q, u, names=None, forces=None):

@@ -22,6 +22,7 @@ from jax.typing import ArrayLike
 from ..numerics import linalg
 from ..programs import pytrees, runs
 from ..programs.given import shown
+from ..programs.jitted import jit
 from . import laws
 
 #: A physical parameter of a system, as its fields are annotated: a number, or an array of them.
@@ -215,7 +216,7 @@ def _asked_for(cls, name, found):
 
 #: Decorator of what is derived by autodiff. Traced once for arguments of one kind, it costs its operations afterwards, not the
 #: differentiation that led to them: a step asks for it at many places, and so does every derivative of one.
-derived = functools.partial(runs.natively, traced=functools.partial(jax.jit, inline=True))
+derived = functools.partial(runs.natively, traced=jit(inline=True))
 
 
 class System:

@@ -6,15 +6,29 @@ import sys
 import warnings
 
 import jax
+import numpy as np
 
-from . import build
+from . import build, calls
 from .code import UnknownError
 from .jax_internals import low, without_dead_code
 
-__all__ = ["available", "compiled", "cores", "in_loops", "left_to_xla", "listed", "packed", "run_once", "say", "unpacked", "wanted"]
+__all__ = [
+    "available",
+    "compiled",
+    "cores",
+    "give_back",
+    "in_loops",
+    "left_to_xla",
+    "listed",
+    "packed",
+    "run_once",
+    "say",
+    "unpacked",
+    "wanted",
+]
 
 cores, in_loops, listed, packed = build.cores, build.in_loops, build.listed, build.packed
-run_once, unpacked = build.run_once, build.unpacked
+give_back, run_once, unpacked = build.native_functions.give_back, build.run_once, build.unpacked
 
 
 def available():
@@ -67,7 +81,7 @@ def compiled(function, avals, in_full=False):
         return None
     closed = without_dead_code(low(jax.make_jaxpr(function)(*avals)))
     try:
-        name = build.target_of(closed, in_full)
+        made = build.function_of(closed, in_full)
     except UnknownError as reason:
         if os.environ.get("JAXNSD_NATIVE") == "debug":
             print("jaxnsd.native:", reason, file=sys.stderr)
@@ -76,4 +90,4 @@ def compiled(function, avals, in_full=False):
         say(error)
         return None
     outs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals]
-    return lambda *args: list(jax.ffi.ffi_call(name, outs)(*args))
+    return lambda *args: list(jax.ffi.ffi_call(calls.TARGET, outs)(*args, number=np.int64(made.number)))

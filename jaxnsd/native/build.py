@@ -1,8 +1,7 @@
-"""A jaxpr as a function that XLA calls: its text, the machine code that LLVM makes of it, and the call.
+"""A jaxpr as a function that XLA calls: its text, and the machine code that LLVM makes of it.
 
-XLA hands a function of ours a structure, a *call frame*, with pointers to the arrays of operands and results (its layout is in
-`jax.ffi.include_dir()`, `xla/ffi/api/c_api.h`). A loop over the members of a batch is shared by threads: each takes the next block of
-members until none is left, so that results do not depend on how many there are.
+A loop over the members of a batch is shared by threads: each takes the next block of members until none is left, so that results do not
+depend on how many there are.
 """
 
 import contextlib
@@ -17,13 +16,14 @@ import tempfile
 import threading
 import traceback
 import uuid
+import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from . import alike, control
+from . import alike, calls, control
 from .arrays import in_memory, is_small, large, small, stored, written
 from .code import AS_IT_IS_MEANS, ONCE, SIZES, Code, TooLargeError, UnknownError, is_known
 
@@ -54,6 +54,9 @@ LONG = 400_000
 #: Where the number of threads stands for compiled code, and how often it has asked for memory that there was not.
 _threads, _failures = ctypes.c_int64(1), ctypes.c_int64(0)
 
+#: The native functions that XLA can call.
+native_functions = calls.Functions()
+
 
 def cores():
     """Cores that this process may use; ``NPROC`` says fewer."""
@@ -77,6 +80,7 @@ def _ready_for_code():
     _threads.value = cores()
     binding.add_symbol("jaxnsd_threads", ctypes.addressof(_threads))
     binding.add_symbol("jaxnsd_failures", ctypes.addressof(_failures))
+    binding.add_symbol("jaxnsd_functions", native_functions.address)
     said = binding.llvm_version_info, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), OPTIONS
     return " ".join(map(str, said))
 
@@ -124,61 +128,6 @@ def _freed(manager):
     if type(manager)._dispose is binding.ffi.ObjectRef._dispose:
         binding.newpassmanagers.NewPassManager._dispose(manager)
 
-
-@functools.cache
-def _api():
-    """Version of XLA's interface."""
-    header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text(encoding="utf-8")
-    return tuple(int(re.search(rf"define XLA_FFI_API_{part} (\d+)", header)[1]) for part in ("MAJOR", "MINOR"))
-
-
-_HANDLER = """
-define ptr @handler(ptr %frame) {{
-  %at_extension = getelementptr i8, ptr %frame, i64 8
-  %extension = load ptr, ptr %at_extension
-  %none = icmp eq ptr %extension, null
-  br i1 %none, label %call, label %extended
-extended:
-  %at_type = getelementptr i8, ptr %extension, i64 8
-  %type = load i32, ptr %at_type
-  %asked = icmp eq i32 %type, 1
-  br i1 %asked, label %metadata, label %call
-metadata:
-  %at_data = getelementptr i8, ptr %extension, i64 24
-  %data = load ptr, ptr %at_data
-  %at_major = getelementptr i8, ptr %data, i64 24
-  store i32 {major}, ptr %at_major
-  %at_minor = getelementptr i8, ptr %data, i64 28
-  store i32 {minor}, ptr %at_minor
-  ret ptr null
-call:
-  %at_args = getelementptr i8, ptr %frame, i64 72
-  %args = load ptr, ptr %at_args
-  %at_results = getelementptr i8, ptr %frame, i64 112
-  %results = load ptr, ptr %at_results
-  %before = load atomic i64, ptr @jaxnsd_failures seq_cst, align 8
-  call void @run(ptr %args, ptr %results)
-  %after = load atomic i64, ptr @jaxnsd_failures seq_cst, align 8
-  %well = icmp eq i64 %before, %after
-  br i1 %well, label %done, label %failed
-done:
-  ret ptr null
-failed:
-  %at_api = getelementptr i8, ptr %frame, i64 16
-  %api = load ptr, ptr %at_api
-  %at_create = getelementptr i8, ptr %api, i64 48
-  %create = load ptr, ptr %at_create
-  %what = alloca {{i64, ptr, ptr, i32}}
-  store {{i64, ptr, ptr, i32}} {{i64 28, ptr null, ptr @no_memory, i32 8}}, ptr %what
-  %error = call ptr %create(ptr %what)
-  ret ptr %error
-}}
-@no_memory = internal constant [{length} x i8] c"{message}\\00"
-"""
-
-#: What is said where a run, or another one at the same time, found no memory and may have computed anything: XLA's RESOURCE_EXHAUSTED,
-#: made by `XLA_FFI_Error_Create`.
-NO_MEMORY = "jaxnsd: a run found no memory to work in; fewer members of a batch or fewer stored steps at once take less"
 
 _SPREAD = f"""
 @jaxnsd_threads = external global i64
@@ -296,12 +245,7 @@ def text_of(closed, in_full=False):
     jaxpr, _ = control.parts_of(closed)
     kinds, results = ([control.Kind(x.aval) for x in part] for part in (jaxpr.invars, jaxpr.outvars))
     sizes = SIZES[-1:] if in_loops.on else SIZES[:1] if in_full else SIZES
-    program = control.Program(closed, [None] * len(kinds), kinds, results, sizes)
-    text, later = _text_of(program)
-    major, minor = _api()
-    handler = _HANDLER.format(major=major, minor=minor, message=NO_MEMORY, length=len(NO_MEMORY) + 1)
-    handler += "" if _FAILURES in text.main else _FAILURES
-    return replace(text, main=text.main + handler), later
+    return _text_of(control.Program(closed, [None] * len(kinds), kinds, results, sizes))
 
 
 #: Programs that were too large for the first sizes, by the number of their operations and their arguments: another run of the same step.
@@ -349,7 +293,7 @@ def _of_size(program, sizes, direct, largest):
     for k, (x, kind) in enumerate(zip(out, program.results, strict=True)):
         written(code, x, kind.dtype, pointer(n + k, "%args") if direct else pointer(k, "%results"))
     declared.update(code.declared)
-    head = "define void @program(ptr %args)" if direct else "define internal void @run(ptr %args, ptr %results)"
+    head = "define void @program(ptr %args)" if direct else "define void @run(ptr %args, ptr %results)"
     functions.append(_function(head, code))
     if len(functions) > 1:
         functions.insert(0, _SPREAD)
@@ -452,7 +396,8 @@ class Later:
     """A program that is compiled when it is first called: what stands in its place in a table until then."""
 
     def __init__(self, program, table, k):
-        self.program, self.table, self.k, self.lock, self.function = program, table, k, threading.Lock(), None
+        self.program, self.table, self.k, self.lock = program, table, k, threading.Lock()
+        self.engine = self.function = None
         self.stand_in = _CALL(self.first)
         table[k] = ctypes.cast(self.stand_in, ctypes.c_void_p).value
 
@@ -462,8 +407,8 @@ class Later:
             with self.lock:
                 if self.function is None:
                     text, later = _text_and_later(self.program)
-                    engine = shared(text, later)
-                    self.function = _CALL(engine.get_function_address("program"))
+                    self.engine = shared(text, later)
+                    self.function = _CALL(self.engine.address("program"))
                     self.table[self.k] = ctypes.cast(self.function, ctypes.c_void_p).value
             self.function(args)
         except BaseException:  # there is nobody who could catch it: results that are no numbers have an outcome
@@ -576,7 +521,8 @@ def machine_code(text):
     return data
 
 
-_ready, _engines, _parts, _lock, _kept = {}, {}, {}, threading.RLock(), []
+#: Machine code that is there, by the keys of its texts: for as long as somebody has it.
+_engines, _parts, _lock = weakref.WeakValueDictionary(), weakref.WeakValueDictionary(), threading.RLock()
 
 
 def key_of(text):
@@ -584,8 +530,8 @@ def key_of(text):
     return hashlib.sha256(f"{_ready_for_code()} {_level()}\n{text}".encode()).hexdigest()[:32]
 
 
-def _engine(text):
-    """A module, ready to be called."""
+def _module(text):
+    """The machine code of a module, ready to be called."""
     data = machine_code(text)  # first: LLVM is made ready with it
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(data))
@@ -593,56 +539,74 @@ def _engine(text):
     return engine
 
 
-def loaded(text, later):
-    """The engine of a `Text`, with its programs that are compiled later."""
-    with _lock:  # while it is made the names of parts mean those of its level
-        often = text.often()
-        for name, part in text.parts.items():
-            with contextlib.nullcontext() if name in often else run_once():
-                key = key_of(name)
-                if key not in _parts:
-                    _parts[key] = _engine(part)
-            binding.add_symbol(name[1:], _parts[key].get_function_address(name[1:]))
-        engine = _engine(text.main)
-    if later:
-        table = (ctypes.c_void_p * len(later)).from_address(engine.get_global_value_address("later"))
-        _kept.append([(Told if isinstance(x, control.Host) else Later)(x, table, k) for k, x in enumerate(later)])
-    _kept.append(engine)
-    return engine
+class Engine:
+    """The machine code of a `Text`, with its programs that are compiled later; freed when nobody has it."""
+
+    def __init__(self, text, later):
+        with _lock:  # while it is made the names of parts mean those of its level
+            often, self.parts = text.often(), []
+            for name, part in text.parts.items():
+                with contextlib.nullcontext() if name in often else run_once():
+                    key = key_of(name)
+                    if (made := _parts.get(key)) is None:
+                        made = _parts[key] = _module(part)
+                    self.parts.append(made)
+                binding.add_symbol(name[1:], made.get_function_address(name[1:]))
+            self.main = _module(text.main)
+        self.later = []
+        if later:
+            table = (ctypes.c_void_p * len(later)).from_address(self.main.get_global_value_address("later"))
+            self.later = [(Told if isinstance(x, control.Host) else Later)(x, table, k) for k, x in enumerate(later)]
+
+    def address(self, name):
+        """Where a function is."""
+        return self.main.get_function_address(name)
 
 
 def shared(text, later):
-    """`loaded`, of which there is one of all programs of a text that compile nothing later: a step asks for contacts in several places."""
+    """The `Engine` of a text, of which there is one if it compiles nothing later: a step asks for contacts in several places."""
     if later:
-        return loaded(text, later)
+        return Engine(text, later)
     key = key_of(text)
     with _lock:
-        if key not in _engines:
-            _engines[key] = loaded(text, later)
-        return _engines[key]
+        if (engine := _engines.get(key)) is None:
+            engine = _engines[key] = Engine(text, later)
+        return engine
 
 
-def target_of(closed, in_full=False):
-    """The name under which XLA knows the native function of a jaxpr; `UnknownError` where it cannot be one."""
+def function_of(closed, in_full=False):
+    """The native function of a jaxpr, a `calls.Function`; `UnknownError` where it cannot be one."""
     if binding is None:
         raise UnknownError("llvmlite is missing")
     text, later = text_of(closed, in_full)
     # What is compiled later is not said in the text.
-    name = f"jaxnsd_native_{key_of(text)}" + (f"_{uuid.uuid4().hex}" if later else "")
-    _register(name, text, later)
-    for made in getattr(_listening, "all", ()):
-        made.append((name, text, later))
-    return name
-
-
-def _register(name, text, later):
-    """Make a native function known to XLA."""
+    key = uuid.uuid4().hex if later else key_of(text)
+    number = int(key[:16], 16) >> 1 or 1
     with _lock:
-        if name not in _ready:
-            engine = loaded(text, later)
-            handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("handler"))
-            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu", api_version=1)
-            _ready[name] = handler
+        function = native_functions.get(number) or _made(number, text, later)
+    for made in getattr(_listening, "all", ()):
+        made.append((number, text, later))
+    return function
+
+
+@functools.cache
+def _known_to_xla():
+    """What XLA calls, made known to it; it is never freed."""
+    text, stages = calls.text()
+    _ready_for_code()
+    engine = _module(text)
+    pointers = {stage: engine.get_function_address(name) for stage, name in stages.items()}
+    engine.detach()
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    capsules = {stage: jax.ffi.pycapsule(handler(pointer)) for stage, pointer in pointers.items()}
+    jax.ffi.register_ffi_target(calls.TARGET, capsules, platform="cpu", api_version=1)
+
+
+def _made(number, text, later, **options):
+    """The function of a text, under a new number."""
+    _known_to_xla()
+    engine = Engine(text, later)
+    return native_functions.put(number, engine, engine.address("run"), **options)
 
 
 _listening = threading.local()
@@ -661,10 +625,12 @@ def listed():
 
 def packed(made):
     """What was `listed`, as bytes for another process on the same machine; `UnknownError` for what calls back into Python."""
-    return pickle.dumps([(name, text, list(map(_packed, later))) for name, text, later in made])
+    return pickle.dumps([(number, text, list(map(_packed, later))) for number, text, later in made])
 
 
 def unpacked(data):
     """Make known to XLA what was `packed`."""
-    for name, text, later in pickle.loads(data):
-        _register(name, text, later)
+    for number, text, later in pickle.loads(data):
+        with _lock:
+            if native_functions.get(number) is None:
+                _made(number, text, later, stays=True)

@@ -1,6 +1,5 @@
 """`basin`: which motion a start is drawn to, over a grid of starts."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from jax.typing import ArrayLike
 from ..contact import AbstractContactSolver
 from ..mechanics.system import System
 from ..programs.given import numbers, shown
+from ..programs.jitted import jit
 from ..schemes import Scheme
 from ..simulation import checks
 from .periodic import prepared, whole
@@ -137,7 +137,7 @@ def _grid(name, x):
     return array
 
 
-@functools.partial(jax.jit, static_argnames=("shooting", "keep"))
+@jit(static_argnames=("shooting", "keep"))
 def _from_all(shooting, system, q, u, t0, T, transient, keep):
     return jax.vmap(lambda q, u: seen(shooting, system, q, u, t0, T, transient, keep))(q, u)
 

@@ -6,7 +6,6 @@ orbit of the other side is found from the last one of this side: its start is mo
 Newton's method, with the parameter as an unknown, goes on at right angles to that gradient.
 """
 
-import functools
 import itertools
 from typing import Any
 
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ..programs.jitted import jit
 from .arcs import nodes_of
 from .newton import Given, Start, find
 from .newton import orbit as orbit_of
@@ -71,7 +71,7 @@ def across(last: Orbit, parameter: Any, closes: bool) -> Orbit:
     return other
 
 
-@functools.partial(jax.jit, static_argnames="shooting")
+@jit(static_argnames="shooting")
 def point_of(shooting, given, start, found):
     """``(Orbit, multipliers, least gap at a near miss)``."""
     result = orbit_of(shooting, given, start, found)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..programs.derivatives import ZERO, instantiated, pushed, with_rule
+from ..programs.jitted import jit
 from ..programs.runs import lean
 from .arcs import whole
 from .orbit import Orbit, OrbitOutcome
@@ -82,7 +83,7 @@ class _Carry(NamedTuple):
     done: Any
 
 
-@functools.partial(jax.jit, static_argnames="shooting")
+@jit(static_argnames="shooting")
 def find(shooting, given, start):
     """`Found` of a start; its v has the derivative of the implicit function, what follows from it that of the motion."""
     if shooting.arcs > 1:

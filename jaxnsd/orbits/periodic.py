@@ -16,6 +16,7 @@ from ..contact import AbstractContactSolver, SemismoothNewton
 from ..mechanics.system import System
 from ..programs.derivatives import is_float
 from ..programs.given import calling, number, numbers, shown, takes
+from ..programs.jitted import jit
 from ..schemes import Scheme
 from ..simulation import checks
 from ..simulation.simulate import check, simulate
@@ -206,7 +207,7 @@ def _check_reset(caller, system, reset, t0, q, u):
         raise ValueError(f"{caller}: reset(t, q, u) must return (q, u) of shapes {q.shape} and {u.shape}, got {shown(shapes)}")
 
 
-@functools.partial(jax.jit, static_argnames="shooting")
+@jit(static_argnames="shooting")
 def run(shooting, system, q, u, t0, T, periods):
     """State ``(q, u)`` after so many periods, each with its reset, of forced motion."""
 
@@ -219,7 +220,7 @@ def run(shooting, system, q, u, t0, T, periods):
     return lax.fori_loop(0, periods, one, (q, u))
 
 
-@functools.partial(jax.jit, static_argnames="shooting")
+@jit(static_argnames="shooting")
 def _values_on_section(shooting, system, q, u, t0, T):
     """Times (N + 1,), values of the section there behind the reset, and states there behind the reset (N + 1, n)."""
     n_steps = int(np.ceil(AHEAD * shooting.n_steps))

@@ -1,6 +1,5 @@
 """Motions seen once a period: Lyapunov exponents, Poincare sections, brute-force diagrams."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from ..contact import AbstractContactSolver
 from ..mechanics.system import System
 from ..programs.derivatives import is_float
 from ..programs.given import numbers, shown
+from ..programs.jitted import jit
 from ..schemes import Scheme
 from ..simulation.simulate import simulate
 from .leaves import parameter as named_parameter
@@ -87,7 +87,7 @@ def _impacts(sol):
     return jnp.sum(found >= 0, dtype=jnp.int32)
 
 
-@functools.partial(jax.jit, static_argnames="shooting")
+@jit(static_argnames="shooting")
 def _exponents(shooting, system, q, u, t0, T, transient, length):
     n, n_u = q.shape[0] + u.shape[0], u.shape[0]
     # Of a quaternion only those directions are carried along in which velocities move it.
@@ -171,7 +171,7 @@ class Diagram:
     success: Any
 
 
-@functools.partial(jax.jit, static_argnames=("shooting", "keep"))
+@jit(static_argnames=("shooting", "keep"))
 def seen(shooting, system, q, u, t0, T, transient, keep):
     """`Diagram` of one system, and whether a contact with restitution stays closed in all periods that are kept."""
     e_N = system.contact_data(t0, q)[0]
@@ -260,7 +260,7 @@ def diagram(
     return Diagram(values, *(getattr(out, name) for name in ("q", "u", "impacts", "locked", "captured", "success")))
 
 
-@functools.partial(jax.jit, static_argnames=("shooting", "keep"))
+@jit(static_argnames=("shooting", "keep"))
 def _all_seen(shooting, system, direction, moved, q, u, t0, T, transient, keep):
     def one(amount):
         member = shifted(system, direction, amount)

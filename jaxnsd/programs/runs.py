@@ -42,6 +42,7 @@ from ..native.jax_internals import (
 )
 from . import backward, kernels, ties
 from .derivatives import ZERO, pushed
+from .jitted import jit, made, make_room
 from .progress import shares
 from .pytrees import chosen, in_front, replaced
 
@@ -85,7 +86,7 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
     return jax.tree.unflatten(jax.tree.structure(shapes), _run.bind(*leaves, run=of))
 
 
-def natively(function=None, *, traced=jax.jit, static_argnames=()):
+def natively(function=None, *, traced=jit, static_argnames=()):
     """A function that, asked for values by somebody who traces nothing, is native: it has not to wait for XLA, or for each operation's.
 
     Of what is traced it is ``traced(function)``. It is compiled fast rather than to be fast. A decorator, of methods as well.
@@ -96,12 +97,13 @@ def natively(function=None, *, traced=jax.jit, static_argnames=()):
     def native_one(*args, **settings):
         return run(lambda args: function(*args, **settings), args)
 
-    of_traced, valued = traced(function), jax.jit(functools.wraps(function)(native_one), static_argnames=static_argnames)
+    of_traced, valued = traced(function), jit(functools.wraps(function)(native_one), static_argnames=static_argnames)
 
     @functools.wraps(function)
     def asked(*args, **settings):
         if not native.available() or any(map(is_traced, jax.tree.leaves(args))):
             return of_traced(*args, **settings)
+        make_room()
         with native.run_once(), native.in_loops():
             return valued(*args, **settings)
 
@@ -397,6 +399,7 @@ def alike(leaves):
 @uncollected()
 @on_one_device()
 def _lower(ctx, *args, run):
+    made()
     # Here the size of a batch is known, and what nobody reads is gone.
     if run.fits:
         run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))
@@ -409,7 +412,10 @@ def _lower(ctx, *args, run):
         program = native.compiled(functools.partial(_value, run=run), avals, in_full=run.one_by_one is not None)
         if program is None and run.one_by_one:
             program = native.compiled(functools.partial(_value, run=run.one_by_one), avals)
-    if program is None:
+    if program is not None:
+        # Its native function stays for as long as what is lowered here can be compiled.
+        ctx.module_context.add_keepalive(program)
+    else:
         try:
             program = jax.make_jaxpr(functools.partial(_in_lockstep, run=run))(*avals)
         except NotImplementedError:  # a function of Python's that is called one member at a time

@@ -20,6 +20,7 @@ from ..numerics.newton import implicit
 from ..programs import runs
 from ..programs.derivatives import instantiated
 from ..programs.given import array, numbers, shown
+from ..programs.jitted import jit
 from . import checks
 
 #: Contacts from which on the structure of a Delassus operator whose values are known is looked for.
@@ -88,7 +89,7 @@ def solve_contact_problem(
     return _solve(*args, d, solver)
 
 
-@functools.partial(jax.jit, static_argnames=("d", "solver"))
+@jit(static_argnames=("d", "solver"))
 def _solve_chain(G, c, mu, active, guess, groups, d, solver):
     args = G, c, mu, active, groups
     frozen, guess = lax.stop_gradient((args, guess))
@@ -156,7 +157,7 @@ def _solution(z, xi, mu, result):
     return ContactSolution(z, xi, result.iterations, result.residual, outcome, result.contact)
 
 
-@functools.partial(jax.jit, static_argnames=("d", "solver"))
+@jit(static_argnames=("d", "solver"))
 def _solve(G, c, mu, active, guess, d, solver):
     n, dtype = mu.shape[0], c.dtype
     zero = jnp.zeros((), jnp.int32)

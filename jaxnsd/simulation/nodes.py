@@ -13,6 +13,7 @@ from ..mechanics.anisotropy import isotropic
 from ..mechanics.results import Event
 from ..mechanics.system import System
 from ..programs.given import numbers, shown
+from ..programs.jitted import jit
 from ..schemes.base import Percussions, Scheme, State
 from ..schemes.flow import acceleration_of_persistent
 from . import checks
@@ -144,7 +145,7 @@ def steps_until(solution):
     return solution.grid.ended
 
 
-@jax.jit
+@jit
 def _between(system, path, x, place, length, interval):
     """States at times x (F,) after the first node, each in an interval, by its number and its length."""
     t, q, u, impacts = path

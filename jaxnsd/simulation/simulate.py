@@ -28,6 +28,7 @@ from ..programs import progress as progress_bar
 from ..programs import runs
 from ..programs.derivatives import is_float, moving, undefined, undefined_unless
 from ..programs.given import shown
+from ..programs.jitted import jit, make_room
 from ..programs.pytrees import chosen, replaced
 from ..schemes import sensitivity as sensitivities
 from ..schemes.base import Scheme, nothing_to_solve, on_position_level
@@ -356,13 +357,13 @@ class Solution:
         return files.load(cls, path)
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@jit(static_argnums=2)
 def _of_members(batch, members, axes):
     """The members with these numbers of a batch with so many axes."""
     return jax.tree.map(lambda x: jnp.reshape(x, (math.prod(np.shape(x)[:axes]), *np.shape(x)[axes:]))[members], batch)
 
 
-@jax.jit
+@jit
 def _success(outcome, initial_outcome):
     return jnp.all(outcome == 0, axis=-1) & (initial_outcome == 0)
 
@@ -521,6 +522,7 @@ def checked(
         arrays = jax.tree.leaves((system, q0, u0, t0, dt, t1, state, until, save_at))
         # Nothing is left for XLA, which would compile what makes a `Solution` of rows for longer than all of a ball's run takes.
         run = _run if any(map(is_traced, arrays)) else _run_alone
+    make_room()
     settings = dict(zip(_STATIC, (*options, bool(progress)), strict=False))
     return functools.partial(run, system, q0, u0, t0, dt, t1, **settings, **given)
 
@@ -591,10 +593,10 @@ def _motion(
     return dataclasses.replace(marked, t=sol.t)
 
 
-_run = jax.jit(_motion, static_argnames=_STATIC)
+_run = jit(_motion, static_argnames=_STATIC)
 
 
-@functools.partial(jax.jit, static_argnames=_STATIC)
+@jit(static_argnames=_STATIC)
 def _run_alone(system, q0, u0, t0, dt, t1, *, start, until, save_at, **settings):
     """`_run`, with all that it returns, as one native function: of a run that is not a part of another program."""
 

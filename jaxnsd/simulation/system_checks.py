@@ -19,6 +19,7 @@ from ..mechanics.system import CONTACT_DATA, System
 from ..native.jax_internals import known_array
 from ..programs import runs
 from ..programs.given import shown
+from ..programs.jitted import jit
 from ..schemes.base import on_position_level
 from .checks import known
 
@@ -354,7 +355,7 @@ def _looked_at(system):
     return [name for name in LOOK if name != "M" or not isinstance(system, LinearSystem) or system.changes_inertia()]
 
 
-@jax.jit
+@jit
 def _look(*given):
     return runs.run(lambda given: _values_at(*given), given)
 
