@@ -4,6 +4,7 @@ import functools
 import os
 import sys
 import warnings
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -70,8 +71,19 @@ def say(error):
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function of arrays that calls a native function; one that comes out of a file calls that of its number."""
+
+    function: calls.Function
+    outs: list
+
+    def __call__(self, *args):
+        return list(jax.ffi.ffi_call(calls.TARGET, self.outs)(*args, number=np.int64(self.function.number)))
+
+
 def compiled(function, avals, in_full=False):
-    """``function(*args)``, a list, as a call of native code on a CPU; None where there is no rule for a part of it, or it is too long.
+    """``function(*args)``, a list, as a `Call` of native code on a CPU; None where there is no rule for a part of it, or it is too long.
 
     in_full: whether it is too long where it cannot be written out
     """
@@ -89,5 +101,4 @@ def compiled(function, avals, in_full=False):
     except Exception as error:  # whatever it is, a slower run is better than none
         say(error)
         return None
-    outs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals]
-    return lambda *args: list(jax.ffi.ffi_call(calls.TARGET, outs)(*args, number=np.int64(made.number)))
+    return Call(made, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals])
