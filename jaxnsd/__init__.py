@@ -29,7 +29,8 @@ from .schemes.projection import project_position, project_velocity
 from .simulation.contact_problem import ContactSolution, solve_contact_problem
 from .simulation.events import Happening
 from .simulation.nodes import at_times, node_velocities
-from .simulation.simulate import SimulationError, Solution, check, simulate
+from .simulation.simulate import check, simulate
+from .simulation.solution import SimulationError, Solution
 
 if TYPE_CHECKING:
     from . import bodies, compare, drawing, ensemble, gym, identify, models, orbits, plotting

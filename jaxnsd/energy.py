@@ -25,7 +25,7 @@ from .schemes.lobatto import Lobatto
 from .schemes.theta import ThetaScheme
 from .simulation import checks
 from .simulation.nodes import cubic, node_velocities
-from .simulation.simulate import Solution
+from .simulation.solution import Solution
 
 
 @jax.tree_util.register_dataclass

@@ -27,7 +27,7 @@ from .programs.files import saying, writable
 from .programs.given import numbers, shown
 from .simulation import checks
 from .simulation.nodes import node_velocities
-from .simulation.simulate import Solution
+from .simulation.solution import Solution
 from .simulation.tables import plain
 
 if TYPE_CHECKING:

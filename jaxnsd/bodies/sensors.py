@@ -13,7 +13,7 @@ from ..programs.given import shown
 from ..programs.jitted import jit
 from ..simulation import checks
 from ..simulation.nodes import node_velocities, steps_until
-from ..simulation.simulate import Solution
+from ..simulation.solution import Solution
 from . import dynamics, kinematics, lists, tendons
 from .lists import pick
 from .rotations import compose, cross, dot, log, matrix, quaternion_of, turn, turn_back, unit

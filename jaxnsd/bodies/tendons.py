@@ -301,7 +301,7 @@ def along(importer, i):
         return (tuple(importer.joint_names[m.wrap_objid[w]] for w in rows), tuple(float(m.wrap_prm[w]) for w in rows)), None
     if not kinds <= {pulley, site}:
         return None, None
-    names, paths, divided = importer._names("site", range(m.nsite)), [[]], [1.0]
+    names, paths, divided = importer.names("site", range(m.nsite)), [[]], [1.0]
     for w in rows:
         if int(m.wrap_type[w]) == pulley:
             paths.append([])
@@ -324,7 +324,7 @@ def _held(importer):
 
 def read(importer):
     """The `parts.Tendon` of a compiled model, by their numbers; what is not taken is noted as left out."""
-    m, found, names, held = importer.m, {}, importer._names("tendon", range(importer.m.ntendon)), _held(importer)
+    m, found, names, held = importer.m, {}, importer.names("tendon", range(importer.m.ntendon)), _held(importer)
 
     def said(what, i):
         return bool(np.any(getattr(m, f"tendon_{what}", np.zeros(m.ntendon))[i])) and not importer.off(*LAWS.get(what, ()))

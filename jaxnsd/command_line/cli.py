@@ -25,7 +25,7 @@ from ..models import MODELS, SCENES
 from ..programs import interrupts, progress
 from ..simulation.nodes import node_velocities
 from ..simulation.parts import PartedRun
-from ..simulation.simulate import SimulationError
+from ..simulation.solution import SimulationError
 from . import given, options
 
 

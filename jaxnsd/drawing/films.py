@@ -18,7 +18,7 @@ from . import meshes, raster, scene
 
 if TYPE_CHECKING:
     from ..mechanics.system import System
-    from ..simulation.simulate import Solution
+    from ..simulation.solution import Solution
 
 #: Azimuth and elevation of the camera in degrees, in space.
 VIEW = (-62.0, 18.0)

@@ -215,18 +215,18 @@ def of_file(path, names):
     Taken are all geoms of groups 0 to 2, those for pictures alone too, but no planes; of a link of URDF its visual geometry, where it has
     such. Raises ImportError without ``mujoco``, ValueError for a file, or a mesh, that it refuses.
     """
-    from ..bodies import mjcf, repair
+    from ..bodies import compiled, repair
 
-    mujoco = mjcf._mujoco("drawing")
-    spec, urdf = _spec(mujoco, mjcf, path)
-    with mjcf._refusals("drawing"), warnings.catch_warnings():
+    mujoco = compiled.mujoco_for("drawing")
+    spec, urdf = _spec(mujoco, path)
+    with compiled.refusals("drawing"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of MuJoCo, said when the model was read
         model = repair.compiled(spec)[0] if urdf else spec.compile()  # shapes need no masses
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     found = {}
     for g in range(model.ngeom):
-        kind, b = mjcf.GEOMS[model.geom_type[g]], model.geom_bodyid[g]
+        kind, b = compiled.GEOMS[model.geom_type[g]], model.geom_bodyid[g]
         if kind in ("plane", "hfield", "sdf") or model.geom_group[g] > 2:
             continue
         # What MuJoCo reads of URDF is in group 1 where it is for pictures, else in group 0.
@@ -250,17 +250,19 @@ def of_file(path, names):
     return found
 
 
-def _spec(mujoco, mjcf, path):
+def _spec(mujoco, path):
     """``(specification, whether it is one of URDF)`` of a path or a string of XML, visual geometry and all."""
+    from ..bodies import compiled
+
     text = str(path)
     file = None if text.lstrip().startswith("<") else Path(path)
     if file is not None and not file.is_file():
         raise ValueError(f"drawing: there is no file {text!r}; give a path, or a string of XML that starts with <")
     text = text if file is None else file.read_text(encoding="utf-8")
     urdf = re.search(r"<robot\b[^>]*>", text)
-    with mjcf._refusals("drawing"):
+    with compiled.refusals("drawing"):
         if urdf is None:
-            return mjcf._read("drawing", path, mujoco.MjSpec.from_string, mujoco.MjSpec.from_file), False
+            return compiled.read("drawing", path, mujoco.MjSpec.from_string, mujoco.MjSpec.from_file), False
         if "<mujoco" not in text:
             # MuJoCo leaves out what is for pictures where nothing says that it shall not.
             compiler = '<mujoco><compiler discardvisual="false" strippath="false"/></mujoco>'
@@ -268,7 +270,7 @@ def _spec(mujoco, mjcf, path):
         spec = mujoco.MjSpec.from_string(text)
     folder = Path() if file is None else file.parent.resolve()
     for mesh in spec.meshes:
-        mesh.file = str(folder / mjcf._in_package(mesh.file, str(folder)))
+        mesh.file = str(folder / compiled.in_package(mesh.file, str(folder)))
     return spec, True
 
 

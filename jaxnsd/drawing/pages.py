@@ -31,7 +31,7 @@ from . import films, meshes, raster, scene
 
 if TYPE_CHECKING:
     from ..mechanics.system import System
-    from ..simulation.simulate import Solution
+    from ..simulation.solution import Solution
 
 HERE = Path(__file__).parent
 #: Most times that a page holds; between them it goes straight on.

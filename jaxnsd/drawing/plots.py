@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import plotting
 from ..mechanics.results import Event
-from ..simulation.simulate import Solution
+from ..simulation.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

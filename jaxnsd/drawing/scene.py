@@ -11,7 +11,7 @@ import numpy as np
 from ..mechanics.system import System
 from ..programs.given import numbers, shown
 from ..simulation import checks
-from ..simulation.simulate import Solution
+from ..simulation.solution import Solution
 from . import meshes
 
 #: Okabe & Ito's palette without yellow and black, see `jaxnsd.plotting.COLOURS`.

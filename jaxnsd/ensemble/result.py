@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..mechanics.results import Outcome
-from ..simulation.simulate import Solution
+from ..simulation.solution import Solution
 from . import store
 from .reductions import just_below
 

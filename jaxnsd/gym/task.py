@@ -17,7 +17,8 @@ from ..mechanics.results import Outcome
 from ..mechanics.system import System
 from ..programs.given import calling, numbers, shown, takes, whole
 from ..simulation import checks
-from ..simulation.simulate import Solution, check, simulate
+from ..simulation.simulate import check, simulate
+from ..simulation.solution import Solution
 
 
 class State(NamedTuple):

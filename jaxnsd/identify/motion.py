@@ -9,8 +9,8 @@ from jax import lax
 from ..mechanics import anisotropy
 from ..native.marks import written_out
 from ..schemes.base import no_percussions
+from ..simulation.loop import History, scan
 from ..simulation.nodes import at_node, within
-from ..simulation.simulate import _History, _loop
 
 #: Steps of a part of a motion; parts that no frame needs are not computed.
 PART = 32
@@ -32,7 +32,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     settings: scheme, dt, solver, sensitivity; n_steps: the most there are. The numbers are those of `simulate`.
     """
     parts = -(-(n_steps + 1) // PART)
-    history = _History(settings.scheme, parts * PART, 1, settings.solver, settings.sensitivity, None)
+    history = History(settings.scheme, parts * PART, 1, settings.solver, settings.sensitivity, None)
     dtype = q0.dtype
     t0, dt = (jnp.asarray(x, dtype) for x in (t0, settings.dt))
     times = (t0, dt, t0 + parts * PART * dt)
@@ -55,7 +55,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
 
     def part(carry, i):
         def go(carry):
-            return _loop(written_out(step), carry, PART, first=i * PART)
+            return scan(written_out(step), carry, PART, first=i * PART)
 
         def rest(carry):
             return carry, (jnp.zeros((PART, n_q + n_u + width), dtype), jnp.zeros((PART,), dtype))

@@ -17,7 +17,7 @@ from ..programs.jitted import jit
 from ..schemes.base import Percussions, Scheme, State
 from ..schemes.flow import acceleration_of_persistent
 from . import checks
-from .simulate import Grid, Solution
+from .solution import Grid, Solution
 
 
 def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -> jax.Array:

@@ -10,7 +10,8 @@ import numpy as np
 from ..mechanics import anisotropy
 from ..programs import runs
 from ..programs.keep import keep
-from .simulate import _History, _loop, _solution, checked
+from .loop import History, scan
+from .simulate import checked, solution_of
 
 #: A run has at most so many parts, and a part at least so many steps: enough to stop soon, few enough to cost nothing.
 PARTS, STEPS = 200, 1000
@@ -26,7 +27,7 @@ class PartedRun:
     def __init__(self, system, scheme, q0, u0, t1, dt, t0=0.0, *, save_every=1, solver=None):
         run = checked(system, scheme, q0, u0, t1, dt, t0, save_every=save_every, solver=solver)
         system, q0, u0, t0, dt, t1 = run.args
-        self.history = _History(**{field.name: run.keywords[field.name] for field in dataclasses.fields(_History)})
+        self.history = History(**{field.name: run.keywords[field.name] for field in dataclasses.fields(History)})
         self.system, self.args = system, (anisotropy.isotropic(system), tuple(jnp.asarray(x, q0.dtype) for x in (t0, dt, t1)), q0, u0)
         self.stored = self.history.n_steps // save_every
         count = -(-self.stored // max(-(-self.stored // PARTS), -(-STEPS // save_every)))
@@ -64,7 +65,7 @@ class PartedRun:
         if not parts:
             return None
         rows = np.concatenate([*(rows for rows, _ in parts), parts[-1][1][None]])[: self.stored + 1]
-        return _solution(self.history, self.history.shapes(self.args), self.system, self.args, rows, self._first)
+        return solution_of(self.history, self.history.shapes(self.args), self.system, self.args, rows, self._first)
 
 
 @functools.lru_cache(maxsize=4)
@@ -84,7 +85,7 @@ def _compiled(history, length):
         def of_a_part(given):
             args, carry, first = given
             loop = history.start(args)
-            carry, rows = _loop(loop.body, carry, length, first=first)
+            carry, rows = scan(loop.body, carry, length, first=first)
             return carry, rows, loop.row(carry)
 
         return runs.run(of_a_part, given)
