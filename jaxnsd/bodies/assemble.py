@@ -1,7 +1,6 @@
 """From parts to a `Multibody`: what the names mean, which shapes can touch, and whether the numbers make sense."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,18 +10,14 @@ import numpy as np
 
 from ..mechanics.laws import ImpactLaw, NewtonImpact
 from ..native.jax_internals import is_traced, known_array
-from ..programs import runs
 from ..programs.given import as_array, shown
-from . import forces, given, loops, pairs, parts, planes, prescribed, tendons
+from . import assembly_checks, forces, given, loops, pairs, parameters, parts, planes, prescribed, tendons
 from .multibody import Multibody
 from .parts import Body, Connect, Couple, Motor, Pair, Sensor, Shape, Site, Spring, Tendon, Weld, several
-from .rotations import IDENTITY, quaternion_of, turn_back
+from .rotations import IDENTITY
 from .sensors import KINDS, number_of
 from .structure import SIZES, JointOf, SensorOf, ShapeOf, SiteOf, Structure, find
 from .tendons import pulls, with_slack
-
-#: A moment of inertia may exceed the sum of the two others by this part: what was typed, or computed in single precision.
-TRIANGLE = 1e-6
 
 
 def assemble(
@@ -136,25 +131,25 @@ def assemble(
     with jax.ensure_compile_time_eval():
         made = Multibody(
             structure,
-            gravity=as_array(_vector(gravity, 3)),
-            **_numbers_of_bodies(bodies),
-            **_numbers_of_joints(structure, bodies, joint_parts, cords, limit_restitution),
-            **_numbers_of_shapes(shape_parts),
-            **_numbers_of_pairs(materials),
-            **_numbers_of_sites(sites, sensors),
+            gravity=as_array(parameters.vector(gravity, 3)),
+            **parameters.of_bodies(bodies),
+            **parameters.of_joints(structure, bodies, joint_parts, cords, limit_restitution),
+            **parameters.of_shapes(shape_parts),
+            **parameters.of_pairs(materials),
+            **parameters.of_sites(sites, sensors),
             loops=_loops(connects, welds, couples),
-            springs=_springs(springs),
-            motors=_motors(motors, joint_parts, joints),
+            springs=parameters.of_springs(springs),
+            motors=parameters.of_motors(motors, joint_parts, joints),
             medium=medium,
             motions=tuple(map(_function, motions)),
             control=_control(control, len(motors), motors),
             law=law,
-            tendons=_numbers_of_tendons(cords),
+            tendons=parameters.of_tendons(cords),
         )
     made = with_slack(made, cords)
-    _check(made)
-    _check_materials(made)
-    return planes.in_planes(_closed(planes.flattened(made), connects, welds))
+    assembly_checks.check(made)
+    assembly_checks.check_materials(made)
+    return planes.in_planes(assembly_checks.closed(planes.flattened(made), connects, welds))
 
 
 # ------------------------------------------------------------------------------------------------------------- structure
@@ -188,7 +183,7 @@ def _shapes(world, bodies):
 
 def _limited(joints, joint_parts, cords):
     """Numbers of the joints, and behind them of the tendons, with limits."""
-    limited = tuple(j for j, joint in enumerate(joint_parts) if _limits(joint) is not None)
+    limited = tuple(j for j, joint in enumerate(joint_parts) if parameters.limits(joint) is not None)
     if driven := [joints[j].name for j in limited if joints[j].prescribed]:
         raise ValueError(f"assemble: a joint whose motion is prescribed must have no limits, which nothing could hold, got {driven[0]!r}")
     return limited + tuple(i for i, cord in enumerate(cords, len(joints)) if cord.limits is not None)
@@ -275,159 +270,6 @@ def _turning(structure, materials, law):
 
 
 # --------------------------------------------------------------------------------------------------------------- numbers
-def _numbers_of_bodies(bodies):
-    return {
-        "mass": _stack([body.mass for body in bodies]),
-        "center": _stack([body.center for body in bodies], 3),
-        "inertia": _together([_tensor(body.inertia) for body in bodies], (3, 3)),
-        "carried": _stack([body.carried for body in bodies]),
-        "position": _stack([body.position for body in bodies], 3),
-        "orientation": _stack([body.orientation for body in bodies], 4),
-    }
-
-
-def _numbers_of_joints(structure, bodies, joint_parts, cords, limit_restitution):
-    joints, limited, with_limits = structure.joints, structure.limits, (*joint_parts, *cords)
-    bounds = _per_velocity(joint_parts, joints, "dry_friction")
-    bounds = _joined([bounds, *(cord.dry_friction for cord in cords)]) if cords else bounds
-    return {
-        "joint_position": _stack([getattr(joint, "position", parts.ZERO) for joint in joint_parts], 3),
-        "joint_axis": _stack([getattr(joint, "axis", (1.0, 0.0, 0.0)) for joint in joint_parts], 3),
-        "reference": _stack([getattr(joint, "reference", 0.0) for joint in joint_parts]),
-        "stiffness": _stack([joint.stiffness for joint in joint_parts]),
-        "rest": _joined([_rest(joint, bodies[of.body - 1]) for joint, of in zip(joint_parts, joints, strict=True) if not of.prescribed]),
-        "damping": _per_velocity(joint_parts, joints, "damping"),
-        "armature": _per_velocity(joint_parts, joints, "armature"),
-        "dry_friction": bounds[np.array(structure.dry)] if structure.dry else None,
-        "limits": _stack([_limits(with_limits[j]) for j in limited], 2),
-        "limit_restitution": as_array(_broadcast(limit_restitution, len(limited))),
-    }
-
-
-def _numbers_of_shapes(shape_parts):
-    return {
-        "shape_position": _stack([shape.position for shape in shape_parts], 3),
-        "shape_orientation": _stack([shape.orientation for shape in shape_parts], 4),
-        "shape_size": _stack([shape.size() for shape in shape_parts], 3),
-        "points": tuple(as_array(_number(shape.points)) for shape in shape_parts if isinstance(shape, parts.Points)),
-    }
-
-
-def _numbers_of_pairs(materials):
-    names = ("friction", "restitution", "tangential_restitution", "drilling", "rolling")
-    return {name: _stack([m[k] for m in materials]) for k, name in enumerate(names)}
-
-
-def _numbers_of_sites(sites, sensors):
-    return {
-        "site_position": _stack([site.position for site in sites], 3),
-        "site_orientation": _stack([site.orientation for site in sites], 4),
-        "site_size": _stack([parts.ZERO if site.volume is None else site.volume.size() for site in sites], 3),
-        "sensor_cutoff": _stack([sensor.cutoff for sensor in sensors]),
-    }
-
-
-def _springs(springs):
-    return forces.Springs(
-        _stack([x.position for x in springs], 3),
-        _stack([x.second_position for x in springs], 3),
-        *(_stack([getattr(x, name) for x in springs]) for name in ("stiffness", "length", "damping")),
-    )
-
-
-def _numbers_of_tendons(cords):
-    if not cords:
-        return None
-    slack = [np.zeros(2) if x.spring_length is None else _joined([x.spring_length] * (2 // np.size(x.spring_length))) for x in cords]
-    return tendons.Tendons(
-        *(_joined([c for x in cords for c in of(x)]) for of in (tendons.coefficients, tendons.divisors)),
-        *(_stack([x.stiffness for x in cords]), _stack(slack, 2)),
-        *(_stack([getattr(x, name) for x in cords]) for name in ("damping", "armature")),
-    )
-
-
-def _motors(motors, joint_parts, joints):
-    return forces.Motors(
-        _joined([x.gear for x in sorted(motors, key=lambda motor: motor.tendon is not None)]),
-        *(_stack([getattr(x, name) for x in motors]) for name in ("gain", "offset", "slope", "rate")),
-        *(_stack([_range(getattr(x, name)) for x in motors], 2) for name in ("control_limits", "force_limits")),
-        _motor_limits(joint_parts, joints),
-    )
-
-
-def _number(x):
-    """A floating number or array: of NumPy as long as nothing is traced, so that a model of many parts is put together at once."""
-    if not isinstance(x, jax.Array):
-        return np.asarray(x, float)
-    x = x if is_traced(x) else np.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
-
-
-def _scalar(x):
-    x = _number(x)
-    if x.shape:
-        raise ValueError(f"assemble: a number must have no axes, got shape {x.shape}: {x!r}")
-    return x
-
-
-def _broadcast(x, n):
-    x = _number(x)
-    return (jnp if isinstance(x, jax.Array) else np).broadcast_to(x, (n,))
-
-
-def _together(values, shape):
-    """An array (k, *shape) of NumPy or JAX arrays."""
-    if any(isinstance(x, jax.Array) for x in values):
-        return jnp.stack([as_array(x) for x in values])
-    return known_array(np.stack(values) if values else np.zeros((0, *shape)))
-
-
-def _vector(x, n):
-    x = _number(x) if isinstance(x, (np.ndarray, jax.Array)) or all(np.isscalar(e) for e in x) else _together([_number(e) for e in x], ())
-    if x.shape != (n,):
-        raise ValueError(f"assemble: a vector must have {n} numbers, got shape {x.shape}: {x!r}")
-    return x
-
-
-def _stack(values, n=None):
-    """An array (k,) of numbers, or (k, n) of vectors."""
-    return _together([_scalar(x) if n is None else _vector(x, n) for x in values], () if n is None else (n,))
-
-
-def _joined(values):
-    values = [_number(x).reshape(-1) for x in values]
-    if any(isinstance(x, jax.Array) for x in values):
-        return jnp.concatenate(values)
-    return known_array(np.concatenate(values) if values else np.zeros(0))
-
-
-def _tensor(inertia):
-    inertia = _number(inertia) if not isinstance(inertia, (tuple, list)) or np.ndim(inertia[0]) else _vector(inertia, len(inertia))
-    if inertia.shape == (3,):
-        return jnp.diag(inertia) if isinstance(inertia, jax.Array) else np.diag(inertia)
-    if inertia.shape != (3, 3):
-        raise ValueError(f"assemble: inertia must be (3,) moments or a tensor (3, 3), got shape {inertia.shape}")
-    return inertia
-
-
-def _per_velocity(joint_parts, joints, name):
-    values = []
-    for part, of in zip(joint_parts, joints, strict=True):
-        if not of.prescribed:
-            values.append(_broadcast(getattr(part, name), part.n_u))
-    return _joined(values)
-
-
-def _rest(joint, body):
-    if joint.kind == "free":
-        return _joined([_vector(body.position, 3), _vector(body.orientation, 4)])
-    return _vector(joint.rest, 4) if joint.kind == "ball" else joint.rest
-
-
-def _limits(joint):
-    if joint.kind == "ball":
-        return None if joint.limit is None else (0.0, joint.limit)
-    return getattr(joint, "limits", None)
 
 
 def _names_of(joints):
@@ -452,17 +294,6 @@ def _sides(couple):
     return sides
 
 
-def _motor_limits(joint_parts, joints):
-    values = []
-    for part, of in zip(joint_parts, joints, strict=True):
-        values += [] if of.prescribed else [_range(getattr(part, "motor_limits", None))] * SIZES[of.kind][1]
-    return _stack(values, 2)
-
-
-def _range(limits):
-    return (-jnp.inf, jnp.inf) if limits is None else limits
-
-
 def _there(x):
     """Whether a number is not known to be zero."""
     return is_traced(x) or bool(np.any(np.asarray(x) != 0))
@@ -484,7 +315,7 @@ def _control(control, n, motors):
         return control
     if callable(control):
         return _function(control)
-    control = as_array(_number(control))
+    control = as_array(parameters.number(control))
     if control.shape != (n,):
         names = ", ".join(map(_name_of, motors))
         table = "; a row for each step is bodies.Rows(values, dt)" if control.shape[1:] == (n,) else ""
@@ -639,7 +470,7 @@ def _material(of_pair, of_shapes, otherwise):
     """What the pair says; else the geometric mean of what its shapes say, or what one of them says; else the default."""
     if of_pair is not None:
         return of_pair
-    said = [_number(x) for x in of_shapes if x is not None]
+    said = [parameters.number(x) for x in of_shapes if x is not None]
     if len(said) < 2:
         return said[0] if said else otherwise
     square = said[0] * said[1]
@@ -652,13 +483,13 @@ def _material(of_pair, of_shapes, otherwise):
 def _loops(connects, welds, couples):
     none = parts.ZERO
     return loops.Loops(
-        _stack([x.position for x in connects], 3),
-        _stack([none if x.second_position is None else x.second_position for x in connects], 3),
-        _stack([none if x.position is None else x.position for x in welds], 3),
-        _stack([x.anchor for x in welds], 3),
-        _stack([IDENTITY if x.orientation is None else x.orientation for x in welds], 4),
-        _stack([_padded(x.polynomial) for x in couples], 5),
-        _stack([c for x in couples for _, coefficients in _sides(x) for c in coefficients]),
+        parameters.stack([x.position for x in connects], 3),
+        parameters.stack([none if x.second_position is None else x.second_position for x in connects], 3),
+        parameters.stack([none if x.position is None else x.position for x in welds], 3),
+        parameters.stack([x.anchor for x in welds], 3),
+        parameters.stack([IDENTITY if x.orientation is None else x.orientation for x in welds], 4),
+        parameters.stack([_padded(x.polynomial) for x in couples], 5),
+        parameters.stack([c for x in couples for _, coefficients in _sides(x) for c in coefficients]),
     )
 
 
@@ -666,150 +497,4 @@ def _padded(polynomial):
     return [*polynomial, *[0.0] * (5 - len(polynomial))]
 
 
-def _closed(system, connects, welds):
-    """The system with what loops leave open of it taken from the reference configuration."""
-    if all(x.second_position is not None for x in connects) and all(x.position is not None and x.orientation is not None for x in welds):
-        return system
-    left_open = tuple((x.second_position is None,) for x in connects), tuple((x.position is None, x.orientation is None) for x in welds)
-    return dataclasses.replace(system, loops=dataclasses.replace(system.loops, **_at_reference(system, left_open=left_open)))
-
-
-@functools.partial(runs.natively, traced=lambda function: function, static_argnames="left_open")
-def _at_reference(system, *, left_open):
-    """Numbers of `loops.Loops`, with those that are ``left_open`` as in the reference configuration."""
-    places = system.places(0.0, system.initial_state()[0])
-    new = {}
-    second = []
-    for k, ((is_open,), (a, b)) in enumerate(zip(left_open[0], system.structure.connects, strict=True)):
-        point = places.x[a] + places.R[a] @ system.loops.connect[k]
-        second.append(turn_back(places.R[b], point - places.x[b]) if is_open else system.loops.second_connect[k])
-    if second:
-        new["second_connect"] = jnp.stack(second)
-    position, orientation = [], []
-    for k, ((no_position, no_orientation), (a, b)) in enumerate(zip(left_open[1], system.structure.welds, strict=True)):
-        point = places.x[b] + places.R[b] @ system.loops.weld_anchor[k]
-        position.append(turn_back(places.R[a], point - places.x[a]) if no_position else system.loops.weld_position[k])
-        orientation.append(quaternion_of(places.R[a].T @ places.R[b]) if no_orientation else system.loops.weld_orientation[k])
-    if position:
-        new |= {"weld_position": jnp.stack(position), "weld_orientation": jnp.stack(orientation)}
-    return new
-
-
 # ---------------------------------------------------------------------------------------------------------------- checks
-def _check(system):
-    """Raise ValueError where numbers that are known make no system."""
-    structure = system.structure
-
-    def known(x):
-        return not is_traced(x)
-
-    for path, leaf in jax.tree_util.tree_leaves_with_path(system):
-        if not known(leaf) or not isinstance(leaf, (jax.Array, np.ndarray, float)):
-            continue
-        name = jax.tree_util.keystr(path)
-        if np.any(np.isnan(np.asarray(leaf))):
-            raise ValueError(f"assemble: {name} must be numbers, got NaN: {np.asarray(leaf)}")
-        # Where a motor has no limits they are infinite.
-        if np.any(np.isinf(np.asarray(leaf))) and not name.endswith(("control_limits", "force_limits", "total_limits")):
-            raise ValueError(f"assemble: {name} must be finite, got {np.asarray(leaf)}")
-    if known(system.mass) and np.any(np.asarray(system.mass) < 0):
-        k = int(np.argmin(np.asarray(system.mass)))
-        raise ValueError(f"assemble: the mass of {structure.bodies[k]!r} must not be negative, got {np.asarray(system.mass)[k]:g} kg")
-    of_velocities = [structure.joints[j].name for j in structure.layout.joint_of_dof[: structure.layout.n_u]]
-    for field, names in (("armature", of_velocities), ("dry_friction", structure.rubbed)):
-        values = getattr(system, field)
-        if values is not None and known(values) and np.any(np.asarray(values) < 0):
-            k = int(np.argmin(np.asarray(values)))
-            what = "tendon" if names is not of_velocities and structure.dry[k] >= structure.layout.n_u else "joint"
-            raise ValueError(f"assemble: the {field} of the {what} {names[k]!r} must not be negative, got {np.asarray(values)[k]:g}")
-    if known(system.inertia):
-        for name, tensor in zip(structure.bodies, np.asarray(system.inertia, float), strict=True):
-            _check_inertia(name, tensor)
-    if known(system.mass) and known(system.inertia):
-        _check_moved(system)
-    for what, names, vectors in (
-        ("axis of the joint", [joint.name for joint in structure.joints], system.joint_axis),
-        ("orientation of the body", structure.bodies, system.orientation),
-        ("orientation of the shape", [shape.name for shape in structure.shapes], system.shape_orientation),
-        ("orientation of the site", [site.name for site in structure.sites], system.site_orientation),
-    ):
-        if known(vectors):
-            for name, vector in zip(names, np.asarray(vectors), strict=True):
-                if not np.linalg.norm(vector) > 0:
-                    raise ValueError(f"assemble: the {what} {name!r} must not be zero, got {vector}")
-    if known(system.shape_size):
-        needed = {"sphere": 1, "capsule": 1, "cylinder": 2, "box": 3, "ellipsoid": 3}
-        for shape, size in zip(structure.shapes, np.asarray(system.shape_size), strict=True):
-            if np.any(size < 0) or np.any(size[: needed.get(shape.kind, 0)] <= 0):
-                raise ValueError(f"assemble: the sizes of the {shape.kind} {shape.name!r} must be positive, got {size}")
-    motors, driven = system.motors, [name for name, _ in structure.motors]
-    for what, names, ranges in (
-        ("limits of", structure.limited, system.limits),
-        ("control_limits of the motor of", driven, motors.control_limits),
-        ("force_limits of the motor of", driven, motors.force_limits),
-        ("motor_limits of", of_velocities, motors.total_limits),
-        *([("spring_length of", system.tendon_names, system.tendons.spring_length)] if structure.tendons else []),
-    ):
-        if known(ranges):
-            for name, (lower, upper) in zip(names, np.asarray(ranges), strict=True):
-                if not lower <= upper:
-                    raise ValueError(f"assemble: {what} {name!r} must be (lower, upper), got ({lower:g}, {upper:g})")
-
-
-def _check_materials(system):
-    """Friction and restitution of the pairs and limits, as far as they are known."""
-    shapes = system.structure.shapes
-    of_pairs = [f"{shapes[a].name!r} and {shapes[b].name!r}" for a, b in system.structure.pairs]
-    of_limits = [f"the limits of {name!r}" for name in system.structure.limited]
-    for what, names, values, highest in (
-        ("mu", of_pairs, system.friction, np.inf),
-        ("e_N", of_pairs, system.restitution, 1.0),
-        ("e_F", of_pairs, system.tangential_restitution, 1.0),
-        ("drilling", of_pairs, system.drilling, np.inf),
-        ("rolling", of_pairs, system.rolling, np.inf),
-        ("limit_restitution", of_limits, system.limit_restitution, 1.0),
-    ):
-        if is_traced(values):
-            continue
-        for name, value in zip(names, np.asarray(values), strict=True):
-            if not 0 <= value <= highest:
-                wanted = "not be negative" if highest == np.inf else "lie in [0, 1]"
-                raise ValueError(f"assemble: {what} of {name} must {wanted}, got {value:g}")
-
-
-def _check_inertia(name, tensor):
-    size = np.abs(tensor).max()
-    if np.abs(tensor - tensor.T).max() > TRIANGLE * size:
-        raise ValueError(f"assemble: the inertia of {name!r} must be symmetric, got {tensor.tolist()}")
-    a, b, c = np.linalg.eigvalsh(tensor)
-    if a < -TRIANGLE * size:
-        raise ValueError(f"assemble: the inertia of {name!r} must be positive, got principal moments {a:.6g}, {b:.6g}, {c:.6g} kg m^2")
-    if c > (a + b) * (1 + TRIANGLE):
-        raise ValueError(
-            f"assemble: no body has the inertia of {name!r}: a principal moment must not exceed the sum of the two others, got {a:.6g}, "
-            f"{b:.6g}, {c:.6g} kg m^2"
-        )
-
-
-def _check_moved(system):
-    """Every velocity must move something: else the mass matrix is singular."""
-    layout, structure = system._layout, system.structure
-    mass, inertia = np.asarray(system.mass), np.abs(np.asarray(system.inertia)).max(axis=(1, 2))
-    armature = np.asarray(system.armature)
-    for j, joint in enumerate(structure.joints):
-        if joint.prescribed:
-            continue
-        u, n = layout.u_at[j], SIZES[joint.kind][1]
-        moved = layout.moves[1:, u]
-        turns = joint.kind != "slide"
-        # A point mass on the axis of a hinge is not looked for: it shows as a singular mass matrix where a run begins.
-        there = mass[moved].sum() > 0 or (turns and inertia[moved].sum() > 0)
-        if joint.kind == "free":
-            there = mass[moved].sum() > 0 and inertia[moved].sum() + (mass[moved] > 0).sum() > 1
-        if not there and not np.all(armature[u : u + n] > 0):
-            body = structure.bodies[joint.body - 1]
-            raise ValueError(
-                f"assemble: what the joint {joint.name!r} of {body!r} moves must have mass and inertia, got a mass of "
-                f"{mass[moved].sum():g} kg and an inertia of {inertia[moved].sum():g} kg m^2; give the body a mass, an inertia, or its "
-                "joint an armature"
-            )
