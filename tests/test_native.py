@@ -514,6 +514,24 @@ def test_programs_that_do_the_same_are_written_once(monkeypatch):
     assert written.count({"direct": True}) == 2
 
 
+def test_what_will_be_too_large_is_not_begun(monkeypatch):
+    """A humanoid's step had been written out up to 116,000 operations, for nothing. Operations in a row do not call each other too deep."""
+    begun, of_size = [], native.build._of_size
+    monkeypatch.setattr(native.build, "_of_size", lambda program, sizes, *args: begun.append(sizes[0]) or of_size(program, sizes, *args))
+    x = np.linspace(0, 1, 400)
+
+    def long(n, x):
+        for k in range(n):
+            x = 0.999 * x + 1e-3 * k
+        return x
+
+    # XLA takes memory without end for the longer one.
+    for n, sizes in ((2500, native.code.SIZES[-1]), (20, native.code.SIZES[0])):
+        made = native.compiled(functools.partial(long, n), [jax.ShapeDtypeStruct(x.shape, x.dtype)])
+        np.testing.assert_allclose(jax.jit(made)(x)[0], long(n, x), rtol=1e-12)
+        assert begun.pop() == sizes and not begun
+
+
 def test_what_fails_when_it_is_needed_is_no_number(monkeypatch, capfd):
     """There is nobody to raise an exception to: results are NaN, and the traceback is printed."""
     function = jax.make_jaxpr(lambda q: cut(q, 0.5))(q := jnp.linspace(0, 1, 16))

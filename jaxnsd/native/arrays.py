@@ -16,6 +16,9 @@ WIDE = 1 << 14
 #: Known entries of an array from which on they are copied, not written number by number: that is less text.
 MANY = 8
 
+#: Operations in a row of which the last one computes what the others do: each calls the one before it, and Python ends what calls too deep.
+DEPTH = 100
+
 #: Bytes of a vector register.
 REGISTER = 32
 
@@ -26,12 +29,14 @@ class Large:
     at:      (index, a list of entries of whole numbers) -> entry
     pointer: where its entries lie one after the other; None of others
     cheap:   whether it is a function of its index that reads no memory
+    depth:   how many operations are computed where it is read
     """
 
-    __slots__ = ("at", "cheap", "dtype", "pointer", "shape")
+    __slots__ = ("at", "cheap", "depth", "dtype", "pointer", "shape")
 
-    def __init__(self, shape, dtype, at, pointer=None, cheap=False):
-        self.shape, self.dtype, self.at, self.pointer, self.cheap = tuple(shape), np.dtype(dtype), at, pointer, cheap
+    def __init__(self, shape, dtype, at, pointer=None, cheap=False, depth=0):
+        self.shape, self.dtype, self.at = tuple(shape), np.dtype(dtype), at
+        self.pointer, self.cheap, self.depth = pointer, cheap, depth
 
     @property
     def size(self):

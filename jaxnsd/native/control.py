@@ -426,7 +426,7 @@ def row(code, x, kind, k):
         part = x[int(k)]
         return part if isinstance(part, np.ndarray) else scalar(part)
     whole = large(code, x, kind.dtype)
-    out = Large(kind.shape[1:], kind.dtype, lambda index: whole.at([k, *index]), cheap=whole.cheap)
+    out = Large(kind.shape[1:], kind.dtype, lambda index: whole.at([k, *index]), cheap=whole.cheap, depth=whole.depth + 1)
     if whole.pointer is not None and out.size > min(READ, code.sizes.small):
         place = code.place(whole.pointer, code.whole_numbers("mul", k, np.int64(out.size)), kind.dtype)
         return in_memory(code, place, out.shape, kind.dtype)
@@ -501,6 +501,16 @@ def count(closed):
     """Number of operations on arrays of a jaxpr."""
     equations = parts_of(closed)[0].eqns
     return len(equations) + sum(count(inner) for equation in equations for inner in inside(equation))
+
+
+def entries(closed, small):
+    """Number of entries of the arrays of a jaxpr that have no more than ``small``."""
+    total = 0
+    for equation in parts_of(closed)[0].eqns:
+        inner = inside(equation)
+        sizes = [math.prod(x.aval.shape) for x in equation.outvars] if not inner else [entries(part, small) for part in inner]
+        total += sum(size for size in sizes if inner or size <= small)
+    return total
 
 
 def work(closed):

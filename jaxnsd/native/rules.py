@@ -9,7 +9,7 @@ import math
 import jax
 import numpy as np
 
-from .arrays import REGISTER, WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, vectors, written
+from .arrays import DEPTH, REGISTER, WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, vectors, written
 from .code import is_known, type_of
 from .numbers import ELEMENTWISE, converted, operate
 
@@ -65,10 +65,9 @@ def elementwise(code, name, params, arrays, kinds, result):
         own = [[np.int64(0) if n == 1 else i for i, n in zip(index, x.shape, strict=False)] for x in whole]
         return operate(code, name, [x.at(i) for x, i in zip(whole, own, strict=True)], dtypes, dtype, params)
 
-    if all(x.cheap for x in whole):
-        return Large(shape, dtype, at, cheap=True)
+    depth, cheap = 1 + max((x.depth for x in whole), default=0), all(x.cheap for x in whole)
     # What one operation alone reads is computed there.
-    return Large(shape, dtype, at) if code.once else made(code, shape, dtype, at)
+    return Large(shape, dtype, at, cheap=cheap, depth=depth) if (cheap or code.once) and depth < DEPTH else made(code, shape, dtype, at)
 
 
 def arranged(code, x, kind, result, index_of, arrange):
@@ -78,7 +77,8 @@ def arranged(code, x, kind, result, index_of, arrange):
     whole = large(code, x, kind.dtype)
     if result.size > kind.size:  # what is read several times is not computed several times
         whole = settled(code, whole)
-    out = Large(result.shape, kind.dtype, lambda index: whole.at(index_of(index)), cheap=whole.cheap)
+    whole = settled(code, whole) if whole.depth >= DEPTH else whole
+    out = Large(result.shape, kind.dtype, lambda index: whole.at(index_of(index)), cheap=whole.cheap, depth=whole.depth + 1)
     return small(code, out) if result.size <= code.sizes.small else out
 
 
@@ -127,7 +127,7 @@ def _reshape(code, params, arrays, kinds, results):
             rest = iter(places)
             return [np.int64(0) if n == 1 else index[next(rest)] for n in inner]
 
-        return [Large(shape, x.dtype, lambda index: x.at(index_of(index)), cheap=x.cheap)]
+        return [Large(shape, x.dtype, lambda index: x.at(index_of(index)), cheap=x.cheap, depth=x.depth + 1)]
     return [in_memory(code, made(code, inner, x.dtype, x.at).pointer, shape, x.dtype)]
 
 
@@ -212,7 +212,7 @@ def _unstack(code, params, arrays, kinds, results):
         return list(np.moveaxis(x, axis, 0)) if x.ndim > 1 else [scalar(entry) for entry in x]
     x, out = settled(code, x), []
     for k, result in enumerate(results):
-        part = Large(result.shape, x.dtype, lambda i, k=k: x.at([*i[:axis], np.int64(k), *i[axis:]]), cheap=x.cheap)
+        part = Large(result.shape, x.dtype, lambda i, k=k: x.at([*i[:axis], np.int64(k), *i[axis:]]), cheap=x.cheap, depth=x.depth + 1)
         out.append(small(code, part) if result.size <= code.sizes.small else part)
     return out
 
@@ -481,7 +481,7 @@ def _dynamic_slice(code, params, arrays, kinds, results):
         part = tuple(slice(int(a), int(a) + k) for a, k in zip(starts, sizes, strict=True))
         return [arranged(code, arrays[0], kinds[0], results[0], index_of, lambda x: x[part])]
     whole = settled(code, large(code, arrays[0], kinds[0].dtype))
-    out = Large(results[0].shape, kinds[0].dtype, lambda index: whole.at(index_of(index)), cheap=whole.cheap)
+    out = Large(results[0].shape, kinds[0].dtype, lambda index: whole.at(index_of(index)), cheap=whole.cheap, depth=whole.depth + 1)
     return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
