@@ -467,7 +467,7 @@ def test_what_runs_once_is_not_made_fast(monkeypatch):
 def test_what_is_not_needed_is_not_compiled(monkeypatch):
     """A long branch is compiled when it is first taken, once, with the values of XLA, in a batch on threads, too."""
     q, modules, module = jnp.linspace(0, 1, 16), [], native.build._module
-    monkeypatch.setattr(native.build, "_module", lambda text: modules.append(text) or module(text))
+    monkeypatch.setattr(native.build, "_module", lambda text, made=None: modules.append(text) or module(text, made))
     compare(lambda q: cut(q, 1e3), q)
     of_run = len(modules)
     compare(lambda q: cut(q, 0.5), q)
@@ -567,7 +567,7 @@ def test_a_run_of_another_length_has_the_same_step(monkeypatch):
     q0, u0 = leg.initial_state()
     modules = []
     code_of = native.build.machine_code
-    monkeypatch.setattr(native.build, "machine_code", lambda text: modules.append(text) or code_of(text))
+    monkeypatch.setattr(native.build, "machine_code", lambda text, made=None: modules.append(text) or code_of(text, made))
     first = jaxnsd.simulate(leg, jaxnsd.Moreau(), q0, u0, n_steps=20, dt=1e-3)
     before = sum(map(len, modules))
     del modules[:]
@@ -585,7 +585,7 @@ def test_a_line_search_compiles_no_gradient_of_its_own(monkeypatch):
         return jaxnsd.simulate(models.BouncingBall(e_N=e_N), jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), 0.8, 1e-2).q[-1, 0] ** 2
 
     modules, code_of, method = [], native.build.machine_code, optax.lbfgs()
-    monkeypatch.setattr(native.build, "machine_code", lambda text: modules.append(text) or code_of(text))
+    monkeypatch.setattr(native.build, "machine_code", lambda text, made=None: modules.append(text) or code_of(text, made))
     e_N = jnp.array(0.6)
     memory = method.init(e_N)
     first = jax.jit(jax.value_and_grad(misfit))(e_N)

@@ -23,14 +23,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from . import alike, calls, control
+from . import alike, calls, control, machine
 from .arrays import in_memory, is_small, large, small, stored, written
 from .code import AS_IT_IS_MEANS, ONCE, SIZES, Code, TooLargeError, UnknownError, is_known
-
-try:
-    from llvmlite import binding
-except ImportError:  # the extra `native`
-    binding = None
+from .machine import binding
 
 _NAMES = """
 acos acosh asin asinh atan atan2 atanh cbrt cos cosh erf erfc exp exp2 expm1 fmod fmodf log log1p pow sin sinh tan tanh sqrt floor ceil
@@ -40,16 +36,6 @@ _SYSTEM = ("malloc", "free", "pthread_create", "pthread_join", "memcpy", "memset
 
 #: Threads at the most, and how many blocks of members there are for each.
 THREADS, BLOCKS = 64, 8
-
-#: Options of LLVM: its default for either takes more time than in proportion to the length of a function. Stores, one after the other, that
-#: it looks at together when it chooses instructions, 2048 by default; the order of instructions before registers are chosen by the plain
-#: list, since they are ordered again afterwards. The gradient of a hopper is compiled in 9 CPU s for 14, to code as fast. LLVM may
-#: drop an option, and then it ends the process: up to the newest version that is known to have them.
-OPTIONS, NEWEST = ("-combiner-tokenfactor-inline-limit=64", "-pre-RA-sched=fast"), 22
-
-#: Characters of a text from which on LLVM does less to it, before it chooses instructions and then: a quadruped's step is compiled in 4.7
-#: CPU s for 5.7, its gradient in 33 for 44, to code that is 5 to 10 % slower, or as fast. What is short gains by all that LLVM can do.
-LONG = 400_000
 
 #: Where the number of threads stands for compiled code, and how often it has asked for memory that there was not.
 _threads, _failures = ctypes.c_int64(1), ctypes.c_int64(0)
@@ -68,11 +54,6 @@ def cores():
 @functools.cache
 def _ready_for_code():
     """LLVM, made ready: what compiled code calls, and what tells this LLVM and this machine from others."""
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    if binding.llvm_version_info[0] <= NEWEST:
-        for option in OPTIONS:
-            binding.set_option("jaxnsd", option)
     library, system = ctypes.CDLL("libm.so.6" if os.name == "posix" and os.uname().sysname == "Linux" else None), ctypes.CDLL(None)
     for source, names in ((library, _LIBRARY), (system, _SYSTEM)):
         for name in names:
@@ -81,8 +62,7 @@ def _ready_for_code():
     binding.add_symbol("jaxnsd_threads", ctypes.addressof(_threads))
     binding.add_symbol("jaxnsd_failures", ctypes.addressof(_failures))
     binding.add_symbol("jaxnsd_functions", native_functions.address)
-    said = binding.llvm_version_info, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), OPTIONS
-    return " ".join(map(str, said))
+    return machine.ready()
 
 
 class Switch(threading.local):
@@ -112,21 +92,6 @@ def _level():
         return 0
     told = re.search(r"--xla_backend_optimization_level=(\d)", os.environ.get("XLA_FLAGS", ""))
     return min(int(told[1]), 2) if told else 2
-
-
-def _machine(level=None):
-    level = _level() if level is None else level
-    cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return binding.Target.from_default_triple().create_target_machine(opt=level, cpu=cpu, features=features)
-
-
-def _freed(manager):
-    """Free a pass manager of LLVM's, with all that its passes have found of a function, ten times its text.
-
-    `ModulePassManager` has `_dispose` of both its bases, and those of llvmlite up to 0.50 take the one that does nothing.
-    """
-    if type(manager)._dispose is binding.ffi.ObjectRef._dispose:
-        binding.newpassmanagers.NewPassManager._dispose(manager)
 
 
 _SPREAD = f"""
@@ -494,34 +459,37 @@ def _folder():
     return Path(told) if told else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "jaxnsd")
 
 
-def machine_code(text):
-    """The object code of a module: kept on disk under what it was made of."""
-    key = key_of(text)
+def _file(key):
+    """Where the machine code of a key is kept; None where nothing can be."""
+    with contextlib.suppress(OSError, RuntimeError):
+        if folder := _folder():
+            return folder / f"{key}.o"
+    return None
+
+
+def _is_kept(key):
+    """Whether the machine code of a key is on disk."""
     try:
-        folder = _folder()
-        if folder and (file := folder / f"{key}.o").is_file():
+        return bool((file := _file(key)) and file.is_file())
+    except OSError:
+        return False
+
+
+def machine_code(text, made=None):
+    """The object code of a module: kept on disk under what it was made of; ``made``: as another process has made it, or None."""
+    file = _file(key := key_of(text))
+    if _is_kept(key):
+        with contextlib.suppress(OSError):
             return file.read_bytes()
-    except (OSError, RuntimeError):
-        folder = None
-    level = min(_level(), 1) if len(text) > LONG else _level()
-    module, machine = binding.parse_assembly(text), _machine(level)
-    module.verify()
-    module.triple, module.data_layout = machine.triple, str(machine.target_data)
-    tuning = binding.create_pipeline_tuning_options(speed_level=level)
-    tuning.slp_vectorization = False
-    passes = binding.create_pass_builder(machine, tuning)
-    manager = passes.getModulePassManager()
-    manager.run(module, passes)
-    _freed(manager)
-    data = machine.emit_object(module)
-    if folder:
+    data = made or machine.code_of(text, _level())
+    if file:
         # A home that is read-only, or full, costs nothing but time.
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=folder)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(name, folder / f"{key}.o")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=file.parent)
+            with os.fdopen(descriptor, "wb") as part:
+                part.write(data)
+            os.replace(name, file)
     return data
 
 
@@ -534,10 +502,10 @@ def key_of(text):
     return hashlib.sha256(f"{_ready_for_code()} {_level()}\n{text}".encode()).hexdigest()[:32]
 
 
-def _module(text):
+def _module(text, made=None):
     """The machine code of a module, ready to be called."""
-    data = machine_code(text)  # first: LLVM is made ready with it
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
+    data = machine_code(text, made)  # first: LLVM is made ready with it
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine.target(_level()))
     engine.add_object_file(binding.ObjectFileRef.from_data(data))
     engine.finalize_object()
     return engine
@@ -547,16 +515,26 @@ class Engine:
     """The machine code of a `Text`, with its programs that are compiled later; freed when nobody has it."""
 
     def __init__(self, text, later):
+        often, texts, keys, jobs, self.parts = {None, *text.often()}, {**text.parts, None: text.main}, {}, {}, []
+
+        def leveled(name):
+            """What is called once in a run is compiled fast rather than to be fast."""
+            return contextlib.nullcontext() if name in often else run_once()
+
         with _lock:  # while it is made the names of parts mean those of its level
-            often, self.parts = text.often(), []
-            for name, part in text.parts.items():
-                with contextlib.nullcontext() if name in often else run_once():
-                    key = key_of(name)
-                    if (made := _parts.get(key)) is None:
-                        made = _parts[key] = _module(part)
-                    self.parts.append(made)
-                binding.add_symbol(name[1:], made.get_function_address(name[1:]))
-            self.main = _module(text.main)
+            for name, module in texts.items():
+                with leveled(name):
+                    keys[name] = key_of(name)  # a part's name tells what it is
+                    if (name is None or keys[name] not in _parts) and not _is_kept(key_of(module)):
+                        jobs[name] = module, _level()
+            made = dict(zip(jobs, machine.together(list(jobs.values()), cores()), strict=True))
+            for name, module in text.parts.items():
+                with leveled(name):
+                    if (part := _parts.get(keys[name])) is None:
+                        part = _parts[keys[name]] = _module(module, made.get(name))
+                self.parts.append(part)
+                binding.add_symbol(name[1:], part.get_function_address(name[1:]))
+            self.main = _module(text.main, made.get(None))
         self.later = []
         if later:
             table = (ctypes.c_void_p * len(later)).from_address(self.main.get_global_value_address("later"))
