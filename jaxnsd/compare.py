@@ -101,7 +101,7 @@ def _observed_order(coarse, medium, fine):
 
 
 def _row(system, scheme, sol, observed, cost):
-    impacts = int(plotting.impacts(sol).sum())
+    impacts = int(plotting.impacts(sol, system).sum())
     gap = np.asarray(jax.vmap(system.gap)(sol.t, sol.q))
     return Row(
         scheme,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import matplotlib
 import matplotlib.patches
 import numpy as np
@@ -23,8 +24,10 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from .energy import of_states
 from .mechanics.system import System
+from .numerics import thresholds
 from .programs.files import saying, writable
 from .programs.given import numbers, shown
+from .schemes.flow import THRESHOLD
 from .simulation import checks
 from .simulation.nodes import node_velocities
 from .simulation.solution import Solution
@@ -100,17 +103,29 @@ def save(fig: Figure, path: str | os.PathLike[str]) -> None:
         file.write(f"<style>{style}</style>\n{drawing[drawing.index('<svg') :]}</html>\n")
 
 
-def impacts(sol: Solution) -> np.ndarray:
+def impacts(sol: Solution, system: System | None = None) -> np.ndarray:
     """Where contacts close: boolean (N, n_N), true in a stored interval with a normal percussion that follows one without.
 
-    A contact that stays closed counts once, a contact that bounces once an impact, one that is closed from the start on not at all.
+    A contact that stays closed counts once, a contact that bounces once an impact, one that is closed from the start on not at all. Where
+    another contact has an event in the first interval, the ``system`` says which ones are closed.
     """
-    _single(sol, "impacts")
+    _single(sol, "impacts", system)
     closed = np.asarray(sol.P_N) > 0
     before = np.concatenate([np.asarray(sol.initial.P_N)[None] > 0, closed[:-1]])
     # What pushes in the first interval without an event was closed before.
     before[:1] |= np.asarray(sol.events)[:1, None] == 0
+    if system is not None and np.any(closed[:1] & ~before[:1]):
+        before[:1] |= np.asarray(_rests(system, sol.t[0], sol.dt, sol.q[0], sol.u[0]))
     return closed & ~before
+
+
+@jax.jit
+def _rests(system, t, dt, q, u):
+    """Which contacts (n_N,) are closed at (t, q), as seen from what the forces close in a step, and no faster than these: no impact."""
+    W = system.W_N(t, q, u)
+    gain = dt * jnp.abs(W.T @ jnp.linalg.solve(system.M(t, q, u), system.h(t, q, u)))
+    closed = thresholds.touch(q.dtype) * dt * gain + thresholds.round_off(q.dtype) * jnp.max(jnp.abs(q)) * jnp.sum(jnp.abs(W), axis=0)
+    return (system.gap(t, q) <= closed) & (system.gap_velocity(t, q, u) >= -THRESHOLD * gain)
 
 
 def trajectory(
@@ -165,17 +180,17 @@ def gaps(system: System, sol: Solution, *, labels: Sequence[str] | None = None, 
     _single(sol, "gaps", system)
     values = np.asarray(jax.jit(jax.vmap(system.gap))(sol.t, sol.q))
     ax = _axes(ax)
-    _contacts(ax, np.asarray(sol.t), values, sol, values[1:], labels, "gaps")
+    _contacts(ax, np.asarray(sol.t), values, system, sol, values[1:], labels, "gaps")
     ax.axhline(0, color="0.5", linewidth=0.6, zorder=0)
     return _finish(ax, "gaps $g_N$ in m", legend=values.shape[1] > 1)
 
 
-def percussions(sol: Solution, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
-    """Normal percussions P_N (N, n_N) against the times ``t[1:]`` at which they act, with a dot where a contact closes."""
-    _single(sol, "percussions")
+def percussions(sol: Solution, *, system: System | None = None, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+    """Normal percussions P_N (N, n_N) against the times ``t[1:]`` at which they act, with a dot where a contact closes (see `impacts`)."""
+    _single(sol, "percussions", system)
     values = np.asarray(sol.P_N)
     ax = _axes(ax)
-    _contacts(ax, np.asarray(sol.t)[1:], values, sol, values, labels, "percussions")
+    _contacts(ax, np.asarray(sol.t)[1:], values, system, sol, values, labels, "percussions")
     return _finish(ax, "normal percussions $P_N$ in N s", legend=values.shape[1] > 1)
 
 
@@ -383,7 +398,7 @@ def overview(system: System, sol: Solution, title: str | None = None) -> Figure:
     rest = axes[len(groups) :]
     if contacts:
         gaps(system, sol, ax=rest[0])
-        percussions(sol, ax=rest[1])
+        percussions(sol, system=system, ax=rest[1])
     energy(system, sol, ax=rest[2 if contacts else 0])
     if title:
         fig.suptitle(title, x=0.01, horizontalalignment="left")
@@ -439,7 +454,7 @@ def _axes(ax):
         return plt.subplots(layout="constrained")[1]
 
 
-def _contacts(ax, t, values, sol, at_impact, labels, name):
+def _contacts(ax, t, values, system, sol, at_impact, labels, name):
     """A line a contact, dots where it closes."""
     n = values.shape[1]
     if labels is None:
@@ -447,7 +462,7 @@ def _contacts(ax, t, values, sol, at_impact, labels, name):
         labels = (named and named.contacts) or [f"contact {i}" for i in range(n)]
     if len(labels) != n:
         raise ValueError(f"{name}: {len(labels)} labels for {n} contacts")
-    closing, times = impacts(sol), np.asarray(sol.t)[1:]
+    closing, times = impacts(sol, system), np.asarray(sol.t)[1:]
     for i, (label, colour) in enumerate(zip(labels, _colours(n), strict=True)):
         ax.plot(t, values[:, i], color=colour, linewidth=1.0, label=label)
         # Contacts that close together are rings around each other.

@@ -737,19 +737,85 @@ def test_jellett_integral_of_the_tippe_top():
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
 @pytest.mark.filterwarnings("ignore:simulating in float32")
-@pytest.mark.parametrize("scheme", [Moreau(), pytest.param(MoreauJean(), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "scheme",
+    [Moreau(), Lobatto(2), *(pytest.param(s, marks=pytest.mark.slow) for s in (MoreauJean(), Lobatto(3), LocatedImpacts(Lobatto())))],
+    ids=str,
+)
 def test_a_turntable_whose_bearing_carries_it_is_not_braked(scheme, dtype):
     """It lies on a table that is square to its axis: nothing parts the two, and their normal directions are round-off."""
-    tilted = np.array([np.cos(0.2), 0.6 * np.sin(0.2), -0.8 * np.sin(0.2), 0.0])
-    axis = Rotation.from_quat(tilted[[1, 2, 3, 0]]).as_matrix()[:, 2]
-    place = {"orientation": tilted, "position": 0.05 * axis}
-    table = Body("table", 1.0, (1e-2,) * 3, joints=Revolute((0, 0, 1)), shapes=Box((0.2, 0.2, 0.1)), **place)
-    system = bodies.assemble([table], [bodies.Plane(orientation=tilted)], mu=0.5)
-    system, q0 = jax.tree.map(lambda x: x.astype(dtype), (system, system.initial_state()[0]))
+    system, q0 = turntable(dtype)
     assert 0 < np.abs(system.W_N(0.0, q0)).max() < 1e-7
     sol = simulate(system, scheme, q0, jnp.ones(1, dtype), n_steps=50, dt=2e-3).raise_if_failed()
     assert_allclose(sol.u, 1.0, rtol=1e-5 if dtype == jnp.float32 else 1e-12)
     assert np.all(sol.P_N == 0)
+
+
+def turntable(dtype=jnp.float64, depth=0.0, bodies_on_it=()):
+    """``(system, q0)`` of a table on a bearing whose axis is tilted, a box that lies on, or ``depth`` in, a plane square to the axis."""
+    tilted = np.array([np.cos(0.2), 0.6 * np.sin(0.2), -0.8 * np.sin(0.2), 0.0])
+    axis = Rotation.from_quat(tilted[[1, 2, 3, 0]]).as_matrix()[:, 2]
+    place = {"orientation": tilted, "position": (0.05 - depth) * axis}
+    table = Body("table", 1.0, (1e-2,) * 3, joints=Revolute((0, 0, 1)), shapes=Box((0.2, 0.2, 0.1)), **place)
+    system = bodies.assemble([table, *bodies_on_it], [bodies.Plane(orientation=tilted)], mu=0.5)
+    return jax.tree.map(lambda x: x.astype(dtype), (system, system.initial_state()[0]))
+
+
+@pytest.mark.parametrize("scheme", [Moreau(), Lobatto(2), pytest.param(Lobatto(3), marks=pytest.mark.slow)], ids=str)
+def test_a_start_is_not_refused_for_what_nothing_parts(scheme):
+    """A table 1 mm deep in the plane on which its bearing turns it moves as without the plane, and so do its derivatives."""
+    system, q0 = turntable(depth=1e-3)
+    assert_allclose(system.gap(0.0, q0)[::2], -1e-3, rtol=1e-9)
+    moved = system.initial_state(project=True)
+    assert_allclose(moved[0], q0, atol=0)
+
+    def end(speed):
+        sol = simulate(system, scheme, q0, speed[None], n_steps=10, dt=2e-3)
+        return sol.q[-1, 0], (sol, sol.u[-1, 0])
+
+    slope, (sol, u) = jax.grad(end, has_aux=True)(jnp.array(1.0))
+    sol.raise_if_failed()
+    assert_allclose((u, slope), (1.0, 0.02), rtol=1e-12)
+
+
+def test_beside_what_nothing_parts_the_others_are_moved_out():
+    """A ball 1 mm deep in the plane beside the turntable is lifted by the projection, and refused without it."""
+    tilt = Rotation.from_quat(np.array([0.6, -0.8, 0.0, 0.0]) * np.sin(0.2) + np.array([0, 0, 0, np.cos(0.2)])).as_matrix()
+    at = tilt @ np.array([0.5, 0.0, 0.049])
+    ball = Body("ball", 1.0, (1e-3,) * 3, joints=bodies.Prismatic(tuple(tilt[:, 2])), shapes=Sphere(0.05), position=tuple(at))
+    system, q0 = turntable(depth=1e-3, bodies_on_it=[ball])
+    with pytest.raises(ValueError, match=r"ball.*penetration deeper"):
+        simulate(system, Moreau(), q0, jnp.zeros(2), n_steps=1, dt=1e-3)
+    with pytest.warns(UserWarning, match="has moved"):
+        q, u = system.initial_state(project=True)
+    assert_allclose(q - q0, [0.0, 1e-3], atol=1e-12)
+    simulate(system, Lobatto(2), q, u, n_steps=5, dt=1e-3).raise_if_failed()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, pytest.param(jnp.float32, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:simulating in float32")
+@pytest.mark.parametrize(
+    "scheme", [Lobatto(2), *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in (Moreau(), Lobatto(3)))], ids=str
+)
+@pytest.mark.parametrize("slope", [0.0, 0.3])
+def test_what_a_guide_lays_down_is_held_by_all_contacts_together(slope, scheme, dtype):
+    """A ball, and a box, on a guide through a tilted plane, square to it and not: percussions along the guide carry the weight.
+
+    Along a guide that is square to the plane the directions of friction are round-off; one corner of the box would be enough to carry it.
+    """
+    tilted = np.array([np.cos(0.2), 0.6 * np.sin(0.2), -0.8 * np.sin(0.2), 0.0])
+    frame = Rotation.from_quat(tilted[[1, 2, 3, 0]]).as_matrix()
+    along = np.array([np.sin(slope) * 0.8, np.sin(slope) * 0.6, np.cos(slope)])
+    for shape in (Sphere(0.05), Box((0.1, 0.1, 0.1))):
+        place = {"orientation": tilted, "position": tuple(frame @ [0.5, 0.0, 0.05])}
+        body = Body("body", 2.0, (1e-3,) * 3, joints=bodies.Prismatic(tuple(along)), shapes=shape, **place)
+        system = bodies.assemble([body], [Plane(orientation=tilted)], mu=0.5)
+        system, q0 = jax.tree.map(lambda x: x.astype(dtype), (system, system.initial_state()[0]))
+        sol = simulate(system, scheme, q0, jnp.zeros(1, dtype), n_steps=20, dt=1e-3).raise_if_failed()
+        weight, small = 2.0 * G * (frame @ along)[2] * 1e-3, 1e-4 if dtype == jnp.float32 else 1e-9
+        carried = sol.P_N @ system.W_N(0.0, q0).T + jnp.einsum("kid,uid->ku", sol.P_F, system.W_F(0.0, q0))
+        assert_allclose(np.sum(carried), 20 * weight, rtol=small)
+        assert_allclose(sol.q, 0.0, atol=small)
 
 
 @jaxnsd.system

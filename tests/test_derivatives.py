@@ -8,7 +8,7 @@ from jax import lax
 from test_gradients import Rider
 
 import jaxnsd
-from jaxnsd import Moreau, simulate
+from jaxnsd import Moreau, bodies, simulate
 from jaxnsd.models import BouncingBall, PointMassOnSlope
 from jaxnsd.programs.derivatives import ZERO, instantiated, pushed, traced_once, undefined, with_rule
 
@@ -30,6 +30,30 @@ def in_cond(f):
 
 
 PATHS = [lambda f: f, jax.jit, in_scan, in_map, in_vmap, in_cond, lambda f: in_scan(in_cond(jax.jit(f)))]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", [jax.grad, jax.jacfwd])
+def test_second_derivatives_of_a_body_that_slides_and_turns_on_three_feet(mode):
+    """Forward over reverse and forward over forward, against differences of the values in second and fourth powers of their width."""
+    feet = bodies.Points([[0.1, 0, -0.05], [-0.06, 0.07, -0.05], [-0.05, -0.08, -0.05]])
+    body = bodies.Body("body", 0.8, (2e-3, 3e-3, 4e-3), shapes=feet, position=(0, 0, 0.05))
+    system = bodies.assemble([body], bodies.Plane(), mu=0.3)
+    q0, _ = system.initial_state()
+
+    def end(p):
+        sol = simulate(system, Moreau(), q0, jnp.zeros(6).at[jnp.array([0, 1, 5])].set(jnp.array([0.8, 0.3, 1.0]) + p), n_steps=20, dt=2e-3)
+        return sol.q[-1, 0] + 2 * sol.q[-1, 1] + sol.q[-1, 6]
+
+    value = jax.jit(end)
+
+    def curvature(a, b, h):
+        a, b = h * jnp.eye(3)[a], h * jnp.eye(3)[b]
+        return (value(a + b) + value(-a - b) - value(a - b) - value(b - a)) / (4 * h**2)
+
+    wanted = [[(4 * curvature(a, b, 1e-2) - curvature(a, b, 2e-2)) / 3 for b in range(3)] for a in range(3)]
+    found = second(end, mode)(jnp.zeros(3))
+    np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-5, atol=1e-8)
 
 
 def second(f, mode):

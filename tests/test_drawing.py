@@ -249,6 +249,18 @@ def test_arrows_are_the_forces_of_contacts():
     assert_allclose(vector, [0.0, scene.LONGEST * found.size])
 
 
+@pytest.mark.parametrize("times", [np.arange(0.2, 0.8, 0.004), np.array([0.0, 0.3, 0.31, 0.345, 0.75]), np.arange(0.0, 0.8, 0.01)])
+def test_arrows_at_times_of_ones_own_are_as_long(times):
+    """A weight of 9.81 N is that at every stored time but the first, whether steps of 0.01 s end between two of them or none, or many."""
+    system = RotatingBall(e_N=0.0)
+    sol = jaxnsd.simulate(system, jaxnsd.Moreau(), jnp.array([0.3, 0.1, 0.0]), jnp.zeros(3), 1.0, 0.01, save_at=times)
+    found = scene._forces(sol, times, 0.12, *scene._contacts("film", system, sol))[2][:, 0, 1]
+    acted = np.cumsum(np.append(0, sol.P_N[:, 0] > 0)) > 0
+    assert acted[4:].all()
+    assert_allclose(found[acted], 9.81, rtol=1e-6)
+    assert_array_equal(found[~acted], 0)
+
+
 def test_forces_on_bodies_act_on_what_moves():
     """The world's floor pushes upwards, whichever of two shapes is the first."""
     ball = bodies.Body("ball", 1.0, shapes=bodies.Sphere(0.1), position=(0, 0, 0.1))

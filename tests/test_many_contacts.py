@@ -365,7 +365,7 @@ def test_a_pile_of_spheres_stands_in_its_box(count, mu):
 @pytest.mark.long
 @pytest.mark.parametrize("n", [300, 1000])
 def test_a_chute_is_solved_or_says_that_it_was_not(n):
-    """Some 320 contacts are. 1085 are not, by no method that was tried: paths, sweeps, fixed points, 6000 pivots of Lemke's method."""
+    """Some 320 contacts are. 1085 are not, though a solution exists: by paths, sweeps, fixed points, 6000 pivots of Lemke's method."""
     G, c, mu, d = contact_scenes.chute(n, np.random.default_rng((0, n, 0))).problem()
     solution = jaxnsd.solve_contact_problem(G, c, mu, d=d)
     left = natural_map(G, c, mu, d, solution.P) / natural_map(G, c, mu, d, np.zeros_like(c))

@@ -52,6 +52,32 @@ def test_a_contact_closed_at_the_first_node_is_no_impact():
             assert sol.P_N[0, 0] > 0 and plotting.impacts(sol).sum() == impacts
 
 
+def test_what_rests_is_no_impact_where_another_has_one_in_the_first_interval():
+    """Beads side by side, one at rest, one that lands and one that is thrown down at once, in the first stored interval."""
+    system = Beads()
+    q0, u0 = jnp.array([0.0, 0.02, 0.0]), jnp.array([0.0, -1.0, -1.0])
+    for every, scheme in ((5, jaxnsd.Moreau()), (5, jaxnsd.Lobatto(2)), (10, jaxnsd.LocatedImpacts(jaxnsd.MoreauJean()))):
+        sol = jaxnsd.simulate(system, scheme, q0, u0, 0.1, 1e-2, save_every=every)
+        assert np.all(sol.P_N[0] > 0)
+        assert_array_equal(plotting.impacts(sol, system).sum(axis=0), [0, 1, 1])
+        assert_array_equal([len(line.get_xdata()) for line in plotting.gaps(system, sol).lines[1:6:2]], [0, 1, 1])
+        assert_array_equal([len(line.get_xdata()) for line in plotting.percussions(sol, system=system).lines[1:6:2]], [0, 1, 1])
+
+
+@jaxnsd.system
+class Beads(jaxnsd.System):
+    """Three beads, each on a table of its own."""
+
+    def mass_matrix(self, t, q):
+        return jnp.eye(3)
+
+    def potential_energy(self, t, q):
+        return 9.81 * jnp.sum(q)
+
+    def gap(self, t, q):
+        return q
+
+
 def test_trajectory(sol):
     ax = plotting.trajectory(sol, labels=["height in m"])
     assert_array_equal(ax.lines[0].get_xydata(), np.stack([sol.t, sol.q[:, 0]], axis=1))

@@ -270,7 +270,8 @@ def slope(run):
     t = np.sqrt(2 * 0.5 / 10)
     speed = 10 * t * (1 - 0.3) / np.sqrt(2)
     end = solve_ivp(rhs, (t, run.t[-1]), [0.0, speed], rtol=1e-9, atol=1e-10).y[0, -1]
-    assert run.q[-1, 0] == pytest.approx(end, abs=3 * speed * run.entry.dt)
+    # Of first order: from 0.01 s to 0.00125 s the error is 0.9 to 3.02 times this length, by where in its step the impact falls.
+    assert run.q[-1, 0] == pytest.approx(end, abs=3.5 * speed * run.entry.dt)
     # In free fall Moreau's scheme gains m / 2 (g dt)^2 a step.
     assert np.max(np.diff(run.energy)) < 0.51 * (10 * run.entry.dt) ** 2
 

@@ -233,7 +233,7 @@ def test_krenk_hogsberg_is_of_second_order_without_damping_and_load():
     assert abs(np.log(errors[0] / errors[1]) / np.log(4) - 2) < 0.15
 
 
-PHASES = np.linspace(0.0, 1.0, 16, endpoint=False)
+PHASES = np.linspace(0.02, 1.5, 97)
 
 
 def bouncing_oscillator(t, e, phase, omega=2.0):
@@ -245,7 +245,7 @@ def bouncing_oscillator(t, e, phase, omega=2.0):
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES[:1] + SCHEMES[2:3] + SCHEMES[4:], ids=repr)
 def test_order_one_through_impacts_of_a_bouncing_oscillator(scheme):
-    """The error depends on where in its step an impact falls: mean over the motion and over initial phases."""
+    """The error depends on where in its step an impact falls: mean over the motion and over initial phases, which no step divides."""
     errors = []
     for n in (400, 6400):
         run = jax.vmap(
@@ -258,7 +258,7 @@ def test_order_one_through_impacts_of_a_bouncing_oscillator(scheme):
         exact = bouncing_oscillator(np.asarray(sol.t), 0.8, PHASES[:, None])
         errors.append(np.abs(np.asarray(sol.q)[:, :, 0] - exact).mean())
     assert abs(np.log(errors[0] / errors[1]) / np.log(16) - 1) < 0.15
-    assert errors[1] < 1e-3
+    assert errors[1] < 1.5e-3
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -769,6 +769,11 @@ class Multibody(System):
         """Opening of the loops (n_g,), in m and rad."""
         return loops.opening(self._unseen, t, q)
 
+    def gap_size(self) -> ArrayLike:
+        """Largest coordinate of positions of bodies and shapes in their frames, and of sizes and corners of shapes, in m."""
+        lengths = self.position, self.shape_position, self.shape_size, *self.points
+        return jnp.max(jnp.abs(jnp.concatenate([jnp.ravel(x) for x in lengths])), initial=0)
+
     def drift_bound(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Openings (n_g,) that are `Outcome.DRIFTED`: a thousandth of the size of the bodies in m, and of a radian."""
         if self._overridden("constraint"):

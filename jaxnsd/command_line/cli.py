@@ -409,7 +409,7 @@ def _summarize(args, system, sol, total, step):
     energy = jax.jit(system.total_energy)
     u = node_velocities(system, sol.scheme, sol)
     begin, end = (float(energy(sol.t[k], sol.q[k], u[k])) for k in (0, -1))
-    closed = int(plotting.impacts(sol).sum())
+    closed = int(plotting.impacts(sol, system).sum())
     speed = f"{1 / step:.3g} steps/s after compilation ({total:.1f} s with it)" if step else f"{total:.1f} s with compilation"
     print(f"{args.model}, {args.scheme}, dt = {args.dt:g} s, to t = {args.t1:g} s, {sol.q.dtype}")
     print(f"steps       {steps}, {speed}")

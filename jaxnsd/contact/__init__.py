@@ -4,7 +4,7 @@ from .abstract import AbstractContactSolver, Result
 from .choice import Choice
 from .interior import InteriorPoint, Law, respond
 from .operators import Chain, groups_of
-from .problem import Problem, diagonal, join, modes_at, movable, natural_map, scale, split
+from .problem import Problem, diagonal, join, modes_at, movable, natural_map, parted, scale, slides, split
 from .solver import SemismoothNewton, response, solve
 
 __all__ = [
@@ -22,9 +22,11 @@ __all__ = [
     "modes_at",
     "movable",
     "natural_map",
+    "parted",
     "respond",
     "response",
     "scale",
+    "slides",
     "solve",
     "split",
 ]

@@ -130,10 +130,29 @@ def movable(active, G, d, sizes=None, given=0):
     if not n or not d:
         return active
     g_N, g_F = split(diagonal(G), active.shape[0], d)
-    none = thresholds.immovable(jnp.result_type(g_N.ravel()[0])) ** 2
-    sliding = sum(g_F[:n, j] for j in range(columns(d, sizes)[0].stop))
-    parted = logical_not(greater(multiply(sliding, none), g_N[:n]))
+    parted = parts(g_N[:n], g_F[:n], sizes)
     return linalg.concatenate([logical_and(active[:n], parted), active[n:]]) if given else logical_and(active, parted)
+
+
+def parts(g_N, g_F, sizes=None):
+    """What a normal percussion parts, (n,), by diagonals of the Delassus operator: g_N (n,) and g_F (n, d) with d > 0; see `movable`."""
+    none = thresholds.immovable(jnp.result_type(g_N.ravel()[0])) ** 2
+    sliding = sum(g_F[:, j] for j in range(columns(g_F.shape[1], sizes)[0].stop))
+    return logical_not(greater(multiply(sliding, none), g_N))
+
+
+def parted(W_N, W_F, mass, sizes=None):
+    """`parts`, (n,), by force directions W_N (n_u, n) and W_F (n_u, n, d) and the diagonal (n_u,) of the mass matrix."""
+    if not W_F.size:
+        return jnp.ones(W_N.shape[1:], bool)
+    return parts(jnp.sum(W_N**2 / mass[:, None], axis=0), jnp.sum(W_F**2 / mass[:, None, None], axis=0), sizes)
+
+
+def slides(G, n, d, sizes=None):
+    """Which contacts (n,) can slide: of others the directions of friction are round-off beside the normal one, as along a guide; d > 0."""
+    g_N, g_F = split(diagonal(G), n, d)
+    sliding = sum(g_F[:, j] for j in range(columns(d, sizes)[0].stop))
+    return logical_not(greater(multiply(g_N, thresholds.immovable(jnp.result_type(g_N.ravel()[0])) ** 2), sliding))
 
 
 def scale(problem):

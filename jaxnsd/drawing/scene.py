@@ -11,6 +11,7 @@ import numpy as np
 from ..mechanics.system import System
 from ..programs.given import numbers, shown
 from ..simulation import checks
+from ..simulation.nodes import steps_until
 from ..simulation.solution import Solution
 from . import meshes
 
@@ -241,7 +242,7 @@ def of(
     if arrows:
         contacts = _contacts(caller, parts[0][1], first)
         if contacts is not None:
-            scene.contacts, scene.points, scene.forces = _forces(np.asarray(first.t, float), t, held, *contacts)
+            scene.contacts, scene.points, scene.forces = _forces(first, t, held, *contacts)
     return scene
 
 
@@ -463,8 +464,11 @@ def _contacts(caller, system, sol):
     return tuple(str(system.contacts[k]) for k in rows), point, np.where(P_N[:, rows, None] > 0, force, 0.0)
 
 
-def _forces(nodes, t, held, names, points, percussions):
-    """Mean forces (F, n, d) over the last ``held`` s and the points (F, n, d) where they acted, of percussions at ``nodes[1:]``."""
+def _forces(sol, t, held, names, points, percussions):
+    """Mean forces (F, n, d) over the last ``held`` s and the points (F, n, d) where they acted, of percussions at ``sol.t[1:]``."""
+    nodes = np.asarray(sol.t, float)
+    # Percussions between two stored times are of the steps that ended there: of one that is longer than these are apart, or of none.
+    until = np.asarray(steps_until(sol)) * float(sol.dt) if isinstance(sol, Solution) else nodes
     weight = np.linalg.norm(percussions, axis=2)
     used = np.flatnonzero(weight.any(axis=0))
     weight, percussions, points = weight[:, used], percussions[:, used], points[:, used]
@@ -477,7 +481,8 @@ def _forces(nodes, t, held, names, points, percussions):
     touched = np.maximum.accumulate(np.where(weight > 0, np.arange(1, len(weight) + 1)[:, None], 0), axis=0)
     touched = np.concatenate([np.zeros((1, weight.shape[1]), int), touched])[last]
     where = points[np.maximum(touched - 1, 0), np.arange(points.shape[1])]
-    span = np.maximum(nodes[last] - nodes[start], np.diff(nodes).min())
+    span = until[last] - until[start]
+    span = np.where(span > 0, span, 1.0)
     forces = np.where((touched > start[:, None])[..., None], total[last] - total[start], 0.0) / span[:, None, None]
     return tuple(names[k] for k in used), where, forces
 

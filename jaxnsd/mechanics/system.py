@@ -482,6 +482,10 @@ class System:
         """
         return jnp.full(jax.eval_shape(self.constraint, t, q).shape, jnp.inf, q.dtype)
 
+    def gap_size(self) -> ArrayLike:
+        """Largest length, in m, that gaps are differences of beside the coordinates: its round-off is theirs; default 0, for unknown."""
+        return 0.0
+
     @derived
     def about_center_rate(self, t: ArrayLike, q: jax.Array, u: jax.Array, p: jax.Array) -> jax.Array:
         """What `about_center` makes of constant p, by time, along the motion: (dT/dt)^T p, (n_u,)."""

@@ -6,6 +6,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from .. import contact
+from ..mechanics import laws
 from ..mechanics.system import System
 from ..numerics import linalg
 from ..numerics.newton import iterate
@@ -55,7 +57,7 @@ def project_position(system: System, q: ArrayLike, t: ArrayLike = 0.0, *, u: Arr
     From far away it is one that is nearer than those around it: steps to what is nearest with linearized rows, of a length that an exact
     penalty decides, lead to where Newton's method takes over. Works under `jit`, `vmap` and `grad`, to second order. All entries are not
     a number where no such configuration was found: start from a nearer one. Constraints must be independent. The norm of a quaternion is
-    one only if the system says so.
+    one only if the system says so. A contact that nothing parts, as that of a disc that turns on a table about a fixed axis, is left out.
 
     u:  any velocity, (n_u,), for a system that defines `q_dot`: the number of velocities cannot be seen from q
     """
@@ -79,14 +81,14 @@ def _project(system, q, t, v):
 
     def iteration(carry):
         x, near = carry
-        change, _ = _newton_step(frozen, x, n_u, n_g, curved=near)
+        change, _, parted = _newton_step(frozen, x, n_u, n_g, curved=near)
         after = x - change
         # An exact penalty: each row weighs more than what its percussion gains.
         weights = 2 * jnp.abs(after[n_u:])
 
         def merit(length):
             v = x[:n_u] - length * change[:n_u]
-            total = 0.5 * v @ M @ v + weights @ violation(_rows(system, t, displaced(*frozen, v)))
+            total = 0.5 * v @ M @ v + weights @ violation(_rows(system, t, displaced(*frozen, v), parted))
             return jnp.where(jnp.isnan(total), jnp.inf, total)
 
         length = jnp.where(near, 1, lengths[jnp.argmin(jax.vmap(merit)(lengths))])
@@ -101,25 +103,33 @@ def _project(system, q, t, v):
 
     def step(carry, _):
         x = carry[0]
-        change, J = _newton_step(args, x, n_u, n_g)
-        return (x - change, x, J), None
+        change, J, parted = _newton_step(args, x, n_u, n_g)
+        return (x - change, x, J, parted), None
 
     # Two steps from the solution have its first and second derivatives.
-    (x, last, J), _ = lax.scan(step, (x, x, jnp.zeros((n_g + n_N, n_u), x.dtype)), length=2)
+    (x, last, J, parted), _ = lax.scan(step, (x, x, jnp.zeros((n_g + n_N, n_u), x.dtype), jnp.ones((n_N,), bool)), length=2)
     found, before = (displaced(*args, x[:n_u]) for x in (x, last))
     round_off = eps**FOUND * jnp.max(jnp.abs(jnp.concatenate([q, found])))
-    closed = jnp.all(violation(_rows(system, t, found)) <= round_off * jnp.sum(jnp.abs(J), axis=1) + 100 * eps)
+    closed = jnp.all(violation(_rows(system, t, found, parted)) <= round_off * jnp.sum(jnp.abs(J), axis=1) + 100 * eps)
     # A configuration may be closed and not the nearest: Newton's method goes on from it, or back and forth.
     return jnp.where(closed & jnp.all(jnp.abs(found - before) <= round_off), found, jnp.nan)
 
 
-def _rows(system, t, q):
-    """``(g, g_N)``."""
-    return jnp.concatenate([system.constraint(t, q), system.gap(t, q)])
+def _rows(system, t, q, parted=True):
+    """``(g, g_N)``; contacts that are not ``parted``, (n,), are open."""
+    gap = system.gap(t, q)
+    return jnp.concatenate([system.constraint(t, q), jnp.where(parted, gap, jnp.abs(gap))])
+
+
+def _parted(system, t, q, J_N, M):
+    """Which contacts (n,) a normal percussion parts at q; J_N (n, n_u): the derivative of the gaps. Not differentiated."""
+    W_F = system.W_F(t, q, jnp.zeros((J_N.shape[1],), q.dtype))
+    return contact.parted(J_N.T, W_F, jnp.diagonal(M), laws.discs(system))
 
 
 def _newton_step(args, x, n_u, n_g, curved=True):
-    """Newton step on the equations of `project_position` at the unknowns ``x = (v, z)``, and the J of the rows ``(g, g_N)`` there.
+    """Newton step on the equations of `project_position` at the unknowns ``x = (v, z)``, the J of the rows ``(g, g_N)`` there, and which
+    contacts are parted.
 
     Unless ``curved`` to what is nearest where the rows are as linear as they are at x: that has no other solution than the nearest one.
     """
@@ -130,8 +140,10 @@ def _newton_step(args, x, n_u, n_g, curved=True):
         J = _jacobian(args, v)
         return J.T @ z, J
 
-    M, values = system.M(t, q, jnp.zeros_like(v)), _rows(system, t, displaced(*args, v))
+    M, at = system.M(t, q, jnp.zeros_like(v)), displaced(*args, v)
     curvature, J = jax.jacfwd(pulled, has_aux=True)(v)
+    parted = lax.stop_gradient(_parted(system, t, at, J[n_g:], M))
+    values = _rows(system, t, at, parted)
     size = jnp.sum(J.T * linalg.lu(M)(J.T), axis=0)
     size = jnp.where(size > 0, size, 1)
     is_bilateral = jnp.arange(len(z)) < n_g
@@ -146,7 +158,7 @@ def _newton_step(args, x, n_u, n_g, curved=True):
     matrix = jnp.concatenate([jnp.concatenate([M - jnp.where(curved, curvature, 0), -J_of.T], axis=1), below])
     change = linalg.Factors.of(matrix).solve(residual)
     # Of the others the percussions are zero afterwards.
-    return jnp.concatenate([change[:n_u], z.at[chosen].set(change[n_u:])]), J
+    return jnp.concatenate([change[:n_u], z.at[chosen].set(change[n_u:])]), J, parted
 
 
 def _jacobian(args, v):

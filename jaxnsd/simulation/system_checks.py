@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .. import contact
 from ..mechanics import anisotropy, laws, signatures
 from ..mechanics.linear_system import LinearSystem, diagonal
 from ..mechanics.system import CONTACT_DATA, System
@@ -255,7 +256,8 @@ def _admissible(look, name, scheme, duration, dt, q0, at_start, system):
         """Tolerance (m,) of positions, in their own unit."""
         return (part if position_level else 1.0) * dt * reach(W) + typed * np.sum(np.abs(W), axis=0) * np.abs(q0).max() + 100 * eps
 
-    gap, tolerance = look["gap"], position(look["W_N"], POSITION_LEVEL_GAP)
+    # Of what nothing parts no start is better, and no scheme asks for one.
+    gap, tolerance = np.where(look["parted"], look["gap"], np.inf), position(look["W_N"], POSITION_LEVEL_GAP)
     if np.any(gap < -tolerance):
         worst = int(np.argmin(gap + tolerance))
         names = contacts if isinstance(contacts, tuple) and len(contacts) == gap.size else ()
@@ -373,6 +375,7 @@ def _values_at(system, t0, q0, u0):
         out["M_energy"] = jax.hessian(system.kinetic_energy, argnums=2)(*state)
     mass = jnp.diagonal(out["M"]) if "M" in out else diagonal(system.mass)
     out |= {"mass_diagonal": mass, "speed": jnp.sqrt(mass @ u0**2), "gain": jnp.sqrt(jnp.sum(gained**2 / mass))}
+    out["parted"] = contact.parted(out["W_N"], out["W_F"], mass, laws.discs(system))
 
     def rows(t, q):
         return jnp.concatenate([system.constraint_velocity(t, q, u0), system.velocity_constraint(t, q, u0)])

@@ -223,13 +223,38 @@ class Stages:
         return linalg.unpack(x) if (self.s - 1) * self.m <= linalg.UNROLL else x
 
     def contact_problem(self, args, values, G=None, c=None):
-        """The contacts of all stages, or their law alone; what is open now may close, so none is taken out."""
+        """The contacts of all stages, or their law alone; what is open now may close, so none is taken out but what nothing parts.
+
+        Where nothing slides there is no friction: its direction would be round-off.
+        """
         (n, d), mu = self.shape, self.friction(values.mu)
         # The normal rows are gaps over dt.
         ones = jnp.ones((n * (self.s - 1), 1 + d), values.mu.dtype)
         r = None if self.r is None else (self.r * args.dt * ones[:, 0], self.r * ones[:, 1:])
         G, c, mu, active = (x if x is None else self.convert(x) for x in (G, c, mu, jnp.ones(mu.shape[:1], bool)))
+        if G is not None:
+            active = contact.movable(active, G, d, self.discs)
+            mu = self.of_first(mu, self.slides(G)) if d else mu
         return contact.Problem(G, c, mu, active, d, r and tuple(map(self.convert, r)), sizes=self.discs)
+
+    def slides(self, G):
+        """Which contacts of all stages slide, ((s - 1) n,), with their Delassus operator; there is friction."""
+        return contact.slides(G, (self.s - 1) * self.shape[0], self.shape[1], self.discs)
+
+    def of_first(self, x, where):
+        """Coefficients ((s - 1) n, ...), zero for the first disc of a contact but ``where``, ((s - 1) n,)."""
+        if self.discs is None:
+            return linalg.where(where, x, 0.0)
+        return linalg.concatenate([linalg.where(where[:, None], x[:, :1], 0.0), x[:, 1:]], axis=1)
+
+    def scale(self, problem):
+        """Rows of ``problem.scale()``, zero where there is no law: of contacts that nothing parts, and of friction where nothing slides."""
+        r_N, r_F = problem.scale()
+        slides = self.slides(problem.G) if problem.d else problem.active
+        sliding = [problem.active if k else linalg.logical_and(problem.active, slides) for k in range(len(problem.discs))]
+        r_F = [linalg.where(of[:, None], r_F[:, part], 0.0) for of, (part, _) in zip(sliding, problem.discs, strict=True)]
+        r_N = linalg.where(problem.active, r_N, 0.0)
+        return contact.join(r_N, linalg.concatenate(r_F, axis=1)) if r_F else r_N
 
     def friction(self, mu):
         """Friction coefficients of the contacts of all stages, from those of the stages (s - 1, n, ...)."""

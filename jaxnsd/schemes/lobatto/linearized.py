@@ -134,9 +134,12 @@ class Linearized:
     def rounding(self, positions, rows):
         """What rounding makes of the ``rows`` (s - 1, ...) at ``positions``.
 
-        Of the coordinates, and of what a row has beside them: the lengths that a gap is the difference of need not be coordinates.
+        Of the coordinates, and of what a row has beside them: the lengths that a gap is the difference of need not be coordinates, and may
+        cancel, of a box that lies on a table where its coordinates are zero.
         """
         beside = jnp.abs(rows - apply(self.rows_Q, positions))
+        (n, d), m = self.stages.shape, self.stages.m
+        beside = beside.at[:, n * d : m].add(self.args.system.gap_size() / self.args.dt)
         return thresholds.round_off(rows.dtype) * (apply(jnp.abs(self.rows_Q), jnp.abs(positions)) + beside)
 
     def condensed(self, choice=None):

@@ -47,7 +47,8 @@ class Change(NamedTuple):
     dQ: Any
     R: Any  # percussions after it
     r_b: Any  # (m_b,) scales of the bilateral percussions, or None
-    r: Any = None  # (r_N, r_F), scales of the contacts' percussions, in the contact solver's order; zero for those left out
+    # (r_N, r_F), scales of the contacts' percussions, in the contact solver's order; zero for those left out, and without a law.
+    r: Any = None
     free: Any = 0.0  # largest velocity of the contacts that push, without contact percussions, in units of unit Delassus operators
     iterations: Any = 1
     error: Any = 0.0  # over its bound
@@ -123,7 +124,7 @@ def change(linear, R, settings):
     result = contact.solve(problem, stages.convert(z), settings, refine=True)
     dV, dQ, dR_b = linear.add(dV, dQ, dR_b, linalg.pack(result.z) - z)
     R = jnp.concatenate([stages.split(linalg.pack(result.z)), R_b if dR_b is None else R_b + dR_b.reshape(R_b.shape)], axis=1)
-    n, d, r = problem.n, problem.d, contact.join(*problem.scale())
+    n, d, r = problem.n, problem.d, stages.scale(problem)
     pushes = contact.split(linalg.pack(result.z), n, d)[0] > 0
     sizes = jnp.sqrt(linalg.pack(r)) * jnp.abs(c)
     free = jnp.max(jnp.where(contact.join(pushes, jnp.broadcast_to(pushes[:, None], (n, d))), sizes, 0))
@@ -187,8 +188,7 @@ def error(linear, x, values, found, tolerance):
     # Where there is no solution, percussions grow until they excuse any gap and any slip: up to a limit, as in a contact problem.
     most = thresholds.violation(tolerance, dtype) * jnp.sqrt(r_rows) * found.free
     bound = jnp.where(found.free > 0, jnp.minimum(bound, most), bound) + rounding + tiny
-    if gathered.sizes(n, d):
-        r_N = jnp.where(r_N > 0, r_N, 1)
+    r_N = jnp.where(r_N > 0, r_N, 1)
     slack = contact.split(z, k * n, d)[0] - r_N * contact.split(xi, k * n, d)[0]
     return jnp.maximum(error, jnp.max(F / bound)), jnp.max(F), jnp.max(slack.reshape(k, n), axis=0)
 
