@@ -110,7 +110,7 @@ def _deepest(of, climb, best, found):
     """``(Found, separation)`` of solids with corners that touch or overlap; no number where it is not known to be the largest one."""
     tol = 10 * tolerance(of.c.dtype) * of.scale
     bounds, four = (
-        functools.partial(polytope.bounds, directions.difference, polytope.SIZES[1]),
+        functools.partial(polytope.bounds, directions.difference, polytope.SIZES[-1]),
         polytope.tetrahedron(of, directions.difference),
     )
     n, depth, least = in_memory(bounds)(of, found.n, -best, tol, four)

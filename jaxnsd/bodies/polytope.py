@@ -6,6 +6,7 @@ the depth from below, and minus the separation along any direction (see `directi
 it has no places left.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,9 +16,9 @@ from jax import lax
 from ..native.marks import in_memory, when_needed
 from .rotations import across, cross, dot, length, normalized
 
-#: Corners for which there are places: first, and where these do not suffice. Two hulls of 200 corners at random places are content with the
-#: first; the most that were seen are 411, of two balls of 200 corners about the same point.
-SIZES = (64, 512)
+#: Corners for which there are places: first, and where these do not suffice. The first do for hulls that overlap a little, the second
+#: for two of 200 corners at random places; the most that were seen are 411, of two balls of 200 corners about the same point.
+SIZES = (16, 64, 512)
 #: Sides of a tetrahedron, counterclockwise from outside.
 SIDES = ((0, 2, 1), (0, 1, 3), (0, 3, 2), (1, 2, 3))
 
@@ -46,7 +47,7 @@ class Grown(NamedTuple):
 
 def sizes(most):
     """How many corners there may be first, and at most: two hulls have no more differences of corners than ``most``."""
-    return tuple(min(size, max(8, most)) for size in SIZES)
+    return sorted({min(size, max(8, most)) for size in SIZES})
 
 
 def tetrahedron(of, difference):
@@ -173,17 +174,23 @@ def bounds(difference, most, of, n, depth, tolerance, four):
     unless all places are taken or round-off has spoilt the polytope.
     """
 
-    first, most = sizes(most)
-    grown = _grow(of, difference, _padded(_begin(of, difference, n, depth, four), first), tolerance)
+    first, *further = sizes(most)
+
+    def larger(size, of, grown, tolerance):
+        return _grow(of, difference, _padded(grown, size), tolerance)
 
     def found(grown):
         return grown.n, grown.depth, grown.least
 
-    def larger(of, grown, tolerance):
-        return found(_grow(of, difference, _padded(grown, most), tolerance))
+    def from_there(grown, further):
+        """What is found, with more places where those that there are do not suffice."""
+        if not further:
+            return found(grown)
+        size, *rest = further
+        last = functools.partial(larger, size)
+        # Few pairs come this far: a program of its own, which is compiled for the first one.
+        more = last if rest else when_needed(in_memory(lambda *args: found(last(*args))))
+        then = (lambda: from_there(more(of, grown, tolerance), rest)) if rest else (lambda: more(of, grown, tolerance))
+        return lax.cond(_apart(grown, tolerance), then, lambda: found(grown))
 
-    if most == first:
-        return found(grown)
-    # Few pairs come this far: a program of its own, which is compiled for the first one.
-    more = when_needed(in_memory(larger))
-    return lax.cond(_apart(grown, tolerance), lambda: more(of, grown, tolerance), lambda: found(grown))
+    return from_there(_grow(of, difference, _padded(_begin(of, difference, n, depth, four), first), tolerance), further)

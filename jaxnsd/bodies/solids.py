@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from ..native.jax_internals import Primitive, batching, lowered_as
 from .rotations import dot, turn, turn_back
@@ -78,7 +79,12 @@ TOGETHER = 32
 def table(hulls):
     """The corners (h, 3, k) of hulls (k_i, 3), as `Corners` have them."""
     most = -(-max(x.shape[0] for x in hulls) // TOGETHER) * TOGETHER
-    return jnp.stack([jnp.concatenate([x, jnp.broadcast_to(x[-1:], (most - x.shape[0], 3))]).T for x in hulls])
+    padded = [jnp.concatenate([x, jnp.broadcast_to(x[-1:], (most - x.shape[0], 3))]).T for x in hulls]
+    out = jnp.zeros((len(hulls), 3, most), padded[0].dtype)
+    # Written, so that native code has it in memory: a stack of views would be put together wherever it is asked for.
+    for k, x in enumerate(padded):
+        out = lax.dynamic_update_index_in_dim(out, x, k, 0)
+    return out
 
 
 def corners_of(hull):
