@@ -14,7 +14,22 @@ from scipy.spatial.transform import Rotation
 
 import jaxnsd
 from jaxnsd import Moreau, bodies, simulate
-from jaxnsd.bodies import Body, Box, Capsule, Cylinder, Ellipsoid, Free, Pair, Points, closest, directions, pairs, polytope, solids
+from jaxnsd.bodies import (
+    Body,
+    Box,
+    Capsule,
+    Cylinder,
+    Ellipsoid,
+    Free,
+    Pair,
+    Points,
+    closest,
+    directions,
+    pairs,
+    polyhedra,
+    polytope,
+    solids,
+)
 from jaxnsd.bodies.frames import Frames
 
 CUBE = np.array(np.meshgrid(*[[-0.1, 0.1]] * 3)).reshape(3, -1).T
@@ -138,8 +153,8 @@ def hull_search(first, second, dtype=np.float64):
         one, other = (jax.tree.map(lambda part, k=k: part[k], solids.solids(frames, ("points",) * 2, jnp.zeros(2, int))) for k in (0, 1))
         corners = jnp.asarray(first, dtype), jnp.asarray(second, dtype)
         scale = solids.reach(one, corners[0]) + solids.reach(other, corners[1])
-        of = directions.sum_of(one, other, *corners, scale)
-        return closest.search(of, directions.best_of_table(of, directions.axes_of(one, other))[0])[1]
+        pair, n = solids.Pair(one, other, *map(solids.corners_of, corners), scale), jnp.asarray([0.0, 0.6, 0.8], dtype)
+        return closest.search_polyhedra(pair, n, jnp.inf, polyhedra.alone(polyhedra.difference_of(pair), n))[2]
 
     search = quick(lambda x, turned: jax.lax.map(one_pose, (x, turned)))
     return lambda x, turned: np.asarray(search(jnp.asarray(x, dtype), jnp.asarray(turned, dtype)))

@@ -19,6 +19,7 @@ import pytest
 import jaxnsd
 import jaxnsd.bodies
 from jaxnsd import models
+from jaxnsd.bodies import solids
 
 pytest.importorskip("llvmlite")
 
@@ -348,6 +349,20 @@ def test_products_of_large_matrices(dtype):
             expected = np.einsum(subscripts, x.astype(float), y.astype(float))
             tolerance = 1e-12 if dtype == jnp.float64 else 1e-3
             np.testing.assert_allclose(jax.jit(product)(x, y)[0], expected, rtol=0, atol=tolerance, err_msg=f"{subscripts} {sizes}")
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_the_farthest_of_many_points(dtype):
+    """Along one direction and several, of as many points as vectors hold, fewer, and more; the first one of those that are as far."""
+    rng = np.random.default_rng(0)
+    for many in (1, 2, 31, 32, 33, 100):
+        for directions in (1, 2, 6):
+            hulls = [rng.normal(size=(many, 3)), np.round(rng.normal(size=(many, 3))), rng.normal(size=(200, 3))]
+            table = solids.table([jnp.asarray(x, dtype) for x in hulls])
+            for number, hull in enumerate(hulls):
+                n = np.round(2 * rng.normal(size=(directions, 3)))
+                corners = solids.Corners(table, jnp.int32(number), jnp.int32(len(hull)))
+                compare(lambda n, table, *which: solids.Corners(table, *which).farthest(n), jnp.asarray(n, dtype), *corners)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])

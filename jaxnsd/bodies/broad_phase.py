@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..native.marks import in_memory, when_needed
+from ..native.marks import when_needed
 from ..numerics import linalg
 from . import kinematics, solids
 from .boxes import FAR
@@ -25,25 +25,25 @@ FASTER = 8
 NEAR = 0.01
 
 
-def radii(structure, frames, points):
+def radii(structure, frames, of_points):
     """Radii (n,) of balls about the frames of shapes that contain them, zero for planes; not differentiated.
 
-    points: (k, 3) of the shapes that are given by points, by their numbers
+    of_points: those of the shapes that are given by points, by their numbers
     """
     numbers = [s for s, shape in enumerate(structure.shapes) if shape.kind != "plane"]
     of_numbers = solids.solids(frames.of(numbers), [structure.shapes[s].kind for s in numbers], None)
     out = jnp.zeros((len(structure.shapes),), frames.size.dtype)
     out = out.at[np.array(numbers, int)].set(jax.vmap(lambda solid: solids.reach(solid, None))(of_numbers))
-    for shape, corners in points.items():
-        out = out.at[shape].add(in_memory(solids.farthest_corner)(corners))
+    for shape, radius in of_points.items():
+        out = out.at[shape].add(radius)
     return lax.stop_gradient(out)
 
 
-def reach(system, t, dt, places, frames, q, u, numbers, points):
-    """How far, at most, a point of the shapes with these numbers may move in a step, in m; not differentiated. points: as for `radii`."""
+def reach(system, t, dt, places, frames, q, u, numbers, of_points):
+    """How far, at most, a point of the shapes with these numbers may move in a step, in m; not differentiated. of_points: see `radii`."""
     layout = system.structure.layout
     bodies = [system.structure.shapes[s].body for s in numbers]
-    x, radius = pick(frames.x, numbers), pick(radii(system.structure, frames, points), numbers)
+    x, radius = pick(frames.x, numbers), pick(radii(system.structure, frames, of_points), numbers)
 
     def speed(u):
         # Not by `length`, to which what is no number has none.

@@ -14,28 +14,32 @@ import numpy as np
 from jax import lax
 
 from ..native.marks import in_memory, when_needed
-from . import broad_phase, closest, directions, faces, kinks
+from . import broad_phase, closest, directions, faces, kinks, polyhedra, solids
 from .boxes import FAR, separations
 from .features import Row, Side, settled
 from .frames import Frames, Touch
 from .lists import pick
 from .rotations import dot, turn
-from .solids import Pair, Solid, solids
+from .solids import Corners, Pair, Solid
 
 ROWS = faces.ROWS
+#: Kinds of solids that are round, beside those that are balls or that balls are a part of.
+ROUND = {"cylinder", "ellipsoid"}
 
 
-def table(points, shapes):
-    """``(corners (h, k, 3), number of the hull of each shape)``: the last corner of a hull with fewer is repeated; None without hulls."""
-    having = sorted({s for s in shapes if s in points})
-    if not having:
-        return None, None
-    most = max(points[s].shape[0] for s in having)
+class Table(NamedTuple):
+    """Of all shapes that are given by points what does not depend on where they are."""
 
-    def padded(all_):
-        return jnp.stack([jnp.concatenate([x, jnp.broadcast_to(x[-1:], (most - x.shape[0], 3))]) for x in all_])
+    radii: dict  # (): how far their points are from their frame, at most, by the numbers of the shapes
+    corners: object  # `solids.table` of those that are searched, None if none are
+    counts: object  # (h,) how many each of these has
 
-    return in_memory(padded)([points[s] for s in having]), jnp.asarray([having.index(s) for s in shapes], jnp.int32)
+
+def table(points, searched):
+    """`Table` of points (k, 3) by the numbers of the shapes; searched: numbers of those that are."""
+    radii = {shape: in_memory(solids.farthest_corner)(x) for shape, x in points.items()}
+    hulls = [points[s] for s in searched]
+    return Table(radii, in_memory(solids.table)(hulls) if hulls else None, jnp.asarray([len(x) for x in hulls], jnp.int32))
 
 
 class Searched(NamedTuple):
@@ -46,15 +50,21 @@ class Searched(NamedTuple):
 
 
 class Pairs:
-    """Pairs of shapes with the numbers ``first`` and ``second``, at `Frames`; points: of the shapes that are hulls."""
+    """Pairs of shapes with the numbers ``first`` and ``second``, at `Frames`.
 
-    def __init__(self, structure, frames, points, first, second):
-        self.sides, self.tables = [], []
+    table:    `Table`, of the shapes with the numbers ``searched`` among others
+    """
+
+    def __init__(self, structure, frames, table, searched, first, second):
+        self.sides, self.having = [], []
         for shapes in (first, second):
-            corners, hulls = table(points, shapes)
-            self.sides.append(solids(frames.of(shapes), [structure.shapes[s].kind for s in shapes], hulls))
-            self.tables.append(corners)
-        radii = broad_phase.radii(structure, frames, points)
+            hulls = jnp.asarray([searched.index(s) if s in searched else 0 for s in shapes], jnp.int32)
+            self.sides.append(solids.solids(frames.of(shapes), [structure.shapes[s].kind for s in shapes], hulls))
+            # In a group those that come first have corners, all of them, or none; those that come second as well.
+            self.having.append(shapes[0] in searched)
+        self.hulls = table.corners, table.counts
+        self.round = any(structure.shapes[s].kind in ROUND for s in (*first, *second))
+        radii = broad_phase.radii(structure, frames, table.radii)
         self.sizes = pick(radii, first) + pick(radii, second)
 
     def search(self, reach_of_step=None, before=None):
@@ -70,45 +80,46 @@ class Pairs:
         asked = jnp.concatenate([packed(self.sides), self.sizes[:, None], near[:, None]], axis=1)
 
         # In a batch one after the other: their loops end at different times.
+        rows_if_near = _rows_if_near if self.round else _rows_of_polyhedra_if_near
+
         @jax.custom_batching.sequential_vmap
-        def choose(tables, *asked):
-            return lax.map(lambda asked: _rows_if_near(functools.partial(_pair, tables), *asked), asked)
+        def choose(hulls, *asked):
+            return lax.map(lambda asked: rows_if_near(functools.partial(self.pair, hulls), *asked), asked)
 
         # A program of its own: what several parts of a step ask for is compiled once, and kept. All numbers are one array, so that it is
         # the same program whichever of them are known.
         if before is None:
-            before = Searched(jnp.full_like(asked, jnp.nan), jnp.zeros((len(asked), _NUMBERS), asked.dtype))
-        args = lax.stop_gradient((self.tables, asked, *before))
+            before = Searched(jnp.full_like(asked, jnp.nan), jnp.zeros((len(asked), _NUMBERS + _MORE), asked.dtype))
+        args = lax.stop_gradient((self.hulls, asked, *before))
         return Searched(args[1], when_needed(choose)(*args))
 
     def touches(self, searched):
         """`Touch` of the rows, pair after pair."""
 
-        def one(tables, rows, *given):
-            row = _of_numbers(rows)
-            return lax.cond(jnp.any(row.there), there, nowhere, tables, row, *given)
+        def one(hulls, rows, *given):
+            row = _of_numbers(rows)[0]
+            return lax.cond(jnp.any(row.there), there, nowhere, hulls, row, *given)
 
-        def nowhere(tables, row, a, b, size):
-            return broad_phase.not_there(there, size, tables, row, a, b, size)
+        def nowhere(hulls, row, a, b, size):
+            return broad_phase.not_there(there, size, hulls, row, a, b, size)
 
-        def there(tables, row, *given):
-            pair = _pair(tables, *given)
+        def there(hulls, row, *given):
+            pair = self.pair(hulls, *given)
             touch = settled(row, pair.a, pair.b, pair.corners_a, pair.corners_b, pair.scale)
             closest = row.there & ~(touch.gap < row.least)
             gap = jnp.where(closest, touch.gap, FAR * pair.scale)
             return Touch(gap, *(jnp.where(closest[:, None], x, 0.0) for x in touch[1:]))
 
-        def all_(tables, *pairs):
-            return lax.map(lambda pair: one(tables, *pair), pairs)
+        def all_(hulls, *pairs):
+            return lax.map(lambda pair: one(hulls, *pair), pairs)
 
-        found = when_needed(all_)(self.tables, lax.stop_gradient(searched.rows), *self.sides, self.sizes)
+        found = when_needed(all_)(self.hulls, lax.stop_gradient(searched.rows), *self.sides, self.sizes)
         return Touch(*(x.reshape(-1, *x.shape[2:]) for x in found))
 
-
-def _pair(tables, a, b, size):
-    """`Pair` of two solids."""
-    corners = [None if corners is None else corners[solid.hull] for corners, solid in zip(tables, (a, b), strict=True)]
-    return Pair(a, b, *corners, size)
+    def pair(self, hulls, a, b, size):
+        """`Pair` of two solids."""
+        corners = [Corners(hulls[0], x.hull, hulls[1][x.hull]) if having else None for x, having in zip((a, b), self.having, strict=True)]
+        return Pair(a, b, *corners, size)
 
 
 def _rows_if_near(pair_of, asked, asked_before, rows_before):
@@ -120,7 +131,7 @@ def _rows_if_near(pair_of, asked, asked_before, rows_before):
     size = asked[-2]
     far = asked[-1] + broad_phase.NEAR * size
     away, same = b.x - a.x, jnp.all(asked[:-1] == asked_before[:-1])
-    row = _of_numbers(rows_before)
+    row = _of_numbers(rows_before)[0]
 
     def none():
         return jnp.asarray(False), away
@@ -149,13 +160,49 @@ def _rows_if_near(pair_of, asked, asked_before, rows_before):
     return lax.cond(look, searched, lambda _: jnp.where(same & ~apart, rows_before, 0.0), n)
 
 
+def _rows_of_polyhedra_if_near(pair_of, asked, asked_before, rows_before):
+    """The same of solids without anything round but balls. They are far if the search comes along a direction in which they are."""
+    a, b = unpacked(asked[:-2])
+    size = asked[-2]
+    far = asked[-1] + broad_phase.NEAR * size
+    away, same = b.x - a.x, jnp.all(asked[:-1] == asked_before[:-1])
+    distance = jnp.sqrt(dot(away, away))
+
+    def searched():
+        pair, (row, *corners) = pair_of(a, b, size), _of_numbers(rows_before)
+        of = polyhedra.difference_of(pair)
+        corners[1] = corners[1][:, : len(of.hulls)]
+        n = row.normal[jnp.argmax(row.there)]
+        known = jnp.any(row.there) & jnp.all(jnp.isfinite(n))
+        middle = jnp.where(distance > 0, away / jnp.where(distance > 0, distance, 1.0), a.R[:, 0])
+        n = jnp.where(known, n, middle)
+        triangle = lax.cond(known, lambda: polyhedra.again(of, *corners), lambda: polyhedra.alone(of, n))
+        enough = jnp.where(known, jnp.inf, far + a.ball + b.ball)
+        triangle, n, s = closest.search_polyhedra(pair, n, enough, triangle)
+
+        def rows():
+            sum_, found, numbers = polyhedra.few(of, triangle, n)
+            row, gap, point = kinks.closest_row(pair, sum_, found, s)
+            sides, numbers = [], list(numbers)
+            for side, corners in ((row.a, pair.corners_a), (row.b, pair.corners_b)):
+                sides.append(side if corners is None else side._replace(corner=numbers.pop(0)[side.corner]))
+            row = row._replace(a=sides[0], b=sides[1])
+            return _numbers_of(faces.rows(pair, (row, gap, point)), triangle)
+
+        # What is no number is near.
+        return lax.cond(s > enough, lambda: jnp.zeros_like(rows_before), rows)
+
+    apart = distance - size > far
+    return lax.cond(apart | same, lambda: jnp.where(same & ~apart, rows_before, 0.0), searched)
+
+
 def _apart(pair):
     """How far the boxes around two solids are apart along the normals of their faces and across their edges: not more than the solids."""
     boxes_around = []
     for solid, corners in ((pair.a, pair.corners_a), (pair.b, pair.corners_b)):
         half, center = solid.scale + solid.axes + solid.ball, jnp.zeros_like(solid.x)
         if corners is not None:
-            low, high = jnp.min(corners, axis=0), jnp.max(corners, axis=0)
+            low, high = jnp.min(corners.all(), axis=1), jnp.max(corners.all(), axis=1)
             half, center = half + 0.5 * (high - low), 0.5 * (high + low)
         boxes_around.append(Frames(solid.R[None], (solid.x + turn(solid.R, center))[None], half[None]))
     one, other = boxes_around
@@ -186,16 +233,27 @@ _SHAPES = ((3, 3), (3,), (), (3, 3), (3,), (), (3,), (), (), ())
 _NUMBERS = ROWS * sum(map(math.prod, _SHAPES))
 
 
-def _numbers_of(row):
-    """`Row` (ROWS) as numbers."""
-    return jnp.concatenate([x.astype(row.normal.dtype).reshape(-1) for x in jax.tree.leaves(row)])
+#: And of polyhedra the corners that the last search ended with: signs and numbers.
+_MORE = 3 * 6 + 3 * 2
+
+
+def _numbers_of(row, triangle=None):
+    """`Row` (ROWS) as numbers, with those of a `polyhedra.Triangle`."""
+    parts, dtype = jax.tree.leaves(row), row.normal.dtype
+    if triangle is None:
+        parts.append(jnp.zeros((_MORE,), dtype))
+    else:
+        corner = triangle.corner
+        parts += [triangle.sign, jnp.pad(corner, ((0, 0), (0, 2 - corner.shape[1])))]
+    return jnp.concatenate([x.astype(dtype).reshape(-1) for x in parts])
 
 
 def _of_numbers(numbers):
-    """And back."""
-    ends = np.cumsum([ROWS * math.prod(shape) for shape in _SHAPES])[:-1]
+    """And back: ``(Row, signs (3, 6), numbers of corners (3, 2))``."""
+    ends = np.cumsum([*(ROWS * math.prod(shape) for shape in _SHAPES), 18])
+    *parts, sign, corner = jnp.split(numbers, ends)
     a_unit, a_corner, a_follows, b_unit, b_corner, b_follows, normal, there, gap, least = (
-        x.reshape(ROWS, *shape) for x, shape in zip(jnp.split(numbers, ends), _SHAPES, strict=True)
+        x.reshape(ROWS, *shape) for x, shape in zip(parts, _SHAPES, strict=True)
     )
     a, b = (Side(u, c.astype(jnp.int32), f > 0) for u, c, f in ((a_unit, a_corner, a_follows), (b_unit, b_corner, b_follows)))
-    return Row(a, b, normal, there > 0, gap, least)
+    return Row(a, b, normal, there > 0, gap, least), sign.reshape(3, 6), corner.reshape(3, 2).astype(jnp.int32)

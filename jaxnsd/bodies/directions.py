@@ -70,19 +70,19 @@ class Found(NamedTuple):
 
 
 def sum_of(a, b, corners_a, corners_b, scale):
-    """`Sum` of two `Solid` s."""
+    """`Sum` of two `Solid` s, with `solids.Corners` or None."""
     first, second = (jnp.swapaxes(solid.R, 0, 1) for solid in (a, b))
     segments = jnp.concatenate([segments_of(s)[:, None] * axes for s, axes in ((a, first), (b, second))])
     ellipsoids = jnp.stack([ellipsoid_of(s)[:, None] * axes for s, axes in ((a, first), (b, second))])
     having = [(solid, corners, sign) for solid, corners, sign in ((a, corners_a, 1.0), (b, corners_b, -1.0)) if corners is not None]
-    hulls = tuple(jnp.stack([sign * heights(corners.T, row) for row in solid.R]) for solid, corners, sign in having)
-    counted = tuple(_counted(corners) for _, corners, _ in having)
+    hulls = tuple(jnp.stack([sign * heights(corners.all(), row) for row in solid.R]) for solid, corners, sign in having)
+    counted = tuple(_counted(corners.all()) for _, corners, _ in having)
     return Sum(b.x - a.x, segments, ellipsoids, hulls, counted, scale)
 
 
 def _counted(corners):
-    """1 for each of the corners (k, 3), 0 for those that repeat the last one, as they do in a table with hulls of more corners."""
-    differs = jnp.any(corners[:-1] != corners[-1:], axis=1)
+    """1 for each of the corners (3, k), 0 for those that repeat the last one, as they do in a table with hulls of more corners."""
+    differs = jnp.any(corners[:, :-1] != corners[:, -1:], axis=0)
     return jnp.concatenate([differs, jnp.ones((1,), bool)]).astype(corners.dtype)
 
 

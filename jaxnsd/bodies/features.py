@@ -43,7 +43,7 @@ def flat(solid, corners, point):
     """Places (..., 3) in the world of flat points."""
     local = of_each(solid.scale, point.unit) * point.unit
     if corners is not None:
-        local = local + corners[point.corner]
+        local = local + corners.at(point.corner)
     return of_each(solid.x, local) + to_world(solid, local)
 
 

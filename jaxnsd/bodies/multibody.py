@@ -105,6 +105,7 @@ class Multibody(System):
     dry_friction: Any = None  # (n_D,) bounds of the forces of dry friction of the joints, and then tendons, that have it; None: none
     law: Any = NewtonImpact()  # of impact and friction, see `mechanics.laws`; with several sets of friction no pair is asked for its mu
     seen: Any = None  # `Seen` at the one configuration that is asked for, see `seen_at`
+    table: Any = None  # `convex.Table` of its shapes, see `for_run`
     kept_rows: Any = None  # `pairs.Kept` of each group of pairs, see `keeping_rows`
     tendons: Any = None  # `tendons.Tendons`; None: there are none
 
@@ -281,6 +282,10 @@ class Multibody(System):
         places = self.places(t, q)
         return dataclasses.replace(self, seen=Seen(places, self._touches(places, q)))
 
+    def for_run(self) -> "Multibody":
+        """This system with the `convex.Table` of its shapes, which is that of all configurations."""
+        return dataclasses.replace(self, table=pairs.table(self)) if self._is_assembled() else self
+
     def keeping_rows(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, dt: ArrayLike | None = None) -> "Multibody":
         """This system, whose contacts of a pair have the places among its rows that they have at (t, q), for what asks elsewhere, too.
 
@@ -294,7 +299,7 @@ class Multibody(System):
         places = self.places(t, q)
         shapes, reach = self._shapes(places), None
         if far:
-            reach = broad_phase.reach(self, t, dt, places, shapes, q, u, far, pairs.iter_points(self))
+            reach = broad_phase.reach(self, t, dt, places, shapes, q, u, far, pairs.table(self).radii)
         return dataclasses.replace(self, kept_rows=pairs.kept(self, shapes, reach), seen=None)
 
     @property

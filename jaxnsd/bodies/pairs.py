@@ -293,10 +293,11 @@ KERNELS = {
     ("sphere", "cylinder"): ("ball and cylinder", 1),
     ("box", "box"): ("boxes", boxes.ROWS),
 }
-#: All others have one kernel, with names by which those with corners in a table go together.
-_CONVEX = {0: "solids", 1: "solids and hulls", 2: "hulls"}
+#: All others have one kernel, with names by which those with corners in a table go together, and those that are not round but for balls.
+_CONVEX = {(0, True): "solids", (1, True): "solids and hulls", (1, False): "boxes and hulls", (2, False): "hulls"}
 for _pair in itertools.combinations_with_replacement(ORDER[1:], 2):
-    KERNELS.setdefault(_pair, (_CONVEX[_pair.count("points")], convex.ROWS))
+    if _pair not in KERNELS:
+        KERNELS[_pair] = _CONVEX[_pair.count("points"), not convex.ROUND.isdisjoint(_pair)], convex.ROWS
 #: Pairs of a kind from which on they are looked at one after the other; of two boxes, which take a thousand operations, from two on.
 MANY, MANY_BOXES = 4, 2
 #: How many rows a pair has, by its kernel.
@@ -368,7 +369,7 @@ def _touches_of(system, frames, group, reach=None, before=None):
         return _rows([kernel(a, b)] if rows == 1 else kernel(a, b))
 
     if one_by_one(group):
-        radii = broad_phase.radii(system.structure, frames, iter_points(system))
+        radii = broad_phase.radii(system.structure, frames, table(system).radii)
         return broad_phase.touches(of, frames, radii, first, second, reach)
     return of(frames.of(first), frames.of(second))
 
@@ -376,7 +377,19 @@ def _touches_of(system, frames, group, reach=None, before=None):
 def _convex_pairs(system, frames, group):
     """`convex.Pairs` of a group that is searched."""
     first, second = group.first[:: convex.ROWS], group.second[:: convex.ROWS]
-    return convex.Pairs(system.structure, frames, iter_points(system), first, second)
+    return convex.Pairs(system.structure, frames, table(system), searched_hulls(system.structure), first, second)
+
+
+@functools.lru_cache(maxsize=64)
+def searched_hulls(structure):
+    """Numbers of the shapes given by points in pairs that are searched."""
+    found = {shape for group in groups(structure) if group.kernel in _CONVEX.values() for shape in (*group.first, *group.second)}
+    return tuple(sorted(shape for shape in found if structure.shapes[shape].kind == "points"))
+
+
+def table(system):
+    """The `convex.Table` of a system."""
+    return convex.table(iter_points(system), searched_hulls(system.structure)) if system.table is None else system.table
 
 
 def one_by_one(group):
@@ -423,7 +436,7 @@ def _kept(system, frames, group, reach):
         return rows
     size = ROWS[group.kernel]
     gap = jnp.min(lax.stop_gradient(touch.gap).reshape(-1, size), axis=1)
-    radii = broad_phase.radii(system.structure, frames, iter_points(system))
+    radii = broad_phase.radii(system.structure, frames, table(system).radii)
     near = reach + broad_phase.NEAR * sum(pick(radii, shapes[::size]) for shapes in (group.first, group.second))
     return rows._replace(reach=jnp.where(gap > near, -jnp.inf, reach))
 

@@ -6,6 +6,7 @@ the depth from below, and minus the separation along any direction (see `directi
 it has no places left.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -13,12 +14,11 @@ import numpy as np
 from jax import lax
 
 from ..native.marks import in_memory, when_needed
-from . import directions
 from .rotations import across, cross, dot, length, normalized
 
-#: Corners for which there are places: first, and where these do not suffice. Two hulls of 200 corners at random places are content with the
-#: first; the most that were seen are 411, of two balls of 200 corners about the same point.
-SIZES = (64, 512)
+#: Corners for which there are places: first, and where these do not suffice. The first do for hulls that overlap a little, the second
+#: for two of 200 corners at random places; the most that were seen are 411, of two balls of 200 corners about the same point.
+SIZES = (16, 64, 512)
 #: Sides of a tetrahedron, counterclockwise from outside.
 SIDES = ((0, 2, 1), (0, 1, 3), (0, 3, 2), (1, 2, 3))
 
@@ -45,31 +45,35 @@ class Grown(NamedTuple):
     fine: object  # whether round-off has left it a polytope
 
 
-def sizes(of):
-    """How many corners there may be first, and at most: two hulls have no more differences of corners."""
-    corners = [hull.shape[1] for hull in of.hulls]
-    most = max(8, corners[0] * corners[1]) if len(corners) == 2 else SIZES[1]
-    return tuple(min(size, most) for size in SIZES)
+def sizes(most):
+    """How many corners there may be first, and at most: two hulls have no more differences of corners than ``most``."""
+    return sorted({min(size, max(8, most)) for size in SIZES})
 
 
-def _tetrahedron(of):
+def tetrahedron(of, difference):
     """Four differences (4, 3) that span a volume, the last one to the right of the others."""
     up = normalized(of.c, length(of.c), jnp.asarray([0.0, 0.0, 1.0], of.c.dtype))
 
     def farther(n, far):
-        two = jnp.stack([directions.difference(of, n), directions.difference(of, -n)])
+        two = jnp.stack([difference(of, n), difference(of, -n)])
         size = jnp.abs(far(two))
         return jnp.where(size[0] >= size[1], two[0], two[1])
 
-    p, q = directions.difference(of, up), directions.difference(of, -up)
+    p, q = difference(of, up), difference(of, -up)
     axis = normalized(q - p, length(q - p), up)
     aside, _ = across(axis)
     r = farther(aside, lambda w: dot(w - p[None], aside[None]))
     area = cross(q - p, r - p)
     normal = normalized(area, length(area), up)
     s = farther(normal, lambda w: dot(w - p[None], normal[None]))
-    turned = dot(normal, s - p) < 0
-    return jnp.stack([jnp.where(turned, q, p), jnp.where(turned, p, q), r, s])
+    return turned(jnp.stack([p, q, r, s]))
+
+
+def turned(four):
+    """Four points (4, 3), the first two in the order in which the last one is to the right."""
+    p, q, r, s = four
+    left = dot(cross(q - p, r - p), s - p) < 0
+    return jnp.stack([jnp.where(left, q, p), jnp.where(left, p, q), r, s])
 
 
 def _small(of):
@@ -112,25 +116,24 @@ def _with_corner(polytope, k, new, flat, close):
     return Polytope(corners, sides, normal, offset, kept | filled), (count[-1] >= 3) & (count[-1] <= place[-1] + 1)
 
 
-def _looked(of, grown, polytope, count, fine):
+def _looked(of, difference, grown, polytope, count, fine):
     """`Grown` of a new polytope: its closest side, and the corner that there is along it."""
     offset = jnp.where(polytope.there, polytope.offset, jnp.inf)
     best = jnp.argmin(offset)
     least, n = jnp.where(fine, offset[best], grown.least), -polytope.normal[best]
-    new = directions.difference(of, n)
+    new = difference(of, n)
     depth = -dot(n, new)
     better = fine & (depth < grown.depth)
     return Grown(polytope, count, new, least, jnp.where(better, depth, grown.depth), jnp.where(better, n, grown.n), fine)
 
 
-def _begin(of, n, depth):
+def _begin(of, difference, n, depth, four):
     """`Grown`: a tetrahedron, with places for the corners of the first size; n: a direction along which solids have this depth."""
     flat, _ = _small(of)
-    four = _tetrahedron(of)
     normal, offset = _side(*(four[np.array(SIDES)[:, i]] for i in range(3)), flat)
     polytope = Polytope(four, jnp.asarray(SIDES, jnp.int32), normal, offset, jnp.ones((4,), bool))
     start = Grown(polytope, jnp.int32(4), n, jnp.zeros_like(depth), depth, n, jnp.bool_(True))
-    return _looked(of, start, polytope, jnp.int32(4), jnp.bool_(True))
+    return _looked(of, difference, start, polytope, jnp.int32(4), jnp.bool_(True))
 
 
 def _padded(grown, corners):
@@ -144,14 +147,14 @@ def _padded(grown, corners):
     return grown._replace(polytope=Polytope(longer(polytope.corners, more), *(longer(x, 2 * more) for x in polytope[1:])))
 
 
-def _grow(of, grown, tolerance):
+def _grow(of, difference, grown, tolerance):
     """`Grown` until its bounds are the same, or all places are taken."""
     flat, close = _small(of)
     most = grown.polytope.corners.shape[0]
 
     def step(grown):
         polytope, fine = _with_corner(grown.polytope, grown.count, grown.new, flat, close)
-        return _looked(of, grown, polytope, grown.count + 1, fine)
+        return _looked(of, difference, grown, polytope, grown.count + 1, fine)
 
     return lax.while_loop(lambda grown: (grown.count < most) & _apart(grown, tolerance), step, grown)
 
@@ -161,24 +164,33 @@ def _apart(grown, tolerance):
     return grown.fine & (grown.depth - grown.least > tolerance)
 
 
-def bounds(of, n, depth, tolerance):
+def bounds(difference, most, of, n, depth, tolerance, four):
     """``(n (3,), depth, least)`` of solids that are known to have a depth of ``depth`` along ``n``, or less.
+
+    difference: (of, n) -> (3,), as `directions.difference`; most: how many corners the differences have, at most
+    four:       (4, 3) of them to begin with, as `turned` has them
 
     Along the n that is returned they have the depth that is returned, and along none less than ``least``. Both agree within the tolerance,
     unless all places are taken or round-off has spoilt the polytope.
     """
 
-    first, most = sizes(of)
-    grown = _grow(of, _padded(_begin(of, n, depth), first), tolerance)
+    first, *further = sizes(most)
+
+    def larger(size, of, grown, tolerance):
+        return _grow(of, difference, _padded(grown, size), tolerance)
 
     def found(grown):
         return grown.n, grown.depth, grown.least
 
-    def larger(of, grown, tolerance):
-        return found(_grow(of, _padded(grown, most), tolerance))
+    def from_there(grown, further):
+        """What is found, with more places where those that there are do not suffice."""
+        if not further:
+            return found(grown)
+        size, *rest = further
+        last = functools.partial(larger, size)
+        # Few pairs come this far: a program of its own, which is compiled for the first one.
+        more = last if rest else when_needed(in_memory(lambda *args: found(last(*args))))
+        then = (lambda: from_there(more(of, grown, tolerance), rest)) if rest else (lambda: more(of, grown, tolerance))
+        return lax.cond(_apart(grown, tolerance), then, lambda: found(grown))
 
-    if most == first:
-        return found(grown)
-    # Few pairs come this far: a program of its own, which is compiled for the first one.
-    more = when_needed(in_memory(larger))
-    return lax.cond(_apart(grown, tolerance), lambda: more(of, grown, tolerance), lambda: found(grown))
+    return from_there(_grow(of, difference, _padded(_begin(of, difference, n, depth, four), first), tolerance), further)

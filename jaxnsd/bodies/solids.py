@@ -11,9 +11,12 @@ solid, and with its sizes.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from ..native.jax_internals import Primitive, batching, lowered_as
 from .rotations import dot, turn, turn_back
 
 #: Which of three sizes are the scale (3,), the radius of a disc, half axes (3,), the radius of a ball: of a kind, with zeros elsewhere.
@@ -44,9 +47,61 @@ class Pair(NamedTuple):
 
     a: object
     b: object
-    corners_a: object
+    corners_a: object  # `Corners`
     corners_b: object
     scale: object
+
+
+class Corners(NamedTuple):
+    """Those of a hull, in its frame: of a table of hulls the one with a number."""
+
+    table: object  # (h, 3, k), the last corner of a hull with fewer is repeated
+    number: object
+    count: object  # how many there are
+
+    def all(self):
+        """(3, k)."""
+        return self.table[self.number]
+
+    def at(self, numbers):
+        """Places (..., 3) of those with these numbers (...)."""
+        return self.table[self.number, :, numbers]
+
+    def farthest(self, m):
+        """Numbers (...) of those that are farthest along directions (..., 3), of several that are as far of the first one."""
+        return _farthest.bind(m.reshape(-1, 3), self.table, jnp.asarray(self.number), jnp.asarray(self.count)).reshape(m.shape[:-1])
+
+
+#: Corners of a table are a multiple of this, so that vectors hold as many of them.
+TOGETHER = 32
+
+
+def table(hulls):
+    """The corners (h, 3, k) of hulls (k_i, 3), as `Corners` have them."""
+    most = -(-max(x.shape[0] for x in hulls) // TOGETHER) * TOGETHER
+    padded = [jnp.concatenate([x, jnp.broadcast_to(x[-1:], (most - x.shape[0], 3))]).T for x in hulls]
+    out = jnp.zeros((len(hulls), 3, most), padded[0].dtype)
+    # Written, so that native code has it in memory: a stack of views would be put together wherever it is asked for.
+    for k, x in enumerate(padded):
+        out = lax.dynamic_update_index_in_dim(out, x, k, 0)
+    return out
+
+
+def corners_of(hull):
+    """`Corners` of one hull (k, 3)."""
+    return Corners(table([hull]), jnp.int32(0), jnp.int32(hull.shape[0]))
+
+
+def _farthest_of(directions, table, number, count):
+    x = table[number]
+    return jnp.argmax(sum(x[k][None] * directions[:, k, None] for k in range(3)), axis=1).astype(jnp.int32)
+
+
+_farthest = Primitive("jaxnsd_farthest")
+_farthest.def_impl(_farthest_of)
+_farthest.def_abstract_eval(lambda directions, *_: directions.update(shape=directions.shape[:1], dtype=np.dtype("int32"), weak_type=False))
+lowered_as(_farthest, _farthest_of)
+batching.primitive_batchers[_farthest] = lambda args, axes: (jax.vmap(_farthest_of, axes)(*args), 0)
 
 
 class Point(NamedTuple):
@@ -120,8 +175,8 @@ def farthest(solid, corners, n):
     unit = jnp.where(is_disc, rim, jnp.where(m < 0, -1.0, 1.0).astype(m.dtype))
     local, corner = of_each(solid.scale, m) * unit + ellipsoid, jnp.zeros(m.shape[:-1], jnp.int32)
     if corners is not None:
-        corner = jnp.argmax(dot(of_each(corners, m), m[..., None, :]), axis=-1).astype(jnp.int32)
-        local = local + corners[corner]
+        corner = corners.farthest(m)
+        local = local + corners.at(corner)
     return Point(unit, corner), of_each(solid.x, m) + to_world(solid, local)
 
 

@@ -364,6 +364,10 @@ class System:
         del t, q
         return self
 
+    def for_run(self) -> "System":
+        """This system with what does not change in a run computed, if it has such; default itself."""
+        return self
+
     def keeping_rows(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, dt: ArrayLike | None = None) -> "System":
         """This system for a step from (t, q), each of whose rows is everywhere the contact that it is there; default itself.
 

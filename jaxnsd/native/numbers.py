@@ -27,11 +27,12 @@ _NUMPY = {
     "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1,
     "floor": np.floor, "ceil": np.ceil, "sign": np.sign, "is_finite": np.isfinite, "square": np.square,
 }  # fmt: skip
-_SAME = {"stop_gradient", "copy", "copy_p", "name", "optimization_barrier", "real", "jaxnsd_largest", "device_put", "reduce_precision"}
+#: What leaves an array as it is.
+SAME = {"stop_gradient", "copy", "copy_p", "name", "optimization_barrier", "real", "jaxnsd_largest", "device_put", "reduce_precision"}
 
 #: Operations that have one result entry for each entry of the operands.
 ELEMENTWISE = {
-    *_FLOAT, *_WHOLE, *_BITS, *_ORDER, *_TOTAL, *_INTRINSIC, *_LIBRARY, *_NUMPY, *_SAME, "integer_pow", "select_n", "clamp",
+    *_FLOAT, *_WHOLE, *_BITS, *_ORDER, *_TOTAL, *_INTRINSIC, *_LIBRARY, *_NUMPY, *SAME, "integer_pow", "select_n", "clamp",
     "convert_element_type", "rsqrt", "logistic", "round", "shift_left", "shift_right_logical", "shift_right_arithmetic", "jaxnsd_undefined",
 }  # fmt: skip
 
@@ -42,7 +43,7 @@ def operate(code, name, entries, dtypes, dtype, params):
         # Most of a function, and what follows would lead to the same.
         return code.value(f"{start} {entries[0].name}, {entries[1].name}", bool if name in _ORDER else dtype)
     dtypes, dtype = [np.dtype(d) for d in dtypes], np.dtype(dtype)
-    if name in _SAME:
+    if name in SAME:
         return entries[0]
     if name == "select_n":
         return _select(code, *entries, dtype=dtype, of=dtypes[0])

@@ -83,7 +83,7 @@ def _in_blocks(code, a, b, numbers, free_a, free_b, shape):
             left = [factor(a, batch_a, free_a, at, over_a, k) for at in of_a]
             right = [factor(b, batch_b, free_b, at, over_b, k, kind) for at, kind in zip(of_b, kinds, strict=True)]
             terms = itertools.product(left, zip(right, kinds, strict=True))
-            return [_plus_product(code, total, x, y, kind) for total, (x, (y, kind)) in zip(sums, terms, strict=True)]
+            return [plus_product(code, total, x, y, kind) for total, (x, (y, kind)) in zip(sums, terms, strict=True)]
 
         all_kinds = kinds * len(own)
         sums = code.passes(terms, [dtype.type(0)] * len(all_kinds), all_kinds, body)
@@ -121,7 +121,7 @@ def _parts(code, units, per, body):
         first, units = first + sum(map(_width, units[:per])), units[per:]
 
 
-def _plus_product(code, total, x, y, kind):
+def plus_product(code, total, x, y, kind):
     """``total + x y``, of a number x and a number or a vector."""
     if kind.subdtype:
         return code.of_vectors("fadd", total, code.of_vectors("fmul", code.everywhere(x, kind), y, kind), kind)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .arrays import DEPTH, REGISTER, WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, vectors, written
 from .code import is_known, type_of
-from .numbers import ELEMENTWISE, converted, operate
+from .numbers import ELEMENTWISE, SAME, converted, operate
 
 RULES = {}
 
@@ -52,6 +52,8 @@ def of(code, name, entries, dtype, result=None):
 
 def elementwise(code, name, params, arrays, kinds, result):
     """Operations of one entry each."""
+    if name in SAME:
+        return arrays[0]
     shape, dtype, dtypes = result.shape, result.dtype, [kind.dtype for kind in kinds]
     columns = [np.broadcast_to(x, shape).ravel() for x in arrays] if all(map(is_small, arrays)) else None
     if result.size <= code.sizes.small or (columns and written_out(code, name, result.size, columns)):

@@ -148,7 +148,7 @@ class History:
         until = rest[1] if rest[1:] else None
         t0, dt, t1 = times
         dtype = q0.dtype
-        prepared = self.scheme.prepare(system, dt)
+        prepared = self.scheme.prepare(system.for_run(), dt)
         # Where the bound is the default one, infinity, nothing is looked at in a step.
         may_drift = system.defines("drift_bound") and not on_position_level(self.scheme)
 
