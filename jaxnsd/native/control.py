@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import factors, farthest, products, rules, sorting  # noqa: F401 (all but `rules` add their rules to it)
+from . import factors, farthest, indexing, products, reductions, rules, sorting  # noqa: F401 (all but `rules` add their rules to it)
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, stored, written
 from .code import SIZES, UnknownError, Value, dtype_of_numbers, is_known, type_of
 from .jax_internals import CLOSED_CALLS, ClosedJaxpr, Literal, ShapedArray, call_inside, scan_sizes

@@ -1,16 +1,17 @@
 """What JAX's operations on arrays become: one rule for each, ``rule(code, params, arrays, kinds, results)``, a list of arrays.
 
 ``kinds`` and ``results`` are shapes and dtypes of operands and results. To add an operation on numbers, see `numbers`; another one is a
-function here, under its name in `RULES`.
+function with ``@rule("its name")``: here, where entries are arranged, in `reductions`, `indexing`, `products`, `factors` or `sorting`.
 """
 
+import functools
 import math
 
 import jax
 import numpy as np
 
-from .arrays import DEPTH, REGISTER, WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, vectors, written
-from .code import is_known, type_of
+from .arrays import DEPTH, WIDE, Large, filled, in_memory, is_small, large, made, scalar, settled, small, written
+from .code import is_known
 from .numbers import ELEMENTWISE, SAME, converted, operate
 
 RULES = {}
@@ -40,6 +41,16 @@ def rule(*names):
 
     def register(function):
         RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def rule_of_each(*names):
+    """The same, of a function that is told the ``name`` of the primitive."""
+
+    def register(function):
+        RULES.update({name: functools.partial(function, name=name) for name in names})
         return function
 
     return register
@@ -257,112 +268,12 @@ def _pad(code, params, arrays, kinds, results):
                     there = of(code, "and", [there, of(code, "eq", [between, np.int64(0)], np.int64, bool)], bool)
                     i = of(code, "div", [i, np.int64(1 + inside)], np.int64)
                 there = of(code, "and", [there, of(code, "lt", [i, np.int64(n)], np.int64, bool)], bool)
-                i = _clamped(code, i, np.int64, max(n - 1, 0))
+                i = clamped(code, i, np.int64, max(n - 1, 0))
             place.append(i)
         return chosen(code, there, whole.at(place), value, dtype)
 
     out = Large(shape, dtype, lambda index: value, cheap=True) if 0 in kinds[0].shape else made(code, shape, dtype, at)
     return [small(code, out) if results[0].size <= code.sizes.small else out]
-
-
-#: Operations on vectors, those of LLVM that are functions by their names.
-_OF_VECTORS = {"add": "fadd", "mul": "fmul", "max": "llvm.maximum", "min": "llvm.minimum"}
-#: Parts of a sum over a large array that grow side by side: a power of two.
-PARTS_OF_SUM = 4
-
-_REDUCED = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_and": "and", "reduce_or": "or", "reduce_prod": "mul"}
-
-
-def _neutral(operation, dtype):
-    dtype = np.dtype(dtype)
-    if operation in ("and", "or"):
-        return dtype.type(operation == "and") if dtype.kind == "b" else dtype.type(-1 if operation == "and" else 0)
-    if operation in ("add", "mul"):
-        return dtype.type(operation == "mul")
-    if dtype.kind == "b":
-        return dtype.type(operation == "min")
-    limits = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return dtype.type(limits[operation == "min"])
-
-
-def _tree(code, operation, entries, dtype):
-    """Pairs, then pairs of pairs: short chains, and less rounding."""
-    if not entries:
-        return _neutral(operation, dtype)
-    while len(entries) > 1:
-        pairs = [of(code, operation, list(pair), dtype) for pair in zip(entries[::2], entries[1::2], strict=False)]
-        entries = pairs + entries[len(pairs) * 2 :]
-    return entries[0]
-
-
-@rule(*_REDUCED)
-def _reduce(code, params, arrays, kinds, results, operation):
-    axes, kind = params["axes"], kinds[0]
-    dtype = kind.dtype
-    kept = [a for a in range(len(kind.shape)) if a not in axes]
-    if kind.size <= code.sizes.small or (is_small(arrays[0]) and written_out(code, operation, kind.size, [arrays[0].ravel()])):
-        rows = math.prod(results[0].shape), math.prod(kind.shape[a] for a in axes)
-        x = np.transpose(small(code, arrays[0]), (*kept, *axes)).reshape(rows)
-        return [filled([_tree(code, operation, list(row), dtype) for row in x], results[0].shape)]
-    x, over = large(code, arrays[0], dtype), [kind.shape[a] for a in axes]
-    if 0 in over:
-        return [large(code, scalar(_neutral(operation, dtype)), dtype)]
-
-    def at(index):
-        def entry(k):
-            whole = [None] * len(kind.shape)
-            for a, i in (*zip(kept, index, strict=True), *zip(axes, unraveled(code, k, over), strict=True)):
-                whole[a] = i
-            return x.at(whole)
-
-        in_a_row = x.pointer is not None and kept == list(range(len(kept)))
-        row = (x.pointer, code.offset([*index, *[np.int64(0)] * len(axes)], kind.shape)) if in_a_row else None
-        return _side_by_side(code, operation, math.prod(over), entry, row, dtype)
-
-    if results[0].size <= 4:
-        return [filled([at([np.int64(i) for i in index]) for index in np.ndindex(*results[0].shape)], results[0].shape)]
-    return [made(code, results[0].shape, dtype, at)]
-
-
-def _side_by_side(code, operation, n, entry, row, dtype):
-    """All n entries of a large array in one, a sum say: in several parts that grow side by side, as one would wait for itself.
-
-    entry: of a number k
-    row:   ``(pointer, place)`` where the entries lie one after the other, and are taken a vector at a time; else None
-    """
-    kinds = vectors(min(n, REGISTER), dtype)[:1] if row and dtype.kind == "f" and operation in _OF_VECTORS else [dtype]
-    kinds = kinds * PARTS_OF_SUM
-    width = math.prod(kinds[0].shape)
-    step = width * PARTS_OF_SUM
-    if code.traced or n < 2 * step:
-        return code.passes(n, [_neutral(operation, dtype)], [dtype], lambda k, total: [of(code, operation, [total[0], entry(k)], dtype)])[0]
-
-    def unit(k, kind):
-        return code.load(row[0], code.whole_numbers("add", row[1], k), kind) if kind.subdtype else entry(k)
-
-    def add(a, b, kind):
-        if not kind.subdtype:
-            return of(code, operation, [a, b], kind)
-        name = _OF_VECTORS[operation]
-        if not name.startswith("llvm"):
-            return code.of_vectors(name, a, b, kind)
-        function = f"{name}.v{width}f{8 * dtype.itemsize}"
-        return code.value(code.called(function, type_of(kind), *((type_of(kind), x.name) for x in (a, b))), kind)
-
-    def body(k, totals):
-        first = code.whole_numbers("mul", k, np.int64(step))
-        places = [code.whole_numbers("add", first, np.int64(width * i)) for i in range(PARTS_OF_SUM)]
-        return [add(total, unit(place, kind), kind) for total, place, kind in zip(totals, places, kinds, strict=True)]
-
-    starts = [unit(np.int64(width * i), kind) for i, kind in enumerate(kinds)]
-    totals = code.count(np.int64(n // step), starts, kinds, body, start=np.int64(1))
-    while len(totals) > 1:
-        totals = [add(a, b, kinds[0]) for a, b in zip(totals[::2], totals[1::2], strict=True)]
-    rest = [entry(np.int64(k)) for k in range(n // step * step, n)]
-    if width > 1:
-        kind, (total,) = type_of(kinds[0]), totals
-        totals = [code.value(f"extractelement {kind} {total.name}, i64 {i}", dtype) for i in range(width)]
-    return _tree(code, operation, [*totals, *rest], dtype)
 
 
 def unraveled(code, k, shape):
@@ -376,244 +287,9 @@ def unraveled(code, k, shape):
     return [k, *reversed(index)]
 
 
-@rule("cumsum", "cumprod", "cummax", "cummin")
-def _cumulative(code, params, arrays, kinds, results, name):
-    operation = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}[name]
-    if kinds[0].size > code.sizes.small:
-        return [_running(code, operation, arrays[0], kinds[0], params["axis"], params["reverse"])]
-    x = np.moveaxis(small(code, arrays[0]), params["axis"], 0).copy()
-    x = x[::-1] if params["reverse"] else x
-    for k in range(1, len(x)):
-        for index in np.ndindex(*x.shape[1:]):
-            x[(k, *index)] = of(code, operation, [x[(k - 1, *index)], x[(k, *index)]], kinds[0].dtype)
-    return [np.moveaxis(x[::-1] if params["reverse"] else x, 0, params["axis"])]
-
-
-def _running(code, operation, x, kind, axis, reverse):
-    """Sums, say, of a large array up to each entry along an axis."""
-    shape, dtype, n = kind.shape, kind.dtype, kind.shape[axis]
-    x, pointer = large(code, x, dtype), code.room(kind.size, kind.dtype)
-
-    def along(rest):
-        def one(k, carried):
-            k = of(code, "sub", [np.int64(n - 1), k], np.int64) if reverse else k
-            place = [*rest[:axis], k, *rest[axis:]]
-            total = of(code, operation, [carried[0], x.at(place)], dtype)
-            code.store(total, pointer, code.offset(place, shape), dtype)
-            return [total]
-
-        code.count(np.int64(n), [_neutral(operation, dtype)], [dtype], one)
-
-    if kind.size:
-        code.nest([*shape[:axis], *shape[axis + 1 :]], along)
-    return in_memory(code, pointer, shape, dtype)
-
-
-@rule("argmax", "argmin")
-def _extreme(code, params, arrays, kinds, results, name):
-    (axis,), dtype, number, shape = params["axes"], kinds[0].dtype, results[0].dtype, results[0].shape
-
-    def better_of(k, other, at, best):
-        """The better one of two, number and value: the first where they are equal; not a number counts as the extreme one."""
-        better = of(code, "gt" if name == "argmax" else "lt", [other, best], dtype, bool)
-        if dtype.kind == "f":
-            nan = of(code, "and", [of(code, "ne", [other, other], dtype, bool), of(code, "eq", [best, best], dtype, bool)], bool)
-            better = of(code, "or", [better, nan], bool)
-        return chosen(code, better, k, at, number), chosen(code, better, other, best, dtype)
-
-    if kinds[0].size <= code.sizes.small:
-        x, out = np.moveaxis(small(code, arrays[0]), axis, 0), np.empty(shape, object)
-        for index in np.ndindex(*shape):
-            at, best = number.type(0), x[(0, *index)]
-            for k in range(1, len(x)):
-                at, best = better_of(number.type(k), x[(k, *index)], at, best)
-            out[index] = at
-        return [out]
-    x = settled(code, large(code, arrays[0], dtype))
-
-    n = kinds[0].shape[axis]
-
-    def entry(index):
-        def of_row(k):
-            return x.at([*index[:axis], k, *index[axis:]])
-
-        def one(k, carried):
-            return better_of(converted(code, k, np.int64, number), of_row(k), *carried)
-
-        if code.traced or dtype.kind != "f":
-            return code.count(np.int64(n), [number.type(0), of_row(np.int64(0))], [number, dtype], one)[0]
-        # The extreme value first, which is not a number if one is none, then where it is.
-        row = (x.pointer, code.offset([*index, np.int64(0)], kinds[0].shape)) if x.pointer is not None and axis == len(index) else None
-        best = _side_by_side(code, "max" if name == "argmax" else "min", n, of_row, row, dtype)
-
-        def is_not_it(carried):
-            other = of_row(carried[0])
-            return of(code, "and", [of(code, "ne", [other, best], dtype, bool), of(code, "eq", [other, other], dtype, bool)], bool)
-
-        (k,) = code.repeat([np.int64(0)], [np.int64], is_not_it, lambda carried: [code.whole_numbers("add", carried[0], np.int64(1))])
-        return converted(code, k, np.int64, number)
-
-    out = made(code, shape, number, entry)
-    return [small(code, out) if results[0].size <= code.sizes.small else out]
-
-
 def chosen(code, condition, yes, no, dtype):
     """``yes`` where the condition holds, else ``no``."""
     return operate(code, "select_n", [condition, no, yes], [bool, dtype, dtype], dtype, {})
-
-
-def _clamped(code, index, dtype, limit):
-    """A start index, of 64 bits, between 0 and ``limit``."""
-    index = converted(code, index, dtype, np.int64)
-    if is_known(index):
-        return np.int64(np.clip(index, 0, limit))
-    return of(code, "min", [of(code, "max", [index, np.int64(0)], np.int64), np.int64(limit)], np.int64)
-
-
-@rule("dynamic_slice")
-def _dynamic_slice(code, params, arrays, kinds, results):
-    sizes, shape = params["slice_sizes"], kinds[0].shape
-    limits = [n - k for n, k in zip(shape, sizes, strict=True)]
-    starts = [_clamped(code, small(code, x)[()], kind.dtype, m) for x, kind, m in zip(arrays[1:], kinds[1:], limits, strict=True)]
-
-    def index_of(index):
-        return [code.whole_numbers("add", a, i) for a, i in zip(starts, index, strict=True)]
-
-    if all(map(is_known, starts)):
-        part = tuple(slice(int(a), int(a) + k) for a, k in zip(starts, sizes, strict=True))
-        return [arranged(code, arrays[0], kinds[0], results[0], index_of, lambda x: x[part])]
-    whole = settled(code, large(code, arrays[0], kinds[0].dtype))
-    out = Large(results[0].shape, kinds[0].dtype, lambda index: whole.at(index_of(index)), cheap=whole.cheap, depth=whole.depth + 1)
-    return [small(code, out) if results[0].size <= code.sizes.small else out]
-
-
-@rule("dynamic_update_slice")
-def _dynamic_update_slice(code, params, arrays, kinds, results):
-    x, update, shape, dtype = arrays[0], arrays[1], kinds[0].shape, kinds[0].dtype
-    limits = [n - k for n, k in zip(shape, kinds[1].shape, strict=True)]
-    starts = [_clamped(code, small(code, i)[()], kind.dtype, m) for i, kind, m in zip(arrays[2:], kinds[2:], limits, strict=True)]
-    if all(map(is_known, starts)) and results[0].size <= code.sizes.small:
-        out = small(code, x).copy()
-        out[tuple(slice(int(a), int(a) + k) for a, k in zip(starts, kinds[1].shape, strict=True))] = small(code, update)
-        return [out]
-    pointer = code.room(results[0].size, dtype)
-    written(code, x, dtype, pointer)
-    whole = large(code, update, dtype)
-
-    def one(index):
-        place = [code.whole_numbers("add", a, i) for a, i in zip(starts, index, strict=True)]
-        code.store(whole.at(index), pointer, code.offset(place, shape), dtype)
-
-    code.nest(kinds[1].shape, one)
-    out = in_memory(code, pointer, shape, dtype)
-    return [small(code, out) if results[0].size <= code.sizes.small else out]
-
-
-def _outside(code, places):
-    """Whether one of the pairs (start, last one that fits) does not fit."""
-    out = np.False_
-    for start, last in places:
-        low, high = (of(code, name, [start, np.int64(n)], np.int64, bool) for name, n in (("lt", 0), ("gt", last)))
-        out = of(code, "or", [out, of(code, "or", [low, high], bool)], bool)
-    return out
-
-
-@rule("gather")
-def _gather(code, params, arrays, kinds, results):
-    """Windows at given places, moved inside where they do not fit, or filled, as the mode says."""
-    numbers, sizes, shape = params["dimension_numbers"], params["slice_sizes"], kinds[0].shape
-    dtype, fills = kinds[0].dtype, "FILL" in str(params.get("mode")).upper()
-    instead = params.get("fill_value")
-    if instead is None:
-        instead = np.nan if dtype.kind == "f" else dtype.kind == "b" or (np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max)
-    of_batch, beside = getattr(numbers, "operand_batching_dims", ()), getattr(numbers, "start_indices_batching_dims", ())
-    lead = [i for i in range(len(results[0].shape)) if i not in numbers.offset_dims]
-    inner = [a for a in range(len(shape)) if a not in numbers.collapsed_slice_dims and a not in of_batch]
-    where = arrays[1] if is_small(arrays[1]) else settled(code, arrays[1])
-
-    def place_of(index, starts):
-        batch, place, fits = [index[i] for i in lead], [np.int64(0)] * len(shape), []
-        for axis, k in zip(of_batch, beside, strict=True):
-            place[axis] = batch[k]
-        for axis, k in zip(inner, numbers.offset_dims, strict=True):
-            place[axis] = index[k]
-        for k, axis in enumerate(numbers.start_index_map):
-            start = converted(code, starts(batch, k), kinds[1].dtype, np.int64)
-            fits.append((start, shape[axis] - sizes[axis]))
-            place[axis] = code.whole_numbers("add", _clamped(code, start, np.int64, shape[axis] - sizes[axis]), place[axis])
-        return place, fits
-
-    def entry(index, starts, read):
-        place, fits = place_of(index, starts)
-        x = read(place)
-        return chosen(code, _outside(code, fits), dtype.type(instead), x, dtype) if fills else x
-
-    if kinds[0].size and results[0].size <= code.sizes.small and kinds[1].size <= code.sizes.small:
-        where, out = small(code, where), np.empty(results[0].shape, object)
-
-        def read(place):
-            if is_small(arrays[0]) and all(map(is_known, place)):
-                return arrays[0][tuple(int(i) for i in place)]
-            return large(code, arrays[0], dtype).at(place)
-
-        for index in np.ndindex(*out.shape):
-            out[index] = entry([np.int64(i) for i in index], lambda batch, k: where[(*map(int, batch), k)], read)
-        return [out]
-    whole, where = settled(code, large(code, arrays[0], dtype)), large(code, where, kinds[1].dtype)
-    out = made(code, results[0].shape, dtype, lambda index: entry(index, lambda batch, k: where.at([*batch, np.int64(k)]), whole.at))
-    return [small(code, out) if results[0].size <= code.sizes.small else out]
-
-
-_SCATTERED = {"scatter": None, "scatter-add": "add", "scatter-sub": "sub", "scatter-mul": "mul", "scatter-min": "min", "scatter-max": "max"}
-
-
-@rule(*_SCATTERED)
-def _scatter(code, params, arrays, kinds, results, name):
-    """Windows at given places: one that does not fit is left out, or moved inside, as the mode says."""
-    numbers, shape, dtype, combined = params["dimension_numbers"], kinds[0].shape, kinds[0].dtype, _SCATTERED[name]
-    clips = any(mode in str(params["mode"]).upper() for mode in ("CLIP", "PROMISE"))
-    of_batch, beside = getattr(numbers, "operand_batching_dims", ()), getattr(numbers, "scatter_indices_batching_dims", ())
-    inner = [a for a in range(len(shape)) if a not in numbers.inserted_window_dims and a not in of_batch]
-    lead = [i for i in range(len(kinds[2].shape)) if i not in numbers.update_window_dims]
-    size = dict.fromkeys(range(len(shape)), 1) | {a: kinds[2].shape[i] for a, i in zip(inner, numbers.update_window_dims, strict=True)}
-
-    def place_of(index, starts):
-        batch, place, fits = [index[i] for i in lead], [np.int64(0)] * len(shape), []
-        for axis, k in zip(of_batch, beside, strict=True):
-            place[axis] = batch[k]
-        for k, axis in enumerate(numbers.scatter_dims_to_operand_dims):
-            start = converted(code, starts(batch, k), kinds[1].dtype, np.int64)
-            fits.append((start, shape[axis] - size[axis]))
-            place[axis] = _clamped(code, start, np.int64, shape[axis] - size[axis])
-        for axis, i in zip(inner, numbers.update_window_dims, strict=True):
-            place[axis] = code.whole_numbers("add", place[axis], index[i])
-        return place, np.False_ if clips else _outside(code, fits)
-
-    def new(old, update, outside):
-        value = update if combined is None else of(code, combined, [old, update], dtype)
-        return chosen(code, outside, old, value, dtype)
-
-    where = arrays[1]
-    if max(kind.size for kind in kinds) <= code.sizes.small and all(map(is_known, small(code, where).ravel())):
-        out, where, updates = small(code, arrays[0]).copy(), small(code, where), small(code, arrays[2])
-        for index in np.ndindex(*updates.shape):
-            place, outside = place_of([np.int64(i) for i in index], lambda batch, k: where[(*map(int, batch), k)])
-            at = tuple(int(i) for i in place)
-            out[at] = new(out[at], updates[index], outside)
-        return [out]
-    pointer = code.room(results[0].size, dtype)
-    written(code, arrays[0], dtype, pointer)
-    where, updates = settled(code, large(code, where, kinds[1].dtype)), settled(code, large(code, arrays[2], dtype))
-
-    def one(index):
-        place, outside = place_of(index, lambda batch, k: where.at([*batch, np.int64(k)]))
-        at = code.offset(place, shape)
-        code.store(new(code.load(pointer, at, dtype), updates.at(index), outside), pointer, at, dtype)
-
-    if results[0].size:
-        code.nest(kinds[2].shape, one)
-    out = in_memory(code, pointer, shape, dtype)
-    return [small(code, out) if results[0].size <= code.sizes.small else out]
 
 
 @rule("empty", "empty2")
@@ -715,15 +391,18 @@ def _cross(code, params, arrays, kinds, results):
     return [in_memory(code, pointer, shape, dtype)]
 
 
+def clamped(code, index, dtype, limit):
+    """A start index, of 64 bits, between 0 and ``limit``."""
+    index = converted(code, index, dtype, np.int64)
+    if is_known(index):
+        return np.int64(np.clip(index, 0, limit))
+    return of(code, "min", [of(code, "max", [index, np.int64(0)], np.int64), np.int64(limit)], np.int64)
+
+
 def apply(code, name, params, arrays, kinds, results):
     """What a primitive leads to; None if there is no rule."""
     if name in RULES:
-        function = RULES[name]
-        if name in _REDUCED:
-            return function(code, params, arrays, kinds, results, _REDUCED[name])
-        if name in ("argmax", "argmin", *_SCATTERED) or name.startswith("cum"):
-            return function(code, params, arrays, kinds, results, name)
-        return function(code, params, arrays, kinds, results)
+        return RULES[name](code, params, arrays, kinds, results)
     if name in ELEMENTWISE:
         if len(results) > 1:  # optimization_barrier
             return list(arrays)
