@@ -14,11 +14,13 @@ from sphinx.util.typing import stringify_annotation
 
 import jaxnsd
 from jaxnsd.drawing import plots
+from jaxnsd.plotting import figures, fits, motions
+from jaxnsd.plotting import orbits as pictures_of_orbits
 from jaxnsd.schemes import base, velocity
 
 # Names that annotations have in quotes.
 later = {name: getattr(jaxnsd.orbits, name) for name in ("Basin", "Branch", "Orbit", "Diagram")} | {"Result": jaxnsd.identify.Result}
-for module in (jaxnsd.plotting, plots):
+for module in (figures, fits, motions, pictures_of_orbits, plots):
     vars(module).update(later, Axes=matplotlib.axes.Axes, Figure=matplotlib.figure.Figure, Multibody=jaxnsd.bodies.Multibody)
 base.Step = velocity.Step
 

@@ -33,6 +33,9 @@ PARTS = {
 DATA = {
     "Parameter": "The type of a field that holds numbers: a number, or an array of them.",
     "MODELS": "The models by name: classes, or functions that make a model.",
+    "COLOURS": "Okabe and Ito's palette, as words of matplotlib.",
+    "STYLE": "Settings of matplotlib in which pictures are drawn.",
+    "SPECIAL": "Markers of the special points of a branch.",
     "SCENES": "Files in MJCF by name, for `jaxnsd.bodies.from_mjcf` and the command line.",
 }
 #: Pages: modules whose public names they list.

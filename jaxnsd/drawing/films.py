@@ -322,13 +322,15 @@ def _time(t, speed):
 def _in_plane(shown, track, view, size, title, speed):
     """As `_in_space`, with axes in m."""
     del view
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    from .. import plotting
+    from ..plotting import STYLE
 
-    with plotting.matplotlib.rc_context(plotting.STYLE):
+    with matplotlib.rc_context(STYLE):
         width, height = size[0] / 100, size[1] / 100
-        fig = plotting.Figure(figsize=(width, height), dpi=100)
+        fig = Figure(figsize=(width, height), dpi=100)
         canvas = FigureCanvasAgg(fig)
         # Letters have the same size in small pictures: numbers and labels need the same room.
         left, bottom, right, top = min(0.72 / width, 0.3), min(0.54 / height, 0.3), min(0.24 / width, 0.1), min(0.48 / height, 0.2)
@@ -348,7 +350,7 @@ def _in_plane(shown, track, view, size, title, speed):
                 break
 
     def draw(k):
-        with plotting.matplotlib.rc_context(plotting.STYLE):
+        with matplotlib.rc_context(STYLE):
             at = middle if track is None else track[k]
             ax.set_xlim(at[0] - half[0], at[0] + half[0])
             ax.set_ylim(at[1] - half[1], at[1] + half[1])

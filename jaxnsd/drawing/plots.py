@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import plotting
 from ..mechanics.results import Event
+from ..plotting import figures
 from ..simulation.solution import Solution
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ def positions(system: "Multibody", sol: Solution, names: Sequence[str] | str | N
     pose = jax.jit(jax.vmap(system.pose))(sol.t, sol.q)
     x, R = (np.asarray(part, float)[:, chosen] for part in pose)
     x = x + np.einsum("nbij,bj->nbi", R, np.asarray(system.center, float)[chosen])
-    ax = plotting._axes(ax)
+    ax = figures.axes_of(ax)
     size = max(np.ptp(x, axis=0).max(initial=0.0), 1e-3)
     shown = [k for k in range(3) if np.ptp(x[..., k], axis=0).max(initial=0.0) > STILL * size] or [2]
-    for b, colour in zip(range(len(chosen)), plotting._colours(len(chosen)), strict=True):
+    for b, colour in zip(range(len(chosen)), figures.colours(len(chosen)), strict=True):
         for k in shown:
             ax.plot(sol.t, x[:, b, k], LINES["xyz"[k]], color=colour, label=f"{structure.bodies[chosen[b]]} {'xyz'[k]}")
     return _finished(ax, "centres of mass in m", x[..., shown])
@@ -75,8 +76,8 @@ def joints(system: "Multibody", sol: Solution, names: Sequence[str] | str | None
         raise ValueError(f"joints: draws hinges, or sliders, that are not prescribed, got {', '.join(sorted(kinds)) or 'none'}: {names!r}")
     hinge = kinds == {"hinge"}
     values = np.asarray(sol.q, float)[:, structure.layout.q_at[chosen]] * (180 / np.pi if hinge else 1)
-    ax = plotting._axes(ax)
-    for k, colour in zip(range(len(chosen)), plotting._colours(len(chosen)), strict=True):
+    ax = figures.axes_of(ax)
+    for k, colour in zip(range(len(chosen)), figures.colours(len(chosen)), strict=True):
         ax.plot(sol.t, values[:, k], color=colour, label=structure.joints[chosen[k]].name)
     return _finished(ax, "joint angles in degrees" if hinge else "sliders in m", values)
 
@@ -94,8 +95,8 @@ def angles(system: "Multibody", sol: Solution, names: Sequence[str] | str | None
     chosen = [system.where(name, "body") for name in _several(names)]
     R = np.asarray(jax.jit(jax.vmap(system.pose))(sol.t, sol.q).rotation, float)[:, chosen]
     values = np.degrees(np.unwrap(rolled(R), axis=0))
-    ax = plotting._axes(ax)
-    for b, colour in zip(range(len(chosen)), plotting._colours(len(chosen)), strict=True):
+    ax = figures.axes_of(ax)
+    for b, colour in zip(range(len(chosen)), figures.colours(len(chosen)), strict=True):
         for k, (word, line) in enumerate((("roll", "--"), ("pitch", ":"), ("yaw", "-"))):
             ax.plot(sol.t, values[:, b, k], line, color=colour, label=f"{structure.bodies[chosen[b]]} {word}")
     return _finished(ax, "orientation in degrees", values)
@@ -125,9 +126,9 @@ def gaps(system: "Multibody", sol: Solution, names: Sequence[str] | str | None =
     """
     chosen = _closing("gaps", system, sol, names)
     values = np.asarray(jax.jit(jax.vmap(system.gap))(sol.t, sol.q), float)
-    ax = plotting._axes(ax)
+    ax = figures.axes_of(ax)
     drawn = [values[:, own].min(axis=1) for own in chosen.values()]
-    for name, gap, colour in zip(chosen, drawn, plotting._colours(len(chosen)), strict=True):
+    for name, gap, colour in zip(chosen, drawn, figures.colours(len(chosen)), strict=True):
         ax.plot(sol.t, gap, color=colour, linewidth=1.0, label=name)
     ax.axhline(0, color="0.5", linewidth=0.6, zorder=0)
     return _finished(ax, "gaps $g_N$ in m", np.array(drawn), "no contact closes")
@@ -140,9 +141,9 @@ def percussions(system: "Multibody", sol: Solution, names: Sequence[str] | str |
     """
     chosen = _closing("percussions", system, sol, names)
     t, P_N = np.asarray(sol.t)[1:], np.asarray(sol.P_N, float)
-    ax = plotting._axes(ax)
+    ax = figures.axes_of(ax)
     drawn = [P_N[:, own].sum(axis=1) for own in chosen.values()]
-    for name, P, colour in zip(chosen, drawn, plotting._colours(len(chosen)), strict=True):
+    for name, P, colour in zip(chosen, drawn, figures.colours(len(chosen)), strict=True):
         ax.plot(t, P, color=colour, linewidth=1.0, label=name)
     _finished(ax, "normal percussions $P_N$ in N s", np.array(drawn), "no contact closes")
     events(sol, ax=ax)
@@ -151,7 +152,7 @@ def percussions(system: "Multibody", sol: Solution, names: Sequence[str] | str |
 
 def events(sol: Solution, *, ax: "Axes") -> "Axes":
     """Marks of the events of a motion (see `jaxnsd.Event`) along the upper border of axes over time."""
-    plotting._single(sol, "events")
+    figures.single(sol, "events")
     t, bits = np.asarray(sol.t)[1:], np.asarray(sol.events)
     for place, (event, (marker, colour, name)) in enumerate(MARKS.items()):
         there = (bits & int(event)) != 0
@@ -175,15 +176,15 @@ def friction(system: "Multibody", sol: Solution, names: Sequence[str] | str | No
     d = min(P_F.shape[2], 1 if system.structure.plane is not None else 2)
     length, bound = np.linalg.norm(P_F[..., :d], axis=2), mu * P_N
     chosen = {name: own for name, own in chosen.items() if bound[:, own].any()}
-    ax = plotting._axes(ax)
-    for (name, own), colour in zip(chosen.items(), plotting._colours(len(chosen)), strict=True):
+    ax = figures.axes_of(ax)
+    for (name, own), colour in zip(chosen.items(), figures.colours(len(chosen)), strict=True):
         most = np.asarray(own)[np.argmax(P_N[:, own], axis=1)]
         steps = np.arange(len(t))
         bearing = bound[steps, most] > 0
         used = np.where(bearing, length[steps, most] / np.where(bearing, bound[steps, most], 1.0), np.nan)
         ax.plot(t, used, ".", color=colour, markersize=2.5, label=name)
     ax.axhline(1, color="0.5", linewidth=0.8, zorder=0)
-    plotting._finish(ax, r"friction used, $|P_F| / (\mu P_N)$", legend=bool(chosen))
+    figures.finish(ax, r"friction used, $|P_F| / (\mu P_N)$", legend=bool(chosen))
     if not chosen:
         _said(ax, "no contact with friction closes")
     margin = 0.05 * float(sol.t[-1] - sol.t[0])
@@ -223,7 +224,7 @@ def _bodies(caller, system, sol):
 
     if not isinstance(system, Multibody):
         raise TypeError(f"{caller} draws a system made by jaxnsd.bodies, got {type(system).__name__}; try plotting.overview")
-    plotting._single(sol, caller)
+    figures.single(sol, caller)
 
 
 def _several(names):
@@ -242,7 +243,7 @@ def _closing(caller, system, sol, names, most=MOST):
 
 def _finished(ax, label, values, otherwise="nothing moves"):
     """Label the axes, and widen them where what is drawn stands still but for round-off."""
-    plotting._finish(ax, label, legend=bool(values.size))
+    figures.finish(ax, label, legend=bool(values.size))
     if not values.size:
         _said(ax, otherwise)
         return ax
