@@ -187,6 +187,17 @@ def test_hulls_deep_in_each_other_have_their_exact_depth(dtype):
     assert_allclose(hull_search(hull, hull, dtype)(x, turned), expected, atol=1e-8 if dtype == np.float64 else 3e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_cubes_deep_in_each_other_and_aligned_have_their_exact_depth(dtype):
+    """Where the search ends at a side, the corners that it has taken may lie in a plane: they span no polytope."""
+    cube, slab = CUBE, CUBE * np.array([1.0, 1.0, 0.5])
+    x = np.concatenate([np.zeros((24, 3)), *(size * np.repeat(np.eye(3), 24, axis=0) for size in (0.02, 0.05, 0.1))])
+    turned = np.tile(Rotation.create_group("O").as_matrix(), (10, 1, 1))
+    for first, second in ((cube, cube), (cube, slab)):
+        expected = [depth_of_hulls(first, second, *pose) for pose in zip(x, turned, strict=True)]
+        assert_allclose(hull_search(first, second, dtype)(x, turned), expected, atol=1e-8 if dtype == np.float64 else 3e-6)
+
+
 def test_a_depth_that_is_not_certain_is_no_number(monkeypatch):
     """Where the polytope has too few corners to say that there is no smaller one."""
     monkeypatch.setattr(polytope, "SIZES", (12, 12))
@@ -410,6 +421,18 @@ def test_pairs_that_cannot_meet_are_left_out():
     for fast in (2000.0, jnp.nan):
         assert_allclose(gaps(q0, u0.at[6].set(fast))[2], gap, rtol=1e-12)
     assert_allclose(kept, gap, rtol=1e-12)
+
+
+def test_what_has_turned_far_in_a_step_has_its_gap():
+    """From the direction of the first configuration, half a radian before, the climb to the second one comes to nothing certain."""
+    system, _, _ = thrown("cylinder")
+    before = [-0.43050514, -0.09474141, 0.01862418, 0.86013522, -0.06370298, 0.08813041, -0.49833961]
+    before += [-0.22949486, 0.09974141, -0.01862418, -0.11999299, -0.08381716, -0.79875651, -0.58357897]
+    after = [-0.47074527, -0.10359707, 0.02036502, 0.8335516, -0.06990467, 0.096522, -0.53943357]
+    after += [-0.26925473, 0.10859707, -0.02036502, -0.27291107, -0.20034099, -0.7565576, -0.55946728]
+    before, after = (jnp.asarray(q) for q in (before, after))
+    gaps = quick(lambda q: [s.gap(0.0, q)[0] for s in (system.keeping_rows(0.0, before), system)])
+    assert_allclose(*gaps(after), rtol=1e-9)
 
 
 def test_what_moves_as_prescribed_meets_what_it_comes_to_in_a_step_from_rest():

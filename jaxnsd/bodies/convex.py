@@ -152,7 +152,18 @@ def _rows_if_near(pair_of, asked, asked_before, rows_before):
     def searched(n):
         pair = pair_of(a, b, size)
         of = directions.sum_of(*pair)
-        return _numbers_of(faces.rows(pair, kinks.closest_row(pair, of, *closest.search(of, n))))
+
+        def search(state):
+            k, n, _ = state
+            # Where the direction of before leads to nothing certain, once more from one that is looked for here.
+            n = lax.cond(k == 0, lambda: n, lambda: directions.best_of_table(of, directions.axes_of(a, b))[0])
+            row = faces.rows(pair, kinks.closest_row(pair, of, *closest.search(of, n)))
+            return k + 1, n, _numbers_of(row)
+
+        def uncertain(state):
+            return (state[0] < 2) & ~jnp.all(jnp.isfinite(state[2]))
+
+        return lax.while_loop(uncertain, search, (jnp.int32(0), n, jnp.full_like(rows_before, jnp.nan)))[2]
 
     # What is no number is near.
     apart = jnp.sqrt(dot(away, away)) - size > far

@@ -108,7 +108,9 @@ def closest_row(pair, of, found, s):
     # What is left across n is of second order in the gap. Each corner is at a weight that keeps it m away from where it would say s.
     one, two = (1e-5, 1e-9) if dtype == jnp.float64 else (2e-2, 2e-5)
     kept = found.m * sum(jnp.sum(w > 0, dtype=dtype) for w in found.weights)
-    certain = (dot(off, off) <= (one * pair.scale) ** 2) & (jnp.abs(height - s - kept) <= two * pair.scale)
+    # Of what is farther apart than it is large round-off is that of the distance.
+    size = jnp.maximum(pair.scale, height)
+    certain = (dot(off, off) <= (one * size) ** 2) & (jnp.abs(height - s - kept) <= two * size)
     normal = jnp.where(certain, found.n, jnp.nan)
     gap = s - a.ball - b.ball
     own = jnp.sum(found.y[:3, None] * of.segments[:3], axis=0) + jnp.sum(found.z[0][:, None] * of.ellipsoids[0], axis=0)

@@ -120,6 +120,8 @@ def _looked(of, difference, grown, polytope, count, fine):
     """`Grown` of a new polytope: its closest side, and the corner that there is along it."""
     offset = jnp.where(polytope.there, polytope.offset, jnp.inf)
     best = jnp.argmin(offset)
+    # Where no side has an area there is no direction either.
+    fine = fine & jnp.isfinite(offset[best])
     least, n = jnp.where(fine, offset[best], grown.least), -polytope.normal[best]
     new = difference(of, n)
     depth = -dot(n, new)
