@@ -282,6 +282,44 @@ def test_a_small_process_forgets_nothing(new, monkeypatch):
     assert len(new()) >= 3
 
 
+def test_programs_are_forgotten_while_functions_are_made(monkeypatch):
+    """By another thread, that imports a module say."""
+    monkeypatch.setattr(jitted, "PROGRAMS", 0)
+    monkeypatch.setattr(jitted, "_taken", lambda: 1)
+    monkeypatch.setattr(jitted, "SHARE", 0.0)
+    monkeypatch.setattr(jitted.gc, "collect", lambda: None)
+    stop, interval = threading.Event(), sys.getswitchinterval()
+
+    def make():
+        functions = []
+        while not stop.is_set():
+            functions = [*functions[-100:], jitted.jit(lambda x: x)]
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(300):
+            jitted.make_room()
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+
+
+def test_a_system_that_does_not_say_what_a_process_takes(monkeypatch):
+    """Nor how much memory there is: nothing is forgotten."""
+
+    def unreadable(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(jitted, "PROGRAMS", 0)
+    monkeypatch.setattr(jitted.Path, "read_text", unreadable)
+    monkeypatch.delattr(jitted.os, "sysconf")
+    jitted._memory.cache_clear()
+    jitted.make_room()
+
+
 LEVEL = """
 import gc, os, sys
 sys.path.insert(0, os.environ["TESTS"])

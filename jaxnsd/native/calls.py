@@ -28,8 +28,12 @@ PLACES = 2**14
 #: What is said where a run, or another one at the same time, found no memory and may have computed anything.
 NO_MEMORY = "jaxnsd: a run found no memory to work in; fewer members of a batch or fewer stored steps at once take less"
 
-#: What is said where a program was lowered, its `Function` given back, and the program compiled after that.
-GONE = "jaxnsd: a native function has been given back, since nobody could call it any more; lower its program anew"
+#: What is said where a program was lowered, its `Function` given back, and the program compiled after that; or where it was taken to
+#: another process by other means than those of `keep`.
+GONE = (
+    "jaxnsd: a native function has been given back, since nobody could call it any more, or is another process's; lower its program anew, "
+    "or take it to other processes by jaxnsd.keep"
+)
 
 #: Codes of XLA's errors: `RESOURCE_EXHAUSTED`, `FAILED_PRECONDITION`.
 _NO_MEMORY, _GONE = 8, 9
