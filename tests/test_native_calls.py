@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 
 import jax
 import jax.extend
@@ -126,6 +127,113 @@ def test_a_program_that_cannot_be_counted_is_left_alone(monkeypatch):
         calls.text()
 
 
+UNKNOWN = """
+import gc
+from jaxnsd.native import calls
+header = calls._header()
+calls._header = lambda: header.replace("deleter", "destroyer")
+import jax
+import jax.numpy as jnp
+from jaxnsd import native
+run = jax.jit(native.compiled(lambda x: [jnp.sin(2 * x)], [jax.ShapeDtypeStruct((3,), jnp.float32)])).lower(jnp.ones(3)).compile()
+first = run(jnp.ones(3))[0]
+jax.clear_caches()
+gc.collect()
+native.give_back()
+assert (run(jnp.ones(3))[0] == first).all()
+"""
+
+
+def test_functions_that_are_not_counted_stay():
+    """With an interface of XLA's that nobody knows yet."""
+    done = subprocess.run([sys.executable, "-c", UNKNOWN], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("step", ["_there", "_places", "_open"])
+def test_whoever_is_interrupted_leaves_no_place_that_points_nowhere(monkeypatch, step):
+    """While a function is put there; it is made anew, and so is another one in its place."""
+    functions = build.native_functions
+
+    class Interrupted:
+        """What raises once when it is called, or written to, in place of ``inner``."""
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def __getitem__(self, key):
+            return self.inner[key]
+
+        def __setitem__(self, key, value):
+            monkeypatch.undo()
+            self.inner[key] = value
+            raise KeyboardInterrupt
+
+        def __delitem__(self, key):
+            del self.inner[key]
+
+        def __call__(self, *args):
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    c = {"_there": 31.5, "_places": 32.5, "_open": 33.5}[step]
+    x, expected = jnp.ones(3), np.sin(c) + np.arange(1, 4)
+    program(1.25)  # LLVM and XLA know what they have to
+    monkeypatch.setattr(functions, step, Interrupted(getattr(functions, step)))
+    with pytest.raises(KeyboardInterrupt):
+        program(c)
+    gc.collect()
+    other = program(c + 10)
+    np.testing.assert_allclose(program(c)(x)[0], expected, rtol=1e-6)
+    gc.collect()
+    native.give_back()
+    np.testing.assert_allclose(other(x)[0], np.sin(c + 10) + np.arange(1, 4), rtol=1e-6)
+
+
+def test_what_comes_out_of_a_file_stays_until_a_program_has_it(new):
+    """The first of two functions is there still, but nobody's, when the second one is put there."""
+    with native.listed() as made:
+        functions = [program(71.5), program(72.5)]
+    numbers, data = {number for number, *_ in made}, native.packed(made)
+    del functions[1]
+    assert len(new()) == 1
+    del functions[0]
+    there = native.unpacked(data)
+    assert new() == numbers
+    del there
+    assert not new()
+
+
+def test_a_place_is_shut_or_has_programs():
+    """What gives functions back and what makes programs of them, at the same time: a program is made of one that stays, or is refused."""
+    x, stop, refused = jnp.ones(3), threading.Event(), []
+
+    def give_back():
+        while not stop.is_set():
+            native.give_back()
+
+    thread = threading.Thread(target=give_back)
+    thread.start()
+    try:
+        for k in range(40):
+            run = program(50.0 + k)
+            lowered = run.lower(x)
+            del run  # nobody has the function: its text alone is left
+            try:
+                compiled = lowered.compile()
+            except Exception as error:
+                refused.append(error)
+                continue
+            np.testing.assert_allclose(compiled(x)[0], np.sin(50.0 + k) + np.arange(1, 4), rtol=1e-5)
+    finally:
+        stop.set()
+        thread.join()
+    assert all("given back" in str(error) for error in refused)
+
+
 def system(c):
     """A class of its own, as made in a search."""
 
@@ -172,6 +280,44 @@ def test_a_small_process_forgets_nothing(new, monkeypatch):
     for k in range(3):
         fall(21.0 + k)
     assert len(new()) >= 3
+
+
+def test_programs_are_forgotten_while_functions_are_made(monkeypatch):
+    """By another thread, that imports a module say."""
+    monkeypatch.setattr(jitted, "PROGRAMS", 0)
+    monkeypatch.setattr(jitted, "_taken", lambda: 1)
+    monkeypatch.setattr(jitted, "SHARE", 0.0)
+    monkeypatch.setattr(jitted.gc, "collect", lambda: None)
+    stop, interval = threading.Event(), sys.getswitchinterval()
+
+    def make():
+        functions = []
+        while not stop.is_set():
+            functions = [*functions[-100:], jitted.jit(lambda x: x)]
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(300):
+            jitted.make_room()
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+
+
+def test_a_system_that_does_not_say_what_a_process_takes(monkeypatch):
+    """Nor how much memory there is: nothing is forgotten."""
+
+    def unreadable(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(jitted, "PROGRAMS", 0)
+    monkeypatch.setattr(jitted.Path, "read_text", unreadable)
+    monkeypatch.delattr(jitted.os, "sysconf")
+    jitted._memory.cache_clear()
+    jitted.make_room()
 
 
 LEVEL = """

@@ -1,7 +1,9 @@
 """Several processes make the machine code that one would make, and where they cannot nothing is lost."""
 
+import os
 import subprocess
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +63,98 @@ def test_a_process_that_fails_costs_nothing_but_time(much, monkeypatch, command)
     jobs = texts(6)
     made = machine.together(jobs, 3)
     assert [code or machine.code_of(*job) for code, job in zip(made, jobs, strict=True)] == [machine.code_of(*job) for job in jobs]
+
+
+def test_other_programs_are_not_started(much, monkeypatch):
+    """One in which Python is embedded would begin anew; an embedded Python need not know of any."""
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: 1 / 0)
+    for program in ("", None, "/usr/bin/simulator"):
+        monkeypatch.setattr(sys, "executable", program)
+        assert machine.together(texts(3), 4) == [None] * 3
+    monkeypatch.undo()
+    monkeypatch.setattr(machine, "SHARE", 1)
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert machine._command() is None
+
+
+def compiled_here(monkeypatch, jobs, cores=3):
+    """How many modules are compiled by this process; what others make is right."""
+    code_of, here = machine.code_of, []
+
+    def counted(*job):
+        here.append(job)
+        return code_of(*job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "code_of", counted)
+        made = machine.together(jobs, cores)
+    assert all(made) and made == [code_of(*job) for job in jobs]
+    return len(here)
+
+
+@pytest.mark.parametrize("script", ["exec sleep 100", "exec cat", 'echo code; exec "{python}" "$@"', 'exec "{python}" -c "print(1)"'])
+def test_a_program_that_says_something_else_is_asked_for_nothing(much, monkeypatch, tmp_path, script):
+    """Nor waited for, whatever it reads; a Python with another LLVM is such a one."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n" + script.format(python=sys.executable))
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert compiled_here(monkeypatch, texts(6)) == 6
+
+
+def test_what_is_installed_and_set_elsewhere_does_not_matter(much, monkeypatch, tmp_path, capfd):
+    """A module that is imported when Python starts, and prints; an llvmlite of another version; settings of Python's."""
+    (tmp_path / "sitecustomize.py").write_text("print('hello')")
+    (tmp_path / "llvmlite.py").write_text("1 / 0")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONINSPECT", "1")
+    jobs = texts(40)
+    assert compiled_here(monkeypatch, jobs * 5) < 5 * len(jobs)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_threads_that_cannot_be_started_cost_nothing_but_time(much, monkeypatch):
+    """As near the end of Python, or where a user has no more of them."""
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert compiled_here(monkeypatch, texts(6)) == 6
+
+
+def test_nothing_is_left_of_processes(much):
+    """No file, no thread, no process that has ended and is not asked for."""
+    jobs = texts(3)
+
+    def there():
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("the system does not say what a process has")
+    machine.together(jobs, 3)
+    before = there()
+    for _ in range(5):
+        machine.together(jobs, 3)
+    assert there() == before
+    children = [p for p in os.listdir("/proc") if p.isdigit() and _parent(p) == os.getpid()]
+    assert not [p for p in children if "runpy" in _command_of(p)]
+
+
+def _parent(process):
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return int(file.read().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None
+
+
+def _command_of(process):
+    try:
+        with open(f"/proc/{process}/cmdline") as file:
+            return file.read() or "runpy, and ended"
+    except OSError:
+        return ""
 
 
 def test_a_run_that_several_processes_compile(much, monkeypatch):

@@ -578,17 +578,20 @@ def _known_to_xla():
     _ready_for_code()
     engine = _module(text)
     pointers = {stage: engine.get_function_address(name) for stage, name in stages.items()}
+    counting = [engine.get_function_address(name) for name in ("open", "shut")] if "instantiate" in stages else []
     engine.detach()
     handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
     capsules = {stage: jax.ffi.pycapsule(handler(pointer)) for stage, pointer in pointers.items()}
     jax.ffi.register_ffi_target(calls.TARGET, capsules, platform="cpu", api_version=1)
+    if counting:
+        native_functions.counting(*counting)
 
 
-def _made(number, text, later, **options):
+def _made(number, text, later):
     """The function of a text, under a new number."""
     _known_to_xla()
     engine = Engine(text, later)
-    return native_functions.put(number, engine, engine.address("run"), **options)
+    return native_functions.put(number, engine, engine.address("run"))
 
 
 _listening = threading.local()
@@ -611,8 +614,9 @@ def packed(made):
 
 
 def unpacked(data):
-    """Make known to XLA what was `packed`."""
+    """Make known to XLA what was `packed`: the `calls.Function` of each, which somebody has to have until a program calls it."""
+    functions = []
     for number, text, later in pickle.loads(data):
         with _lock:
-            if native_functions.get(number) is None:
-                _made(number, text, later, stays=True)
+            functions.append(native_functions.get(number) or _made(number, text, later))
+    return functions

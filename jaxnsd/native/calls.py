@@ -5,6 +5,7 @@ the arrays of operands and results (its layout is in `jax.ffi.include_dir()`, `x
 
 A native function stays for as long as a program of XLA's that calls it, which are counted: when XLA makes a program of a call it asks for
 a state, and gives it back when the program goes. It stays, too, for as long as somebody has its `Function`, of which a program can be made.
+Programs are made and go at any time, without Python: a place has a word with twice their number, and one more while it is open to new ones.
 """
 
 import ctypes
@@ -27,8 +28,12 @@ PLACES = 2**14
 #: What is said where a run, or another one at the same time, found no memory and may have computed anything.
 NO_MEMORY = "jaxnsd: a run found no memory to work in; fewer members of a batch or fewer stored steps at once take less"
 
-#: What is said where a program was lowered, its `Function` given back, and the program compiled after that.
-GONE = "jaxnsd: a native function has been given back, since nobody could call it any more; lower its program anew"
+#: What is said where a program was lowered, its `Function` given back, and the program compiled after that; or where it was taken to
+#: another process by other means than those of `keep`.
+GONE = (
+    "jaxnsd: a native function has been given back, since nobody could call it any more, or is another process's; lower its program anew, "
+    "or take it to other processes by jaxnsd.keep"
+)
 
 #: Codes of XLA's errors: `RESOURCE_EXHAUSTED`, `FAILED_PRECONDITION`.
 _NO_MEMORY, _GONE = 8, 9
@@ -74,7 +79,7 @@ def _filled(name, struct, values):
 
 
 _TEXT = """
-@jaxnsd_functions = external global [{places} x [4 x i64]]
+@jaxnsd_functions = external global [{places} x [3 x i64]]
 @jaxnsd_failures = external global i64
 @no_memory = internal constant [{length_no_memory} x i8] c"{no_memory}\\00"
 @gone = internal constant [{length_gone} x i8] c"{gone}\\00"
@@ -119,24 +124,33 @@ no:
   ret i1 false
 }}
 
-; The place of the function whose number is the attribute of a call, or null.
-define internal ptr @found(ptr %frame) {{
-begin:
+; The number of a function is the attribute of a call.
+define internal i64 @number(ptr %frame) {{
   %at_attributes = getelementptr i8, ptr %frame, i64 160
   %attributes = load ptr, ptr %at_attributes
   %attribute = load ptr, ptr %attributes
   %at_value = getelementptr i8, ptr %attribute, i64 8
   %value = load ptr, ptr %at_value
   %number = load i64, ptr %value
+  ret i64 %number
+}}
+
+; The place of the function of a number that is open, or null.
+define internal ptr @found(i64 %number) {{
+begin:
   %first = and i64 %number, {mask}
   br label %look
 look:
   %k = phi i64 [ %first, %begin ], [ %next, %other ]
   %n = phi i64 [ 0, %begin ], [ %n1, %other ]
-  %place = getelementptr [4 x i64], ptr @jaxnsd_functions, i64 %k
+  %place = getelementptr [3 x i64], ptr @jaxnsd_functions, i64 %k
   %here = load atomic i64, ptr %place acquire, align 8
+  %at_word = getelementptr i64, ptr %place, i64 2
+  %word = load atomic i64, ptr %at_word acquire, align 8
+  %open = trunc i64 %word to i1
   %same = icmp eq i64 %here, %number
-  br i1 %same, label %yes, label %another
+  %it = and i1 %same, %open
+  br i1 %it, label %yes, label %another
 another:
   %empty = icmp eq i64 %here, 0
   %n1 = add i64 %n, 1
@@ -148,11 +162,6 @@ other:
   %next = and i64 %k1, {mask}
   br label %look
 yes:
-  %at_run = getelementptr i64, ptr %place, i64 1
-  %run = load atomic i64, ptr %at_run acquire, align 8
-  %is_gone = icmp eq i64 %run, 0
-  br i1 %is_gone, label %none, label %there
-there:
   ret ptr %place
 none:
   ret ptr null
@@ -162,7 +171,8 @@ define ptr @execute(ptr %frame) {{
   %asked = call i1 @asked(ptr %frame)
   br i1 %asked, label %done, label %call
 call:
-  %place = call ptr @found(ptr %frame)
+  %number = call i64 @number(ptr %frame)
+  %place = call ptr @found(i64 %number)
   %is_gone = icmp eq ptr %place, null
   br i1 %is_gone, label %gone, label %there
 there:
@@ -190,10 +200,27 @@ gone:
 
 #: A program of XLA's that calls a function is made, and goes: what counts them.
 _COUNTING = """
+@registering = internal global i64 0
+
 define internal void @given_back(ptr %place) {{
-  %at_count = getelementptr i64, ptr %place, i64 2
-  %before = atomicrmw sub ptr %at_count, i64 1 seq_cst
+  %at_word = getelementptr i64, ptr %place, i64 2
+  %before = atomicrmw sub ptr %at_word, i64 2 seq_cst
   ret void
+}}
+
+; Open a place to programs; shut one that has none, or leave it: whether it was shut.
+define void @open(ptr %place) {{
+  %at_word = getelementptr i64, ptr %place, i64 2
+  %before = atomicrmw or ptr %at_word, i64 1 seq_cst
+  ret void
+}}
+
+define i64 @shut(ptr %place) {{
+  %at_word = getelementptr i64, ptr %place, i64 2
+  %exchanged = cmpxchg ptr %at_word, i64 1, i64 0 seq_cst seq_cst
+  %done = extractvalue {{ i64, i1 }} %exchanged, 1
+  %shut = zext i1 %done to i64
+  ret i64 %shut
 }}
 
 define ptr @instantiate(ptr %frame) {{
@@ -203,23 +230,45 @@ define ptr @instantiate(ptr %frame) {{
   %asked = call i1 @asked(ptr %frame)
   br i1 %asked, label %done, label %count
 count:
-  %place = call ptr @found(ptr %frame)
-  %is_gone = icmp eq ptr %place, null
-  br i1 %is_gone, label %gone, label %there
+  %number = call i64 @number(ptr %frame)
+  %place = call ptr @found(i64 %number)
+  %is_none = icmp eq ptr %place, null
+  br i1 %is_none, label %gone, label %there
 there:
-  %at_count = getelementptr i64, ptr %place, i64 2
-  %before = atomicrmw add ptr %at_count, i64 1 seq_cst
-  %at_total = getelementptr i64, ptr %place, i64 3
-  %total = atomicrmw add ptr %at_total, i64 1 seq_cst
+  %at_word = getelementptr i64, ptr %place, i64 2
+  %before = atomicrmw add ptr %at_word, i64 2 seq_cst
+  %open = trunc i64 %before to i1
+  %here = load atomic i64, ptr %place seq_cst, align 8
+  %same = icmp eq i64 %here, %number
+  %counted = and i1 %open, %same
+  br i1 %counted, label %look, label %meanwhile
+meanwhile:
+  call void @given_back(ptr %place)
+  br label %gone
+look:
   %type = load atomic i64, ptr @type seq_cst, align 8
   %registered = icmp ne i64 %type, 0
-  br i1 %registered, label %set, label %new
+  br i1 %registered, label %set, label %wait
+; One thread registers the type, the others look again until it has.
+wait:
+  %exchanged = cmpxchg ptr @registering, i64 0, i64 1 seq_cst seq_cst
+  %mine = extractvalue {{ i64, i1 }} %exchanged, 1
+  br i1 %mine, label %again, label %look
+again:
+  %type_now = load atomic i64, ptr @type seq_cst, align 8
+  %registered_now = icmp ne i64 %type_now, 0
+  br i1 %registered_now, label %leave, label %new
+leave:
+  store atomic i64 0, ptr @registering seq_cst, align 8
+  br label %set
 new:
   %register = call ptr @entry(ptr %frame, i64 {register_type})
   %unregistered = call ptr %register(ptr %type_args)
+  store atomic i64 0, ptr @registering seq_cst, align 8
   %fine = icmp eq ptr %unregistered, null
   br i1 %fine, label %set, label %refused
 refused:
+  call void @given_back(ptr %place)
   ret ptr %unregistered
 set:
   %at_context = getelementptr i8, ptr %frame, i64 24
@@ -243,7 +292,7 @@ gone:
 def text():
     """``(Text of what XLA calls, names of its functions by the stages of a call)``; `UnknownError` where XLA's interface is another one.
 
-    Where states are not as they have been in all versions so far, programs are not counted, and functions stay.
+    Where states are not as they have been in all versions so far, programs are not counted, and functions stay: `Functions.counting`.
     """
     entries = _entries()
     frame = [*_fields("XLA_FFI_CallFrame")[0]]
@@ -314,57 +363,65 @@ class Functions:
     """The native functions of a process."""
 
     def __init__(self):
-        # Of each place: the number of a function, where its code is, programs that call it, and how many ever did. It is never freed: XLA
-        # gives back states when Python is gone.
+        # Of each place: the number of a function, where its code is, and the word of its programs. It is never freed: XLA gives back states
+        # when Python is gone.
         calloc = ctypes.CDLL(None).calloc
         calloc.restype, calloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t, ctypes.c_size_t)
-        self.address = calloc(PLACES, 32)
-        self._places = (ctypes.c_int64 * (4 * PLACES)).from_address(self.address)
+        self.address = calloc(PLACES, 24)
+        self._places = (ctypes.c_int64 * (3 * PLACES)).from_address(self.address)
         self._there, self._lock = {}, threading.RLock()
+        self._open = self._shut = None
 
     def __len__(self):
         return len(self._there)
 
+    def counting(self, opening, shutting):
+        """Programs are counted: where the functions are that open and shut a place. Until this is said functions stay."""
+        self._open = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(opening)
+        self._shut = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(shutting)
+
     def get(self, number):
         """The `Function` of a number that is there, or None."""
         with self._lock:
-            if number not in self._there:
+            k, engine, of = self._there.get(number, (0, None, None))
+            if not self._is_open(number, k):
                 return None
-            place, engine, of = self._there[number]
             function = of and of()
             if function is None:
                 function = Function(number)
-                self._there[number] = place, engine, weakref.ref(function)
+                self._there[number] = k, engine, weakref.ref(function)
             return function
 
-    def put(self, number, engine, address, *, stays=False):
-        """The `Function` of a new number, with what its code needs; what nobody can call any more is given back before.
+    def _is_open(self, number, k):
+        """Whether a place is that of a function; it is not where who put it there, or gave it back, was interrupted."""
+        here, _, word = self._places[3 * k : 3 * k + 3]
+        return here == number and bool(word & 1)
 
-        stays: until a program calls it, whether somebody has it or not
-        """
+    def put(self, number, engine, address):
+        """The `Function` of a new number, with what its code needs; what nobody can call any more is given back before."""
         with self._lock:
             self.give_back()
             k = self._free(number)
-            # In this order: whoever looks for the number of before meanwhile finds nothing.
-            self._places[4 * k] = number
-            self._places[4 * k + 2 : 4 * k + 4] = 0, 0
-            self._places[4 * k + 1] = address
+            # In this order: whoever is interrupted leaves no place open whose code goes, and who looks for the number meanwhile finds none.
             self._there[number] = k, engine, None
-            return None if stays else self.get(number)
+            self._places[3 * k : 3 * k + 2] = number, address
+            if self._open:
+                self._open(self.address + 24 * k)
+            else:
+                self._places[3 * k + 2] = 1
+            return self.get(number)
 
     def _free(self, number):
         """The first place for it that is not taken; looking for a number ends where there never was one."""
         for n in range(PLACES):
             k = (number + n) % PLACES
-            if not self._places[4 * k + 1]:
+            if not self._places[3 * k + 2]:
                 return k
         raise UnknownError(f"there are {PLACES} native functions")
 
     def give_back(self):
         """Give back the functions that nobody can call any more."""
         with self._lock:
-            for number, (k, _, of) in list(self._there.items()):
-                _, _, count, total = self._places[4 * k : 4 * k + 4]
-                if count == 0 and (total > 0 if of is None else of() is None):
-                    self._places[4 * k + 1] = 0
+            for number, (k, _, of) in list(self._there.items()) if self._shut else ():
+                if (of is None or of() is None) and (not self._is_open(number, k) or self._shut(self.address + 24 * k)):
                     del self._there[number]

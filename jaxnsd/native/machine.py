@@ -1,11 +1,13 @@
 """Machine code of texts, by LLVM; of much text by several processes at a time.
 
 llvmlite lets one thread of a process into LLVM at a time. So other cores are used by processes that run this file, and know nothing of JAX
-or of the rest of the package: they read texts, and write the code.
+or of the rest of the package: they read texts, and write the code. Each says first which LLVM it has, and is asked for nothing if that is
+another one.
 """
 
 import contextlib
 import functools
+import os
 import pickle
 import struct
 import subprocess
@@ -77,7 +79,7 @@ def together(jobs, cores):
     """The object codes of ``[(text, level)]``, by so many cores; None for those of which no process has made any."""
     out, left, lock = [None] * len(jobs), sorted(range(len(jobs)), key=lambda k: len(jobs[k][0])), threading.Lock()
     others = min(cores - 1, PROCESSES, len(jobs) - 1, sum(len(text) for text, _ in jobs) // SHARE)
-    if others < 1:
+    if others < 1 or not (command := _command()):
         return out
 
     def share(compile):
@@ -90,24 +92,59 @@ def together(jobs, cores):
                     k = left.pop()
                 out[k] = compile(*jobs[k])
 
-    processes = []
+    started, said, greeting = [], [], ready().encode()
+
+    def ask(process):
+        with contextlib.suppress(Exception):
+            if process.stdout.read(len(greeting)) == greeting:
+                said.append(process)
+                share(functools.partial(_asked, process))
+
     try:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):  # whatever the system, or a Python that is about to end, has no more of
             for _ in range(others):
-                # The folder of this file is none of those in which it looks for modules: its neighbours have names of Python's own.
-                processes.append(subprocess.Popen([sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        threads = [threading.Thread(target=share, args=[functools.partial(_asked, process)]) for process in processes]
-        for thread in threads:
-            thread.start()
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                started.append((process, thread := threading.Thread(target=ask, args=[process], daemon=True)))
+                thread.start()
         share(code_of)
-        for thread in threads:
-            thread.join()
+        for process, thread in started:
+            if process in said:
+                thread.join()
     finally:
-        for process in processes:
+        # What has not said anything by now, be it a program of another kind, is not waited for.
+        for process, _ in started:
             process.kill()
-            with contextlib.suppress(OSError):
-                process.communicate()
+        for process, thread in started:
+            _ended(process, thread)
     return out
+
+
+def _command():
+    """What starts another Python that runs this file; None where there is none.
+
+    It is told where llvmlite is, and reads nothing else of what is installed, nor any settings: they may be others than those of this one.
+    """
+    python = sys.executable or ""
+    if getattr(sys, "frozen", False) or not os.path.basename(python).lower().startswith("python"):
+        return None  # this program itself, which would start once more
+    installed = os.path.dirname(os.path.dirname(os.path.abspath(binding.__file__)))
+    # The folder of this file is none of those in which it looks for modules: its neighbours have names of Python's own.
+    return [python, "-I", "-S", "-B", "-c", _RUN, _FILE, os.path.dirname(installed)]
+
+
+_RUN = "import runpy, sys; sys.path.append(sys.argv[2]); runpy.run_path(sys.argv[1], run_name='__main__')"
+_FILE = os.path.abspath(__file__)
+
+
+def _ended(process, thread):
+    """Leave nothing of a process that has been killed, and of the thread that reads from it."""
+    if thread.ident is not None:
+        thread.join(1.0)
+    process.wait()
+    if not thread.is_alive():  # else something that it has started writes on
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        process.stdout.close()
 
 
 def _asked(process, text, level):
@@ -129,8 +166,9 @@ def _received(file):
 
 def main():
     """Compile what is asked for, until nobody asks."""
-    ready()
     with contextlib.suppress(struct.error, BrokenPipeError, KeyboardInterrupt):
+        sys.stdout.buffer.write(ready().encode())
+        sys.stdout.buffer.flush()
         while True:
             _send(sys.stdout.buffer, code_of(*_received(sys.stdin.buffer)))
 

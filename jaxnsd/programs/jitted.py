@@ -7,6 +7,7 @@ other, in a search for a mechanism say, would grow by 5 MB with each ball, and b
 import functools
 import gc
 import os
+import threading
 import weakref
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from .. import native
 #: Programs that are made before any is forgotten, and the share of the memory of the machine that the process takes then.
 PROGRAMS, SHARE = 64, 0.25
 
-_functions = weakref.WeakSet()
+_functions, _lock = weakref.WeakSet(), threading.RLock()
 _programs = 0  # since the last ones were forgotten
 
 
@@ -26,7 +27,8 @@ def jit(function=None, **options):
     if function is None:
         return functools.partial(jit, **options)
     jitted = jax.jit(function, **options)
-    _functions.add(jitted)
+    with _lock:
+        _functions.add(jitted)
     return jitted
 
 
@@ -41,8 +43,11 @@ def make_room():
     global _programs
     if _programs >= PROGRAMS:
         _programs = 0
-        if _taken() > SHARE * _memory():
-            for function in list(_functions):
+        # Where the system does not say what the process takes, it need not say what there is.
+        if (taken := _taken()) and taken > SHARE * _memory():
+            with _lock:  # one that another thread makes meanwhile has nothing to forget
+                functions = list(_functions)
+            for function in functions:
                 function.clear_cache()
             gc.collect()
             native.give_back()

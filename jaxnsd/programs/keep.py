@@ -173,13 +173,15 @@ def _read(path, size, classes, client):
         return None  # cut short: made again
     try:
         payload, made, out, ids = _Unpickler(io.BytesIO(zlib.decompress(content[length:])), classes).load()
-        native.unpacked(made)
+        functions = native.unpacked(made)
         in_tree = jax.tree.structure(((0,) * size, {}))
         load = serialize_executable.deserialize_and_load
         # Newer versions of JAX take all devices, unless told; older ones those that it was compiled for.
         devices = {device.id: device for device in client.devices()}
         on = {"execution_devices": [devices[i] for i in ids]} if "execution_devices" in inspect.signature(load).parameters else {}
-        return load(payload, in_tree, jax.tree.structure(out), client, **on)
+        program = load(payload, in_tree, jax.tree.structure(out), client, **on)
+        del functions  # the program has them now
+        return program
     except Exception as error:
         warnings.warn(f"{path.name}, a program that was kept, cannot be read and is made again: {error}", stacklevel=5)
         return None
