@@ -38,6 +38,10 @@ class Isotropic:
         """That of the system, in these coordinates."""
         return Isotropic(self.system.seen_at(t, q))
 
+    def for_run(self):
+        """That of the system, in these coordinates."""
+        return Isotropic(self.system.for_run())
+
     def keeping_rows(self, t, q, u=None, dt=None):
         """That of the system, in these coordinates."""
         kept = self.system.keeping_rows(t, q, u, dt)
