@@ -576,8 +576,16 @@ def test_rows_that_an_inner_loop_goes_through_are_not_written_out(monkeypatch):
     assert len(lines) == 2 and lines[1] < 1.1 * lines[0], lines
 
 
+def nothing_compiled():
+    """Forget what tests before have compiled: parts of it would serve at first, and may be given back meanwhile."""
+    jax.clear_caches()
+    gc.collect()
+    native.give_back()
+
+
 def test_a_run_of_another_length_has_the_same_step(monkeypatch):
     """What is long, a step and what is done at the first node, is compiled once: the second run adds what goes around it."""
+    nothing_compiled()
     leg = jaxnsd.bodies.from_mjcf(models.SCENES["leg"])
     q0, u0 = leg.initial_state()
     modules = []
@@ -600,6 +608,7 @@ def test_a_line_search_compiles_no_gradient_of_its_own(monkeypatch):
         return jaxnsd.simulate(models.BouncingBall(e_N=e_N), jaxnsd.Moreau(), jnp.ones(1), jnp.zeros(1), 0.8, 1e-2).q[-1, 0] ** 2
 
     modules, code_of, method = [], native.build.machine_code, optax.lbfgs()
+    nothing_compiled()
     monkeypatch.setattr(native.build, "machine_code", lambda text, made=None: modules.append(text) or code_of(text, made))
     e_N = jnp.array(0.6)
     memory = method.init(e_N)

@@ -60,6 +60,20 @@ def test_a_function_stays_for_as_long_as_a_program_that_calls_it(new):
     assert not new()
 
 
+def test_a_program_that_is_made_anew_calls_what_is_there(new, monkeypatch):
+    """A function of a user's that jits in each call: the next call compiles nothing."""
+    modules, module = [], build._module
+    monkeypatch.setattr(build, "_module", lambda text, made=None: modules.append(text) or module(text, made))
+    for _ in range(3):
+        run = program(3.5)
+        run(jnp.ones(3))
+        del run
+        jax.clear_caches()
+        gc.collect()
+        program(4.5)(jnp.ones(3))  # what nobody can call any more is given back before a function is put
+    assert len(modules) == 2
+
+
 def test_what_is_lowered_can_be_compiled_whenever(new):
     """A run whose program is lowered has its native function with it."""
     ball = jaxnsd.models.BouncingBall()

@@ -8,6 +8,7 @@ a state, and gives it back when the program goes. It stays, too, for as long as 
 Programs are made and go at any time, without Python: a place has a word with twice their number, and one more while it is open to new ones.
 """
 
+import collections
 import ctypes
 import functools
 import re
@@ -24,6 +25,10 @@ TARGET = "jaxnsd_native"
 
 #: Places of native functions, a power of two: there are no more at a time.
 PLACES = 2**14
+
+#: How many of the functions that were asked for last stay in any case: a program that is made anew in each call of somebody's function,
+#: and goes after it, calls the same ones again.
+RECENT = 32
 
 #: What is said where a run, or another one at the same time, found no memory and may have computed anything.
 NO_MEMORY = "jaxnsd: a run found no memory to work in; fewer members of a batch or fewer stored steps at once take less"
@@ -371,6 +376,7 @@ class Functions:
         self._places = (ctypes.c_int64 * (3 * PLACES)).from_address(self.address)
         self._there, self._lock = {}, threading.RLock()
         self._open = self._shut = None
+        self._recent = collections.deque(maxlen=RECENT)
 
     def __len__(self):
         return len(self._there)
@@ -390,6 +396,8 @@ class Functions:
             if function is None:
                 function = Function(number)
                 self._there[number] = k, engine, weakref.ref(function)
+            if function not in self._recent:
+                self._recent.append(function)
             return function
 
     def _is_open(self, number, k):
@@ -400,7 +408,7 @@ class Functions:
     def put(self, number, engine, address):
         """The `Function` of a new number, with what its code needs; what nobody can call any more is given back before."""
         with self._lock:
-            self.give_back()
+            self._give_back()
             k = self._free(number)
             # In this order: whoever is interrupted leaves no place open whose code goes, and who looks for the number meanwhile finds none.
             self._there[number] = k, engine, None
@@ -420,7 +428,12 @@ class Functions:
         raise UnknownError(f"there are {PLACES} native functions")
 
     def give_back(self):
-        """Give back the functions that nobody can call any more."""
+        """Give back the functions that nobody can call any more, those that were asked for last as well."""
+        with self._lock:
+            self._recent.clear()
+            self._give_back()
+
+    def _give_back(self):
         with self._lock:
             for number, (k, _, of) in list(self._there.items()) if self._shut else ():
                 if (of is None or of() is None) and (not self._is_open(number, k) or self._shut(self.address + 24 * k)):
