@@ -1,5 +1,6 @@
 """Seconds of a call, by the clock of the wall or of the process, for the benchmarks beside it."""
 
+import os
 import time
 
 import jax
@@ -7,6 +8,12 @@ import jax
 #: Seconds of calls in a row that are measured together. The system may book the CPU time of a thread milliseconds late, so that of one
 #: short call the clock of the process tells nothing: a gradient of 18 ms then cost 8, 22 or 90 runs of 2 ms.
 TOGETHER = 0.1
+
+
+def cpu_seconds():
+    """Seconds that the cores have worked for this process and those that it has started, as the ones that compile much text are."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 def best(function, clock, repeat):

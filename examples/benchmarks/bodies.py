@@ -25,7 +25,7 @@ import _mujoco as beside
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _timing import best
+from _timing import best, cpu_seconds
 
 import jaxnsd
 from jaxnsd import bodies
@@ -89,7 +89,7 @@ def of_jaxnsd(name, system, args):
     scheme = jaxnsd.Moreau()
     jaxnsd.check(system, scheme, q0, u0, DT * STEPS, DT)
     run = jax.jit(lambda q0, u0: jaxnsd.simulate(system, scheme, q0, u0, n_steps=STEPS, dt=DT))
-    first, least = best(lambda: run(q0, u0).q, time.process_time, args.repeat)
+    first, least = best(lambda: run(q0, u0).q, cpu_seconds, args.repeat)
     sol = run(q0, u0)
     rng = np.random.default_rng(0)
     velocities = u0 + jnp.asarray(rng.normal(scale=0.2, size=(args.batch, u0.size)))
@@ -104,7 +104,7 @@ def of_jaxnsd(name, system, args):
         print(f"{'':<12}failed steps: {int(jnp.sum(sol.outcome > 0))} of {STEPS}")
     if args.gradient:
         loss = jax.jit(jax.grad(lambda u0: jnp.sum(jaxnsd.simulate(system, scheme, q0, u0, n_steps=STEPS, dt=DT).q[-1] ** 2)))
-        first, both = best(lambda: loss(u0), time.process_time, 1)
+        first, both = best(lambda: loss(u0), cpu_seconds, 1)
         print(f"{'':<12}gradient: compiles in {first - both:.1f} CPU s, costs {both / least:.1f} forward runs", flush=True)
 
 
@@ -131,7 +131,7 @@ def of_mjx(name, scene, system, args):
         return jax.lax.scan(step, data, None, length=STEPS)[1]
 
     alone = jax.jit(run)
-    first, least = best(lambda: alone(u0), time.process_time, 1)
+    first, least = best(lambda: alone(u0), cpu_seconds, 1)
     velocities = u0 + jnp.zeros((args.batch, u0.size))
     many = jax.jit(jax.vmap(lambda u0: run(u0)[0][-1]))
     _, in_batch = best(lambda: many(velocities), time.perf_counter, 1)

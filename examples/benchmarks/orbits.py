@@ -10,12 +10,11 @@ time of `orbits.periodic` are the checks of its input, which `jax.jit` does once
 """
 
 import argparse
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _timing import best
+from _timing import best, cpu_seconds
 from scipy.integrate import solve_ivp
 
 import jaxnsd
@@ -134,7 +133,7 @@ def main(argv=None):
         return np.asarray(z)
 
     def measured(one):
-        return [best(what, time.process_time, args.repeat)[1] for what in (lambda: one(guess, FREQUENCY), lambda: branch(one))]
+        return [best(what, cpu_seconds, args.repeat)[1] for what in (lambda: one(guess, FREQUENCY), lambda: branch(one))]
 
     found, (state, derivative) = orbit(guess, FREQUENCY).raise_if_failed(), shot(guess, FREQUENCY)
     ours = errors(np.concatenate([found.q, found.u]), np.asarray(found.multipliers))

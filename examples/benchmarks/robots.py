@@ -15,7 +15,6 @@ Run it without a compilation cache:
 
 import argparse
 import importlib.util
-import time
 import warnings
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import _mujoco as beside
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _timing import best
+from _timing import best, cpu_seconds
 
 import jaxnsd
 from jaxnsd import bodies
@@ -84,17 +83,17 @@ def depth(system, q):
 
 def measure(name, file, steps, repeat):
     """Print the row of a robot, and return the ratio of speeds; None where it did not run."""
-    begin = time.process_time()
+    begin = cpu_seconds()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         system = bodies.from_mjcf(file)
-        read = time.process_time() - begin
+        read = cpu_seconds() - begin
         q0, u0 = start(system)
         run = jax.jit(lambda q0, u0: jaxnsd.simulate(system, jaxnsd.Moreau(), q0, u0, n_steps=steps, dt=DT))
-        begin = time.process_time()
+        begin = cpu_seconds()
         jaxnsd.check(system, jaxnsd.Moreau(), q0, u0, DT * steps, DT)
-        first = time.process_time() - begin
-        compiling, least = best(lambda: run(q0, u0).q, time.process_time, repeat)
+        first = cpu_seconds() - begin
+        compiling, least = best(lambda: run(q0, u0).q, cpu_seconds, repeat)
     sol, (seconds, states, _) = run(q0, u0), beside.run(beside.model_of(file, DT), q0, u0, steps, repeat)
     ratio = seconds / least
     numbers = [u0.size, len(system.contacts), len(system.left_out), read, first + compiling, steps / least, steps / seconds, ratio]

@@ -14,7 +14,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _timing import best
+from _timing import best, cpu_seconds
 
 import jaxnsd
 from jaxnsd.models import Cube, Sphere
@@ -62,7 +62,7 @@ def measure(system, scheme, start, dt, steps, repeat):
     """``(steps per second, seconds of compilation, solution)``."""
     system = jax.tree.map(jnp.asarray, system)
     run = jax.jit(lambda system, q0, u0: jaxnsd.simulate(system, scheme, q0, u0, n_steps=steps, dt=dt))
-    first, least = best(lambda: run(system, *start), time.process_time, repeat)
+    first, least = best(lambda: run(system, *start), cpu_seconds, repeat)
     return steps / least, first - least, run(system, *start)
 
 
@@ -75,8 +75,8 @@ def gradient(system, scheme, start, repeat):
 
     system = jax.tree.map(jnp.asarray, system)
     run, derivative = jax.jit(loss), jax.jit(jax.grad(loss, (0, 1, 2)))
-    _, forward = best(lambda: run(system, *start), time.process_time, repeat)
-    first, both = best(lambda: derivative(system, *start), time.process_time, repeat)
+    _, forward = best(lambda: run(system, *start), cpu_seconds, repeat)
+    first, both = best(lambda: derivative(system, *start), cpu_seconds, repeat)
     return first - both, both / forward
 
 
@@ -105,10 +105,10 @@ def by_mujoco(repeat):
     for _ in range(repeat):
         mujoco.mj_resetData(model, data)
         data.qvel[:] = np.asarray(cube.initial_state()[1])
-        start = time.process_time()
+        start = cpu_seconds()
         for _ in range(STEPS):
             mujoco.mj_step(model, data)
-        least = min(least, time.process_time() - start)
+        least = min(least, cpu_seconds() - start)
     mujoco.mj_resetData(model, data)
     data.qvel[:] = np.asarray(cube.initial_state()[1])
     for _ in range(STEPS):
