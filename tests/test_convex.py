@@ -153,7 +153,10 @@ def hull_search(first, second, dtype=np.float64):
         one, other = (jax.tree.map(lambda part, k=k: part[k], solids.solids(frames, ("points",) * 2, jnp.zeros(2, int))) for k in (0, 1))
         corners = jnp.asarray(first, dtype), jnp.asarray(second, dtype)
         scale = solids.reach(one, corners[0]) + solids.reach(other, corners[1])
-        pair, n = solids.Pair(one, other, *map(solids.corners_of, corners), scale), jnp.asarray([0.0, 0.6, 0.8], dtype)
+        pair, n = (
+            solids.Pair(one, other, *(solids.Corners(solids.table([x]), jnp.int32(0), jnp.int32(len(x))) for x in corners), scale),
+            jnp.asarray([0.0, 0.6, 0.8], dtype),
+        )
         return closest.search_polyhedra(pair, n, jnp.inf, polyhedra.alone(polyhedra.difference_of(pair), n))[2]
 
     search = quick(lambda x, turned: jax.lax.map(one_pose, (x, turned)))

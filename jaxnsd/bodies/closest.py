@@ -109,10 +109,8 @@ def search(of, n):
 def _deepest(of, climb, best, found):
     """``(Found, separation)`` of solids with corners that touch or overlap; no number where it is not known to be the largest one."""
     tol = 10 * tolerance(of.c.dtype) * of.scale
-    bounds, four = (
-        functools.partial(polytope.bounds, directions.difference, polytope.SIZES[-1]),
-        polytope.tetrahedron(of, directions.difference),
-    )
+    bounds = functools.partial(polytope.bounds, directions.difference, polytope.SIZES[-1])
+    four = polytope.tetrahedron(of, directions.difference)
     n, depth, least = in_memory(bounds)(of, found.n, -best, tol, four)
     best, found = lax.cond(depth < -best, lambda: climb(n, directions.NARROW * of.scale, best, found)[:2], lambda: (best, found))
     return found, jnp.where(-best - least <= uncertain(of), best, jnp.nan)

@@ -87,11 +87,6 @@ def table(hulls):
     return out
 
 
-def corners_of(hull):
-    """`Corners` of one hull (k, 3)."""
-    return Corners(table([hull]), jnp.int32(0), jnp.int32(hull.shape[0]))
-
-
 def _farthest_of(directions, table, number, count):
     x = table[number]
     return jnp.argmax(sum(x[k][None] * directions[:, k, None] for k in range(3)), axis=1).astype(jnp.int32)

@@ -477,8 +477,7 @@ def _is_kept(key):
 
 def machine_code(text, made=None):
     """The object code of a module: kept on disk under what it was made of; ``made``: as another process has made it, or None."""
-    file = _file(key := key_of(text))
-    if _is_kept(key):
+    if file := _file(key_of(text)):
         with contextlib.suppress(OSError):
             return file.read_bytes()
     data = made or machine.code_of(text, _level())
@@ -524,8 +523,8 @@ class Engine:
         with _lock:  # while it is made the names of parts mean those of its level
             for name, module in texts.items():
                 with leveled(name):
-                    keys[name] = key_of(name)  # a part's name tells what it is
-                    if (name is None or keys[name] not in _parts) and not _is_kept(key_of(module)):
+                    keys[name] = name and key_of(name)  # a part's name tells what it is
+                    if keys[name] not in _parts and not _is_kept(key_of(module)):
                         jobs[name] = module, _level()
             made = dict(zip(jobs, machine.together(list(jobs.values()), cores()), strict=True))
             for name, module in text.parts.items():

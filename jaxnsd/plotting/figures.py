@@ -95,6 +95,7 @@ def named(system, kind, i, otherwise):
 
 
 def single(sol, name, system=None):
+    """Raise for what is not one motion of the system; ``name``: who asks."""
     checks.motion(name, sol, system)
     shape = np.shape(sol.t)[:-1]
     if shape:
@@ -104,7 +105,7 @@ def single(sol, name, system=None):
         )
 
 
-def whole_number(caller, coordinates):
+def whole_numbers(caller, coordinates):
     """Numbers of coordinates as a list; TypeError for what are none."""
     array = numbers(coordinates)
     if array is None or array.dtype.kind not in "iu":
@@ -119,6 +120,7 @@ def check_kind(caller, value, kind, method):
 
 
 def axes_of(ax):
+    """These axes, or new ones; TypeError for what are none."""
     if ax is not None and not isinstance(ax, Axes):
         raise TypeError(f"ax must be axes of matplotlib, such as plotting.figure()[1], got {shown(ax)}")
     if ax is not None:
@@ -135,6 +137,7 @@ def colours(n):
 
 
 def finish(ax, ylabel, legend, single=()):
+    """Axes over time, with labels; ``single``: that of what is drawn alone."""
     ax.set_xlabel("time $t$ in s")
     ax.set_ylabel(single[0] if len(single) == 1 else ylabel)
     ax.xaxis.set_major_locator(MaxNLocator(6))

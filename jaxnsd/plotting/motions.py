@@ -18,7 +18,7 @@ from ..numerics import thresholds
 from ..schemes.flow import THRESHOLD
 from ..simulation.nodes import node_velocities
 from ..simulation.solution import Solution
-from .figures import COLOURS, axes_of, colours, figure, finish, named, single, styled, whole_number
+from .figures import COLOURS, axes_of, colours, figure, finish, named, single, styled, whole_numbers
 
 if TYPE_CHECKING:
     pass
@@ -63,7 +63,7 @@ def trajectory(
     """
     single(sol, "trajectory")
     q = np.asarray(sol.q)
-    chosen = list(range(q.shape[1])) if coordinates is None else whole_number("trajectory", coordinates)
+    chosen = list(range(q.shape[1])) if coordinates is None else whole_numbers("trajectory", coordinates)
     for i in chosen:
         if not -q.shape[1] <= i < q.shape[1]:
             raise ValueError(f"trajectory: coordinate {i} of a system with {q.shape[1]}")
@@ -86,7 +86,7 @@ def phase_portrait(
     """
     single(sol, "phase_portrait")
     n = min(sol.q.shape[1], sol.u.shape[1])
-    (coordinate,) = whole_number("phase_portrait", coordinate)
+    (coordinate,) = whole_numbers("phase_portrait", coordinate)
     if not -n <= coordinate < n:
         raise ValueError(f"phase_portrait: coordinate {coordinate} of a system with {n}")
     ax = axes_of(ax)
