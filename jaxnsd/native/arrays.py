@@ -155,8 +155,10 @@ def settled(code, x):
     return x if x.pointer is not None or x.cheap else made(code, x.shape, x.dtype, x.at)
 
 
-def vectors(n, dtype):
+def vectors(code, n, dtype):
     """Dtypes of what a row of n entries is read as: vectors that fill a register, shorter ones for the rest, and numbers."""
+    if code.lanes:
+        return [dtype] * n
     out, width = [], REGISTER // dtype.itemsize
     while n:
         while width > n:

@@ -65,7 +65,7 @@ class Place:
 class Blocks:
     """What rules ask of a `Code`, for values that JAX traces."""
 
-    traced, inside, once, spread = True, True, False, None
+    traced, lanes, inside, once, spread = True, 0, True, False, None
     nest, passes = Code.nest, Code.passes
 
     def __init__(self, always, sizes=SIZES):

@@ -1,8 +1,4 @@
-"""A jaxpr as a function that XLA calls: its text, and the machine code that LLVM makes of it.
-
-A loop over the members of a batch is shared by threads: each takes the next block of members until none is left, so that results do not
-depend on how many there are.
-"""
+"""A jaxpr as a function that XLA calls: its text, and the machine code that LLVM makes of it."""
 
 import contextlib
 import ctypes
@@ -23,9 +19,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from . import alike, calls, control, machine
-from .arrays import in_memory, is_small, large, small, stored, written
-from .code import AS_IT_IS_MEANS, ONCE, SIZES, Code, TooLargeError, UnknownError, is_known
+from . import alike, calls, control, machine, members
+from .arrays import in_memory, written
+from .code import AS_IT_IS_MEANS, MEMORY, ONCE, SIZES, Code, TooLargeError, UnknownError
 from .machine import binding
 
 _NAMES = """
@@ -33,9 +29,6 @@ acos acosh asin asinh atan atan2 atanh cbrt cos cosh erf erfc exp exp2 expm1 fmo
 """
 _LIBRARY = _NAMES.split()
 _SYSTEM = ("malloc", "free", "pthread_create", "pthread_join", "memcpy", "memset")
-
-#: Threads at the most, and how many blocks of members there are for each.
-THREADS, BLOCKS = 64, 8
 
 #: Where the number of threads stands for compiled code, and how often it has asked for memory that there was not.
 _threads, _failures = ctypes.c_int64(1), ctypes.c_int64(0)
@@ -48,7 +41,7 @@ def cores():
     """Cores that this process may use; ``NPROC`` says fewer."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     told = os.environ.get("NPROC", "")
-    return max(1, min(allowed, int(told) if told.isdigit() else allowed, THREADS))
+    return max(1, min(allowed, int(told) if told.isdigit() else allowed, members.THREADS))
 
 
 @functools.cache
@@ -94,114 +87,6 @@ def _level():
     return min(int(told[1]), 2) if told else 2
 
 
-_SPREAD = f"""
-@jaxnsd_threads = external global i64
-declare i32 @pthread_create(ptr, ptr, ptr, ptr)
-declare i32 @pthread_join(i64, ptr)
-define internal ptr @worker(ptr %job) {{
-entry:
-  %shared = load ptr, ptr %job
-  %at_part = getelementptr i64, ptr %job, i64 1
-  %part = load ptr, ptr %at_part
-  %at_next = getelementptr i64, ptr %job, i64 2
-  %at_n = getelementptr i64, ptr %job, i64 3
-  %n = load i64, ptr %at_n
-  %at_block = getelementptr i64, ptr %job, i64 4
-  %block = load i64, ptr %at_block
-  br label %next
-next:
-  %from = atomicrmw add ptr %at_next, i64 %block seq_cst
-  %over = icmp uge i64 %from, %n
-  br i1 %over, label %done, label %work
-work:
-  %beyond = add i64 %from, %block
-  %to = call i64 @llvm.umin.i64(i64 %beyond, i64 %n)
-  call void %part(ptr %shared, i64 %from, i64 %to)
-  br label %next
-done:
-  ret ptr null
-}}
-declare i64 @llvm.umin.i64(i64, i64)
-define internal void @spread(ptr %shared, ptr %part, i64 %n) {{
-entry:
-  %job = alloca [5 x i64]
-  %handles = alloca [{THREADS} x i64]
-  %started = alloca [{THREADS} x i32]
-  store ptr %shared, ptr %job
-  %at_part = getelementptr i64, ptr %job, i64 1
-  store ptr %part, ptr %at_part
-  %at_next = getelementptr i64, ptr %job, i64 2
-  store i64 0, ptr %at_next
-  %at_n = getelementptr i64, ptr %job, i64 3
-  store i64 %n, ptr %at_n
-  %said = load i64, ptr @jaxnsd_threads
-  %threads = call i64 @llvm.umin.i64(i64 %said, i64 %n)
-  %pieces = mul i64 %threads, {BLOCKS}
-  %less = udiv i64 %n, %pieces
-  %block = add i64 %less, 1
-  %at_block = getelementptr i64, ptr %job, i64 4
-  store i64 %block, ptr %at_block
-  br label %starting
-starting:
-  %k = phi i64 [ 1, %entry ], [ %k1, %start ]
-  %more = icmp ult i64 %k, %threads
-  br i1 %more, label %start, label %own
-start:
-  %handle = getelementptr i64, ptr %handles, i64 %k
-  %code = call i32 @pthread_create(ptr %handle, ptr null, ptr @worker, ptr %job)
-  %at_code = getelementptr i32, ptr %started, i64 %k
-  store i32 %code, ptr %at_code
-  %k1 = add i64 %k, 1
-  br label %starting
-own:
-  %ignored = call ptr @worker(ptr %job)
-  br label %joining
-joining:
-  %j = phi i64 [ 1, %own ], [ %j1, %joined ]
-  %left = icmp ult i64 %j, %threads
-  br i1 %left, label %look, label %end
-look:
-  %at_code2 = getelementptr i32, ptr %started, i64 %j
-  %code2 = load i32, ptr %at_code2
-  %is_there = icmp eq i32 %code2, 0
-  br i1 %is_there, label %join, label %joined
-join:
-  %handle2 = getelementptr i64, ptr %handles, i64 %j
-  %id = load i64, ptr %handle2
-  %ignored2 = call i32 @pthread_join(i64 %id, ptr null)
-  br label %joined
-joined:
-  %j1 = add i64 %j, 1
-  br label %joining
-end:
-  ret void
-}}
-"""
-
-
-#: Working memory of a function, and what counts how often there was none.
-_FAILURES = "@jaxnsd_failures = external global i64"
-_MEMORY = """
-begin:
-  %memory = call ptr @malloc(i64 {size})
-  %none = icmp eq ptr %memory, null
-  br i1 %none, label %without, label %entry
-without:
-  %failures = atomicrmw add ptr @jaxnsd_failures, i64 1 seq_cst
-  ret void
-entry:"""
-
-
-def _function(head, code):
-    """The text of a function whose lines are those of ``code``."""
-    later = "  %later = getelementptr ptr, ptr @later, i64 0"
-    if code.memory:
-        begin, last = _MEMORY.format(size=code.memory), ["  call void @free(ptr %memory)"]
-    else:
-        begin, last = "entry:\n  %memory = getelementptr i8, ptr null, i64 0", []
-    return "\n".join([head + " {", begin, later, *code.lines, *last, "  ret void", "}", ""])
-
-
 def text_of(closed, in_full=False):
     """``(Text of a jaxpr, whose function XLA calls, programs that are compiled later)``.
 
@@ -242,12 +127,11 @@ def _of_size(program, sizes, direct, largest):
 
     direct: whether it is given pointers to its arrays, all in one list, not XLA's structures
     """
-    functions, declared = [], {"malloc": "declare ptr @malloc(i64)", "free": "declare void @free(ptr)"}
-    declared["jaxnsd_failures"] = _FAILURES
+    functions, declared = [], dict(MEMORY)
     code = Code(sizes)
     code.sizes = replace(code.sizes, largest=largest)
     # What is called from a run is called by the thread of a member.
-    code.spread = None if direct else functools.partial(_spread, functions, declared)
+    code.spread = None if direct else functools.partial(members.spread, functions, declared)
 
     def pointer(k, source):
         at = code.fresh(f"load ptr, ptr {code.place(source, np.int64(k), np.int64)}", np.int64).name
@@ -263,9 +147,9 @@ def _of_size(program, sizes, direct, largest):
         written(code, x, kind.dtype, pointer(n + k, "%args") if direct else pointer(k, "%results"))
     declared.update(code.declared)
     head = "define void @program(ptr %args)" if direct else "define void @run(ptr %args, ptr %results)"
-    functions.append(_function(head, code))
+    functions.append(code.function(head))
     if len(functions) > 1:
-        functions.insert(0, _SPREAD)
+        functions.insert(0, members.SPREAD)
         declared.pop("llvm.umin.i64", None)
     functions.insert(0, f"@later = global [{len(code.later)} x ptr] zeroinitializer")
     declared = {name.removeprefix("@"): text for name, text in declared.items()}
@@ -410,45 +294,6 @@ def _copy(pointer, kind):
 
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-def _spread(functions, declared, code, closed, arrays, kinds, results, n, length):
-    """A loop whose passes do not depend on each other, as a function that threads call: each with memory of its own."""
-    pointers, known = [], []
-    for x, kind in zip(arrays, kinds, strict=True):
-        if is_small(x) and all(map(is_known, x.ravel())):
-            known.append(x)
-            continue
-        known.append(None)
-        pointers.append(stored(code, x, kind).pointer)
-    rooms = [code.room(kind.size, kind.dtype) for kind in results]
-    shared = code.room(len(pointers) + len(rooms), np.int64)
-    for k, pointer in enumerate([*pointers, *rooms]):
-        code.line(f"store ptr {pointer}, ptr {code.place(shared, np.int64(k), np.int64)}")
-    inner = Code(code.all_sizes, code.parts, code.later)
-    inner.inside = True
-    given = iter(range(len(pointers) + len(rooms)))
-
-    def pointer():
-        return inner.fresh(f"load ptr, ptr {inner.place('%shared', np.int64(next(given)), np.int64)}", np.int64).name
-
-    inside = [in_memory(inner, pointer(), kind.shape, kind.dtype) if x is None else x for x, kind in zip(known, kinds, strict=True)]
-    places = [pointer() for _ in rooms]
-    consts = [small(inner, x) if kind.size <= inner.sizes.small else x for x, kind in zip(inside[:n], kinds[:n], strict=True)]
-    rows = [large(inner, x, kind.dtype) for x, kind in zip(inside[n:], kinds[n:], strict=True)]
-    start, end = control.number("%from"), control.number("%to")
-
-    def body(k, _):
-        x = [control.row(inner, row, kind, k) for row, kind in zip(rows, kinds[n:], strict=True)]
-        control.write_rows(inner, control.evaluate(inner, closed, [*consts, *x]), results, places, k)
-        return []
-
-    inner.count(end, [], [], body, start)
-    declared.update(inner.declared)
-    name = f"@members{len(functions)}"
-    functions.append(_function(f"define internal void {name}(ptr %shared, i64 %from, i64 %to)", inner))
-    code.line(f"call void @spread(ptr {shared}, ptr {name}, i64 {length})")
-    return [in_memory(code, room, kind.shape, kind.dtype) for room, kind in zip(rooms, results, strict=True)]
 
 
 def _folder():

@@ -137,11 +137,28 @@ AS_IT_IS_MEANS = """!0 = distinct !{!0, !1, !2}
 #: Where loops start.
 ZERO = np.int64(0)
 
+#: Working memory: what it takes to have some, with what counts how often there was none, and how a function begins that does.
+MEMORY = {
+    "malloc": "declare ptr @malloc(i64)",
+    "free": "declare void @free(ptr)",
+    "jaxnsd_failures": "@jaxnsd_failures = external global i64",
+}
+_BEGIN = """
+begin:
+  %memory = call ptr @malloc(i64 {size})
+  %none = icmp eq ptr %memory, null
+  br i1 %none, label %without, label %entry
+without:
+  %failures = atomicrmw add ptr @jaxnsd_failures, i64 1 seq_cst
+  ret void
+entry:"""
+
 
 class Code:
     """A function ``void f(ptr args, ptr results)`` as it grows; both point to pointers to arrays."""
 
     traced = False  # whether entries are traced by JAX, as those of `blocks.Blocks`
+    lanes, wide = 0, False  # of how many members it computes the numbers at once, and whether it does; see `lanes.Lanes`
 
     def __init__(self, sizes=SIZES, parts=None, later=None):
         parts, later = {} if parts is None else parts, [] if later is None else later
@@ -168,6 +185,19 @@ class Code:
             yield
         finally:
             self.sizes = outside
+
+    def number(self, name, dtype):
+        """The number of a name."""
+        return Value(name, dtype)
+
+    def kind(self, dtype):
+        """LLVM's type of an operand."""
+        return type_of(dtype)
+
+    def suffix(self, dtype):
+        """How the name of LLVM's own functions ends, of floats and whole numbers."""
+        dtype = np.dtype(dtype)
+        return f"f{8 * dtype.itemsize}" if dtype.kind == "f" else type_of(dtype)
 
     def text(self, entry, dtype):
         """An operand."""
@@ -198,12 +228,16 @@ class Code:
         name = self.name()
         self.line(f"{name} = {text}")
         if text.startswith("getelementptr"):
-            self.types[name] = "ptr"
+            self.types[name] = f"<{self.lanes} x ptr>" if self.wide else "ptr"
         elif text.startswith("load"):
             self.types[name] = text[5 : text.index(",")]
         else:
-            self.types[name] = type_of(dtype)
-        return Value(name, dtype)
+            self.types[name] = self.kind(dtype)
+        return self.number(name, dtype)
+
+    def library(self, function, entries):
+        """A function of the C library, of doubles."""
+        return self.value(self.called(function, "double", *(("double", self.text(x, np.float64)) for x in entries)), np.float64)
 
     def called(self, function, result, *operands):
         """The text of a call of an external function; operands are pairs of type and text."""
@@ -239,21 +273,21 @@ class Code:
             return first
         incoming = ", ".join(f"[ {self.text(entry, dtype)}, %{block} ]" for entry, block in sources)
         name = self.name()
-        self.line(f"{name} = phi {type_of(dtype)} {incoming}")
-        self.types[name] = type_of(dtype)
-        return Value(name, dtype)
+        self.line(f"{name} = phi {self.kind(dtype)} {incoming}")
+        self.types[name] = self.kind(dtype)
+        return self.number(name, dtype)
 
     def _carried(self, dtypes):
         """Numbers that a loop carries, and the places in the text where they are said."""
         names = [self.name() for _ in dtypes]
-        self.types.update(zip(names, map(type_of, dtypes), strict=True))
+        self.types.update(zip(names, map(self.kind, dtypes), strict=True))
         place = len(self.lines)
         self.lines += [""] * len(names)
-        return [Value(name, dtype) for name, dtype in zip(names, dtypes, strict=True)], place
+        return [self.number(name, dtype) for name, dtype in zip(names, dtypes, strict=True)], place
 
     def _say_carried(self, values, place, first, before, last, after):
         for i, (value, a, b) in enumerate(zip(values, first, last, strict=True)):
-            kind, dtype = type_of(value.dtype), value.dtype
+            kind, dtype = self.kind(value.dtype), value.dtype
             self.lines[place + i] = f"  {value.name} = phi {kind} [ {self.text(a, dtype)}, %{before} ], [ {self.text(b, dtype)}, %{after} ]"
 
     def count(self, n, first, dtypes, body, start=ZERO):
@@ -335,6 +369,15 @@ class Code:
         """``a + b``, ``a - b``, ``a * b`` or ``a / b``: operations are fadd, fsub, fmul, fdiv."""
         return self.value(f"{operation} contract {type_of(dtype)} {self.text(a, dtype)}, {self.text(b, dtype)}", dtype)
 
+    def function(self, head):
+        """The text of the function, of which ``head`` says name and arguments."""
+        later = "  %later = getelementptr ptr, ptr @later, i64 0"
+        if self.memory:
+            begin, last = _BEGIN.format(size=self.memory), ["  call void @free(ptr %memory)"]
+        else:
+            begin, last = "entry:\n  %memory = getelementptr i8, ptr null, i64 0", []
+        return "\n".join([head + " {", begin, later, *self.lines, *last, "  ret void", "}", ""])
+
     # Functions of their own.
 
     def apart(self, make, once=False):
@@ -358,7 +401,8 @@ class Code:
         given = [name for name in dict.fromkeys(name for line in lines for name in _NAME.findall(line)) if name not in defined]
         back = [name for name in dict.fromkeys(out) if name in defined]
         for k, name in enumerate(back):
-            lines += [f"  %out{k} = getelementptr i8, ptr %out, i64 {8 * k}", f"  store {self.types[name]} {name}, ptr %out{k}"]
+            place = f"getelementptr i8, ptr %out, i64 {8 * k * (self.lanes or 1)}"
+            lines += [f"  %out{k} = {place}", f"  store {self.types[name]} {name}, ptr %out{k}, align 8"]
         # Its working memory begins where that of the others ends.
         text = _ROOM.sub(lambda found: f"ptr %memory, i64 {int(found[1]) - base}", "\n".join(lines))
         parameters = ", ".join(["ptr %memory", "ptr %out", "ptr %later", *(f"{self.types[name]} {name}" for name in given)])
@@ -373,13 +417,13 @@ class Code:
         operands = [f"ptr {memory}", f"ptr {room}", "ptr %later", *(f"{self.types[x]} {x}" for x in given)]
         self.line(f"call void {function}({', '.join(operands)})")
         return {
-            name: self.fresh(f"load {self.types[name]}, ptr {self.place(room, np.int64(k), np.int64)}", np.int64).name
+            name: self.fresh(f"load {self.types[name]}, ptr {self.place(room, np.int64(k), np.int64)}, align 8", np.int64).name
             for k, name in enumerate(back)
         }
 
     def when_needed(self, program, pointers):
         """Call what is no part of the text, of the pointers to arrays: what is compiled then, or Python (`build.Later`, `Told`)."""
-        table = self.room(len(pointers), np.int64)
+        table = Code.room(self, len(pointers), np.int64)
         for k, pointer in enumerate(pointers):
             self.line(f"store ptr {pointer}, ptr {self.place(table, np.int64(k), np.int64)}")
         place = self.place("%later", np.int64(len(self.later)), np.int64)
@@ -441,7 +485,7 @@ class Code:
                 return y
             if is_known(x) and x == 0:
                 return np.int64(0)
-        return self.value(f"{operation} nsw i64 {self.text(a, np.int64)}, {self.text(b, np.int64)}", np.int64)
+        return self.value(f"{operation} nsw {self.kind(np.int64)} {self.text(a, np.int64)}, {self.text(b, np.int64)}", np.int64)
 
     def offset(self, index, shape):
         """Place of an index in an array that lies row by row."""

@@ -125,8 +125,8 @@ def _names(x):
 def _renamed(code, x, names):
     """An array that is made of what has other names here."""
     if is_small(x):
-        return filled([e if is_known(e) or e.name not in names else Value(names[e.name], e.dtype) for e in x.ravel()], x.shape)
-    return in_memory(code, names[x.pointer], x.shape, x.dtype) if x.pointer in names else x
+        return filled([e if is_known(e) or e.name not in names else type(e)(names[e.name], e.dtype) for e in x.ravel()], x.shape)
+    return in_memory(code, type(x.pointer)(names[x.pointer]), x.shape, x.dtype) if x.pointer in names else x
 
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
@@ -299,7 +299,7 @@ def _cond(code, params, arrays, kinds, results):
     branches, which, arrays = params["branches"], small(code, arrays[0])[()], arrays[1:]
     if is_known(which):
         return evaluate(code, branches[int(np.clip(int(which), 0, len(branches) - 1))], arrays)
-    if code.traced:
+    if code.traced or code.lanes:
         return code.switch(which, kinds[0].dtype, branches, arrays, results)
     rooms = [None if kind.size <= code.sizes.small else code.room(kind.size, kind.dtype) for kind in results]
     labels, end, sources = [code.label() for _ in branches], code.label(), []

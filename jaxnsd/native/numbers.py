@@ -39,6 +39,13 @@ ELEMENTWISE = {
 
 def operate(code, name, entries, dtypes, dtype, params):
     """One entry of the result of a primitive of `ELEMENTWISE`."""
+    if code.lanes:
+        with code.across(entries):
+            return _operated(code, name, entries, dtypes, dtype, params)
+    return _operated(code, name, entries, dtypes, dtype, params)
+
+
+def _operated(code, name, entries, dtypes, dtype, params):
     if len(entries) == 2 and type(entries[0]) is Value and type(entries[1]) is Value and (start := _start(name, np.dtype(dtypes[1]))):
         # Most of a function, and what follows would lead to the same.
         return code.value(f"{start} {entries[0].name}, {entries[1].name}", bool if name in _ORDER else dtype)
@@ -122,7 +129,7 @@ def _place(code, x, dtype):
         return bits ^ ((bits >> last) & np.iinfo(whole).max), whole
     if code.traced:
         raise UnknownError("the total order of floats")
-    bits = code.value(f"bitcast {type_of(dtype)} {x.name} to {type_of(whole)}", whole)
+    bits = code.value(f"bitcast {code.kind(dtype)} {code.text(x, dtype)} to {code.kind(whole)}", whole)
     sign = operate(code, "shift_right_arithmetic", [bits, whole.type(last)], [whole] * 2, whole, {})
     turned = operate(code, "and", [sign, whole.type(np.iinfo(whole).max)], [whole] * 2, whole, {})
     return operate(code, "xor", [bits, turned], [whole] * 2, whole, {}), whole
@@ -145,8 +152,8 @@ def _select(code, which, *cases, dtype, of):
         which = operate(code, "ne", [which, of.type(0)], [of] * 2, bool, {})
     if code.traced:
         return code.operation("select_n", [which, *cases], [bool, dtype, dtype], dtype, {})
-    kind, (no, yes) = type_of(dtype), (code.text(case, dtype) for case in cases)
-    return code.value(f"select i1 {which.name}, {kind} {yes}, {kind} {no}", dtype)
+    kind, (no, yes) = code.kind(dtype), (code.text(case, dtype) for case in cases)
+    return code.value(f"select {code.kind(bool)} {code.text(which, bool)}, {kind} {yes}, {kind} {no}", dtype)
 
 
 def _power(code, x, y, dtype):
@@ -167,6 +174,13 @@ def converted(code, x, source, to):
     source, to = np.dtype(source), np.dtype(to)
     if source == to:
         return x
+    if code.lanes:
+        with code.across([x]):
+            return _converted(code, x, source, to)
+    return _converted(code, x, source, to)
+
+
+def _converted(code, x, source, to):
     if is_known(x) and not (source.kind == "f" and to.kind in "iu"):
         with np.errstate(all="ignore"):
             return np.asarray(x, source).astype(to)[()]
@@ -174,16 +188,16 @@ def converted(code, x, source, to):
         return operate(code, "ne", [x, source.type(0)], [source] * 2, bool, {})
     if code.traced:
         return code.operation("convert_element_type", [x], [source], to, {})
-    a, b, text = type_of(source), type_of(to), code.text(x, source)
+    a, b, text = code.kind(source), code.kind(to), code.text(x, source)
     if source.kind == "f" and to.kind == "f":
         operation = "fpext" if to.itemsize > source.itemsize else "fptrunc"
     elif to.kind == "f":
         operation = "sitofp" if source.kind == "i" else "uitofp"
     elif source.kind == "f":
         sign = "s" if to.kind == "i" else "u"
-        return code.value(code.called(f"llvm.fpto{sign}i.sat.{b}.f{8 * source.itemsize}", b, (a, text)), to)
+        return code.value(code.called(f"llvm.fpto{sign}i.sat.{code.suffix(to)}.{code.suffix(source)}", b, (a, text)), to)
     elif to.itemsize == source.itemsize and source.kind != "b":
-        return Value(x.name, to)
+        return code.number(text, to)
     elif to.itemsize < source.itemsize:
         operation = "trunc"
     else:
@@ -193,10 +207,12 @@ def converted(code, x, source, to):
 
 def _emitted(code, name, entries, dtypes, dtype, params):
     of = dtypes[-1]
-    kind, a = type_of(of), [code.text(x, d) for x, d in zip(entries, dtypes, strict=True)]
-    floats, bits = of.kind == "f", 8 * of.itemsize
-    if start := _start(name, of):
-        return code.value(f"{start} {a[0]}, {a[1]}", dtype)
+    kind, a = code.kind(of), [code.text(x, d) for x, d in zip(entries, dtypes, strict=True)]
+    floats, suffix = of.kind == "f", code.suffix(of)
+    if floats and name in _FLOAT and name != "rem":
+        return code.value(f"{_FLOAT[name]} contract {kind} {a[0]}, {a[1]}", dtype)
+    if floats and name in _ORDER:
+        return code.value(f"fcmp {'une' if name == 'ne' else 'o' + name} {kind} {a[0]}, {a[1]}", dtype)
     if floats and name == "rem":
         return code.value(f"frem {kind} {a[0]}, {a[1]}", dtype)
     if name in _WHOLE and of.kind != "b":
@@ -204,75 +220,80 @@ def _emitted(code, name, entries, dtypes, dtype, params):
     if name in _BITS:
         return code.value(f"{_BITS[name]} {kind} {a[0]}, {a[1]}", dtype)
     if name == "not":
-        return code.value(f"xor {kind} {a[0]}, {'true' if of.kind == 'b' else -1}", dtype)
+        return code.value(f"xor {kind} {a[0]}, {code.text(~of.type(0), of)}", dtype)
     if name == "neg":
-        return code.value(f"fneg {kind} {a[0]}" if floats else f"sub {kind} 0, {a[0]}", dtype)
+        return code.value(f"fneg {kind} {a[0]}" if floats else f"sub {kind} {code.text(of.type(0), of)}, {a[0]}", dtype)
     if name in _ORDER:
         sign = "" if name in ("eq", "ne") else "s" if of.kind == "i" else "u"
         return code.value(f"icmp {sign}{name} {kind} {a[0]}, {a[1]}", bool)
     if name in ("max", "min"):
         if floats:
-            return code.value(code.called(f"llvm.{name}imum.f{bits}", kind, (kind, a[0]), (kind, a[1])), dtype)
+            return code.value(code.called(f"llvm.{name}imum.{suffix}", kind, (kind, a[0]), (kind, a[1])), dtype)
         sign = "s" if of.kind == "i" else "u"
-        return code.value(code.called(f"llvm.{sign}{name}.{kind}", kind, (kind, a[0]), (kind, a[1])), dtype)
+        return code.value(code.called(f"llvm.{sign}{name}.{suffix}", kind, (kind, a[0]), (kind, a[1])), dtype)
     if floats:
-        return _of_floats(code, name, entries, a, dtype, kind, bits, params)
-    return _of_whole_numbers(code, name, entries, a, dtype, kind, bits)
+        return _of_floats(code, name, entries, a, dtype, kind, suffix, params)
+    return _of_whole_numbers(code, name, entries, a, dtype, kind, suffix)
 
 
-def _of_floats(code, name, entries, a, dtype, kind, bits, params):
+def _of_floats(code, name, entries, a, dtype, kind, suffix, params):
     if name in _INTRINSIC:
-        return code.value(code.called(f"llvm.{_INTRINSIC[name]}.f{bits}", kind, (kind, a[0])), dtype)
+        return code.value(code.called(f"llvm.{_INTRINSIC[name]}.{suffix}", kind, (kind, a[0])), dtype)
     if name == "round":
         even = int(params["rounding_method"]) == 1
-        return code.value(code.called(f"llvm.{'roundeven' if even else 'round'}.f{bits}", kind, (kind, a[0])), dtype)
+        return code.value(code.called(f"llvm.{'roundeven' if even else 'round'}.{suffix}", kind, (kind, a[0])), dtype)
     if name == "is_finite":
         of = entries[0].dtype
-        size = code.value(code.called(f"llvm.fabs.f{bits}", kind, (kind, a[0])), of)
-        return code.value(f"fcmp olt {kind} {size.name}, {literal(of.type(np.inf), of)}", bool)
+        size = code.value(code.called(f"llvm.fabs.{suffix}", kind, (kind, a[0])), of)
+        return code.value(f"fcmp olt {kind} {size.name}, {code.text(of.type(np.inf), of)}", bool)
     if name == "sign":
-        zero, number = literal(dtype.type(0), dtype), code.value(f"fcmp ord {kind} {a[0]}, {a[0]}", bool)
+        zero, number = code.text(dtype.type(0), dtype), code.value(f"fcmp ord {kind} {a[0]}, {a[0]}", bool)
         nonzero = code.value(f"fcmp one {kind} {a[0]}, {zero}", bool)
-        one = code.called(f"llvm.copysign.f{bits}", kind, (kind, literal(dtype.type(1), dtype)), (kind, a[0]))
+        one = code.called(f"llvm.copysign.{suffix}", kind, (kind, code.text(dtype.type(1), dtype)), (kind, a[0]))
         one = code.value(one, dtype)
-        own = code.value(f"and i1 {number.name}, {nonzero.name}", bool)
-        return code.value(f"select i1 {own.name}, {kind} {one.name}, {kind} {a[0]}", dtype)
+        own = code.value(f"and {code.kind(bool)} {number.name}, {nonzero.name}", bool)
+        return code.value(f"select {code.kind(bool)} {own.name}, {kind} {one.name}, {kind} {a[0]}", dtype)
     if name in _LIBRARY:
         # In single precision: rounded once, from double.
         wide = [converted(code, x, dtype, np.float64) for x in entries]
-        pairs = [("double", code.text(x, np.float64)) for x in wide]
-        return converted(code, code.value(code.called(_LIBRARY[name], "double", *pairs), np.float64), np.float64, dtype)
+        return converted(code, code.library(_LIBRARY[name], wide), np.float64, dtype)
     raise UnknownError(f"{name} of floats")
 
 
-def _of_whole_numbers(code, name, entries, a, dtype, kind, bits):
-    signed = dtype.kind == "i"
+def _of_whole_numbers(code, name, entries, a, dtype, kind, suffix):
+    signed, bits, boolean = dtype.kind == "i", 8 * dtype.itemsize, code.kind(bool)
+
+    def number(x):
+        return code.text(np.asarray(x).astype(dtype)[()], dtype)
+
+    def compared(how, x, y):
+        return code.value(f"icmp {how} {kind} {x}, {y}", bool).name
+
+    def select(which, yes, no):
+        return code.value(f"select {boolean} {which}, {kind} {yes}, {kind} {no}", dtype)
+
     if name == "abs":
-        return code.value(code.called(f"llvm.abs.{kind}", kind, (kind, a[0]), ("i1", "false")), dtype) if signed else entries[0]
+        return code.value(code.called(f"llvm.abs.{suffix}", kind, (kind, a[0]), ("i1", "false")), dtype) if signed else entries[0]
+    if name == "sign" and not signed:
+        return code.value(f"zext {boolean} {compared('ne', a[0], number(0))} to {kind}", dtype)
     if name == "sign":
-        up, down = code.value(f"icmp sgt {kind} {a[0]}, 0", bool), code.value(f"icmp slt {kind} {a[0]}, 0", bool)
-        up = code.value(f"zext i1 {up.name} to {kind}", dtype)
-        return code.value(f"select i1 {down.name}, {kind} -1, {kind} {up.name}", dtype)
+        up, down = compared("sgt", a[0], number(0)), compared("slt", a[0], number(0))
+        return select(down, number(-1), code.value(f"zext {boolean} {up} to {kind}", dtype).name)
     if name in ("div", "rem"):
         # XLA: x / 0 is -1, x rem 0 is x, and the smallest number divided by -1 is itself.
-        nothing = code.value(f"icmp eq {kind} {a[1]}, 0", bool)
-        unsafe = nothing
+        nothing = unsafe = compared("eq", a[1], number(0))
         if signed:
-            smallest = code.value(f"icmp eq {kind} {a[0]}, {-(2 ** (bits - 1))}", bool)
-            minus = code.value(f"icmp eq {kind} {a[1]}, -1", bool)
-            over = code.value(f"and i1 {smallest.name}, {minus.name}", bool)
-            unsafe = code.value(f"or i1 {nothing.name}, {over.name}", bool)
-        by = code.value(f"select i1 {unsafe.name}, {kind} 1, {kind} {a[1]}", dtype)
-        out = code.value(f"{'s' if signed else 'u'}{name} {kind} {a[0]}, {by.name}", dtype)
-        instead = a[0] if name == "rem" else "-1"
-        return code.value(f"select i1 {nothing.name}, {kind} {instead}, {kind} {out.name}", dtype)
+            smallest, minus = compared("eq", a[0], number(np.iinfo(dtype).min)), compared("eq", a[1], number(-1))
+            over = code.value(f"and {boolean} {smallest}, {minus}", bool).name
+            unsafe = code.value(f"or {boolean} {nothing}, {over}", bool).name
+        by = select(unsafe, number(1), a[1]).name
+        out = code.value(f"{'s' if signed else 'u'}{name} {kind} {a[0]}, {by}", dtype).name
+        return select(nothing, a[0] if name == "rem" else number(-1), out)
     if name.startswith("shift"):
         operation = {"shift_left": "shl", "shift_right_logical": "lshr", "shift_right_arithmetic": "ashr"}[name]
-        inside = code.value(f"icmp ult {kind} {a[1]}, {bits}", bool)
-        by = code.value(f"select i1 {inside.name}, {kind} {a[1]}, {kind} {bits - 1}", dtype)
-        out = code.value(f"{operation} {kind} {a[0]}, {by.name}", dtype)
-        beyond = out.name if operation == "ashr" else "0"
-        return code.value(f"select i1 {inside.name}, {kind} {out.name}, {kind} {beyond}", dtype)
+        inside = compared("ult", a[1], number(bits))
+        out = code.value(f"{operation} {kind} {a[0]}, {select(inside, a[1], number(bits - 1)).name}", dtype).name
+        return select(inside, out, out if operation == "ashr" else number(0))
     if name == "is_finite":
         return np.bool_(True)
     raise UnknownError(f"{name} of whole numbers")

@@ -75,7 +75,7 @@ def _side_by_side(code, operation, n, entry, row, dtype):
     entry: of a number k
     row:   ``(pointer, place)`` where the entries lie one after the other, and are taken a vector at a time; else None
     """
-    kinds = vectors(min(n, REGISTER), dtype)[:1] if row and dtype.kind == "f" and operation in _OF_VECTORS else [dtype]
+    kinds = vectors(code, min(n, REGISTER), dtype)[:1] if row and dtype.kind == "f" and operation in _OF_VECTORS else [dtype]
     kinds = kinds * PARTS_OF_SUM
     width = math.prod(kinds[0].shape)
     step = width * PARTS_OF_SUM
