@@ -155,10 +155,8 @@ def settled(code, x):
     return x if x.pointer is not None or x.cheap else made(code, x.shape, x.dtype, x.at)
 
 
-def vectors(code, n, dtype):
+def vectors(n, dtype):
     """Dtypes of what a row of n entries is read as: vectors that fill a register, shorter ones for the rest, and numbers."""
-    if code.lanes:
-        return [dtype] * n
     out, width = [], REGISTER // dtype.itemsize
     while n:
         while width > n:
@@ -166,3 +164,8 @@ def vectors(code, n, dtype):
         out.append(np.dtype((dtype, width)) if width > 1 else dtype)
         n -= width
     return out
+
+
+def kinds_of_row(code, n, dtype):
+    """`vectors`, but numbers where vectors have other members in their lanes."""
+    return [dtype] * n if code.lanes else vectors(n, dtype)

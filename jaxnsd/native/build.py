@@ -142,9 +142,10 @@ def _of_size(program, sizes, direct, largest):
 
     unknown, n = iter([in_memory(code, pointer(k, "%args"), x.shape, x.dtype) for k, x in enumerate(program.kinds)]), len(program.kinds)
     args = [next(unknown) if x is None else x for x in program.given]
-    out = control.evaluate(code, program.closed, args)
-    for k, (x, kind) in enumerate(zip(out, program.results, strict=True)):
-        written(code, x, kind.dtype, pointer(n + k, "%args") if direct else pointer(k, "%results"))
+    places = [pointer(n + k, "%args") if direct else pointer(k, "%results") for k in range(len(program.results))]
+    out = control.evaluate(code, program.closed, args, places)
+    for x, kind, place in zip(out, program.results, places, strict=True):
+        written(code, x, kind.dtype, place)
     declared.update(code.declared)
     head = "define void @program(ptr %args)" if direct else "define void @run(ptr %args, ptr %results)"
     functions.append(code.function(head))

@@ -165,6 +165,7 @@ class Code:
         self.all_sizes = sizes  # its own, and those that come after
         self.sizes, self.lines, self.names, self.block, self.size = sizes[0], [], 0, "entry", 0
         self.once = False  # whether one operation alone reads what is being made
+        self.places = []  # where its arrays are to lie, pointers or None
         self.known = {}  # what has been computed already: {operation and operands: result}
         self.declared = {}
         self.memory = 0  # bytes of working memory

@@ -41,8 +41,8 @@ def parts_of(closed):
     return getattr(closed, "jaxpr", closed), list(getattr(closed, "consts", ()))
 
 
-def evaluate(code, closed, arrays):
-    """The results of a jaxpr at ``arrays``."""
+def evaluate(code, closed, arrays, places=()):
+    """The results of a jaxpr at ``arrays``; ``places``: pointers to where they are to lie if they are in memory, None: anywhere."""
     jaxpr, consts = parts_of(closed)
     read_by = collections.Counter(x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal))
     read_by.update(x for x in jaxpr.outvars if not isinstance(x, Literal))
@@ -55,10 +55,12 @@ def evaluate(code, closed, arrays):
     def read(x):
         return of_known(code, x.val) if isinstance(x, Literal) else values[x]
 
+    wanted = _wanted(code, jaxpr, places) if any(places) else {}
+
     def one(equation):
         inputs, kinds = [read(x) for x in equation.invars], [Kind(x.aval) for x in equation.invars]
         results = [Kind(x.aval) for x in equation.outvars]
-        code.once = all(read_by[x] == 1 for x in equation.outvars)
+        code.once, code.places = all(read_by[x] == 1 for x in equation.outvars), [wanted.get(x) for x in equation.outvars]
         values.update(zip(equation.outvars, _equation(code, equation, inputs, kinds, results), strict=True))
 
     if code.sizes.plain and not code.traced:
@@ -67,6 +69,26 @@ def evaluate(code, closed, arrays):
         for equation in jaxpr.eqns:
             one(equation)
     return [read(x) for x in jaxpr.outvars]
+
+
+def _wanted(code, jaxpr, places):
+    """Where variables are to lie, so that what is put together of them does: ``{variable: pointer}``."""
+    out = {x: place for x, place in zip(jaxpr.outvars, places, strict=True) if place is not None and not isinstance(x, Literal)}
+    for equation in reversed(jaxpr.eqns):
+        place, name = out.get(equation.outvars[0]) if equation.outvars else None, equation.primitive.name
+        if place is None:
+            continue
+        parts = []
+        if name in ("reshape", "squeeze", "expand_dims"):
+            parts = [(equation.invars[0], place)]
+        elif name == "concatenate" and equation.params["dimension"] == 0:
+            sizes = [Kind(x.aval).size for x in equation.invars]
+            starts, dtype = np.cumsum([0, *sizes[:-1]]), equation.outvars[0].aval.dtype
+            parts = [(x, code.place(place, np.int64(k), dtype)) for x, k in zip(equation.invars, starts, strict=True)]
+        for x, there in parts:
+            if not isinstance(x, Literal):
+                out.setdefault(x, there)
+    return out
 
 
 #: Lines from which on a piece of a jaxpr that is loops over memory is a function of its own: time of some of what LLVM does to loops grows
@@ -441,7 +463,7 @@ def _scan(code, params, arrays, kinds, results):
     n, m = scan_sizes(params)
     m += n
     length, closed = params["length"], params["jaxpr"]
-    rows_in, rows_out = kinds[m:], results[m - n :]
+    rows_in, rows_out, there = kinds[m:], results[m - n :], code.places[m - n :]
     if m == n and length > 1 and code.spread is not None and not code.inside and length * work(closed) > SHARED:
         return code.spread(code, closed, arrays, kinds, results, n, length)
     consts = _ready(code, arrays[:n], kinds[:n])
@@ -454,7 +476,7 @@ def _scan(code, params, arrays, kinds, results):
             raise UnknownError(f"a loop in a kernel that stores {length} rows")
     if pays and sum(kind.size for kind in rows_out) <= code.sizes.small:
         return _written_out(code, params, closed, consts, arrays[n:m], arrays[m:], rows_in, rows_out)
-    rooms = [code.room(kind.size, kind.dtype) for kind in rows_out]
+    rooms = [there or code.room(kind.size, kind.dtype) for there, kind in zip(there, rows_out, strict=True)]
     carry = _Carry(code, arrays[n:m], kinds[n:m])
     rows = [settled(code, large(code, x, kind.dtype)) for x, kind in zip(arrays[m:], rows_in, strict=True)]
     of_pass = [Kind(x.aval) for x in parts_of(closed)[0].outvars]
@@ -479,8 +501,12 @@ def _seeks(closed):
 def write_rows(code, out, kinds, rooms, k):
     """Write the k-th parts of arrays."""
     for x, kind, room in zip(out, kinds, rooms, strict=True):
-        size = int(np.prod(kind.shape[1:], dtype=int))
-        written(code, x, kind.dtype, code.place(room, code.whole_numbers("mul", k, np.int64(size)), kind.dtype))
+        written(code, x, kind.dtype, row_place(code, kind, room, k))
+
+
+def row_place(code, kind, room, k):
+    """The pointer to the k-th part of an array of this kind that lies in a room."""
+    return code.place(room, code.whole_numbers("mul", k, np.int64(math.prod(kind.shape[1:]))), kind.dtype)
 
 
 def _written_out(code, params, closed, consts, carry, rows, rows_in, rows_out):

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .arrays import REGISTER, filled, in_memory, small, stored, vectors, written
+from .arrays import REGISTER, filled, in_memory, kinds_of_row, small, stored, written
 from .code import UnknownError
 from .numbers import converted
 from .rules import chosen, of, rule
@@ -35,7 +35,7 @@ def _span(code, start, end, body):
 
 def _along(code, start, end, dtype, body):
     """``body(j, kind)`` for the entries of a row from ``start`` up to ``end``: vectors, and then the numbers that are left."""
-    wide = vectors(code, REGISTER, dtype)[0]
+    wide = kinds_of_row(code, REGISTER, dtype)[0]
     size = np.int64(math.prod(wide.shape))
 
     def one(carried):
@@ -290,7 +290,7 @@ class _Rows(_Matrix):
 
     def __init__(self, code, pointer, n, dtype):
         super().__init__(code, pointer, np.int64(0), n, dtype)
-        self.kinds = vectors(code, n, dtype)
+        self.kinds = kinds_of_row(code, n, dtype)
 
     def _places(self, i):
         first = 0

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .arrays import filled, large, settled, small, vectors
+from .arrays import filled, kinds_of_row, large, settled, small
 from .code import type_of
 from .numbers import converted
 from .products import plus_product
@@ -22,7 +22,7 @@ def _farthest(code, params, arrays, kinds, results):
         for x, kind, limits in zip(arrays[2:], kinds[2:], ((0, tables - 1), (1, k)), strict=True)
     )
     whole = settled(code, large(code, arrays[1], dtype))
-    kind, per = vectors(code, k, dtype)[0], max(1, SIDE_BY_SIDE // m)
+    kind, per = kinds_of_row(code, k, dtype)[0], max(1, SIDE_BY_SIDE // m)
     if code.traced or whole.pointer is None or not kind.subdtype or k % (per * kind.shape[0]):
         found = [_one_by_one(code, n, many, dtype, lambda axis, i: whole.at([which, np.int64(axis), i])) for n in directions]
     else:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .arrays import in_memory, is_small, large, small, stored
 from .code import Code, TooLargeError, UnknownError, is_known
-from .control import Kind, evaluate, number, parts_of, row, write_rows
+from .control import Kind, evaluate, number, parts_of, row, row_place, write_rows
 from .lanes import LANES, Lanes
 from .rules import of
 
@@ -112,7 +112,7 @@ def spread(functions, declared, code, closed, arrays, kinds, results, n, length)
     """
     known = [x if is_small(x) and all(map(is_known, x.ravel())) else None for x in arrays]
     pointers = [stored(code, x, kind).pointer for x, kind, k in zip(arrays, kinds, known, strict=True) if k is None]
-    rooms = [code.room(kind.size, kind.dtype) for kind in results]
+    rooms = [place or code.room(kind.size, kind.dtype) for place, kind in zip(code.places, results, strict=True)]
     shared = code.room(len(pointers) + len(rooms), np.int64)
     for k, pointer in enumerate([*pointers, *rooms]):
         code.line(f"store ptr {pointer}, ptr {code.place(shared, np.int64(k), np.int64)}")
@@ -149,11 +149,15 @@ def _one_by_one(code, closed, known, kinds, results, n):
     inner = Code(code.all_sizes, code.parts, code.later)
     inner.inside = True
     arrays, places = _given(inner, known, kinds, results)
-    consts, rows = _shared(inner, arrays[:n], kinds[:n]), [large(inner, x, kind.dtype) for x, kind in zip(arrays[n:], kinds[n:], strict=True)]
+    consts, rows = (
+        _shared(inner, arrays[:n], kinds[:n]),
+        [large(inner, x, kind.dtype) for x, kind in zip(arrays[n:], kinds[n:], strict=True)],
+    )
 
     def body(k, _):
         x = [row(inner, x, kind, k) for x, kind in zip(rows, kinds[n:], strict=True)]
-        write_rows(inner, evaluate(inner, closed, [*consts, *x]), results, places, k)
+        own = [row_place(inner, kind, place, k) for kind, place in zip(results, places, strict=True)]
+        write_rows(inner, evaluate(inner, closed, [*consts, *x], own), results, places, k)
         return []
 
     inner.count(number("%to"), [], [], body, number("%from"))
@@ -202,7 +206,8 @@ def _groups(inner, closed, known, kinds, results, n, length):
         for x, kind, one in zip(arrays[n:], kinds[n:], of_member, strict=True):
             pointer = large(inner, x, kind.dtype).pointer
             own.append(row(inner, x, kind, np.int64(0)) if pointer is None else inner.given(pointer, member, one))
-        for x, place, kind in zip(evaluate(inner, closed, [*consts, *own]), places, made, strict=True):
+        rooms = [inner.room(kind.size, kind.dtype) if kind.size > inner.sizes.small else None for kind in made]
+        for x, place, kind in zip(evaluate(inner, closed, [*consts, *own], rooms), places, made, strict=True):
             inner.returned(x, place, member, kind)
         return []
 

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from .arrays import WIDE, in_memory, is_small, large, made, settled, small, vectors
+from .arrays import WIDE, in_memory, is_small, kinds_of_row, large, made, settled, small
 from .numbers import converted
 from .rules import NOT_ZERO, of, rule, unraveled
 
@@ -64,7 +64,7 @@ def _in_blocks(code, a, b, numbers, free_a, free_b, shape):
     lead = [a.shape[i] for i in (*batch_a, *free_a[:-1])]
     rows, columns = a.shape[free_a[-1]] if free_a else 1, b.shape[free_b[0]] if free_b else 1
     in_rows = b.pointer is not None and free_b == [len(b.shape) - 1]
-    units = vectors(code, columns, dtype) if in_rows else [dtype] * columns
+    units = kinds_of_row(code, columns, dtype) if in_rows else [dtype] * columns
     height = min(rows, max(1, SUMS // len(units)))
     per = max(1, SUMS // height)
 

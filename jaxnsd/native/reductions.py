@@ -75,17 +75,21 @@ def _side_by_side(code, operation, n, entry, row, dtype):
     entry: of a number k
     row:   ``(pointer, place)`` where the entries lie one after the other, and are taken a vector at a time; else None
     """
-    kinds = vectors(code, min(n, REGISTER), dtype)[:1] if row and dtype.kind == "f" and operation in _OF_VECTORS else [dtype]
-    kinds = kinds * PARTS_OF_SUM
-    width = math.prod(kinds[0].shape)
+    in_vectors = row and dtype.kind == "f" and operation in _OF_VECTORS
+    kind = vectors(min(n, REGISTER), dtype)[0] if in_vectors else dtype
+    width = math.prod(kind.shape)
     step = width * PARTS_OF_SUM
     if code.traced or n < 2 * step:
         return code.passes(n, [_neutral(operation, dtype)], [dtype], lambda k, total: [of(code, operation, [total[0], entry(k)], dtype)])[0]
+    # Where members go on together, a lane of a vector for each, a vector of entries is so many numbers, in the same order.
+    apart = width if code.lanes else 1
+    kind = dtype if code.lanes else kind
+    units = range(0, step, width // apart)
 
-    def unit(k, kind):
+    def unit(k):
         return code.load(row[0], code.whole_numbers("add", row[1], k), kind) if kind.subdtype else entry(k)
 
-    def add(a, b, kind):
+    def add(a, b):
         if not kind.subdtype:
             return of(code, operation, [a, b], kind)
         name = _OF_VECTORS[operation]
@@ -96,17 +100,18 @@ def _side_by_side(code, operation, n, entry, row, dtype):
 
     def body(k, totals):
         first = code.whole_numbers("mul", k, np.int64(step))
-        places = [code.whole_numbers("add", first, np.int64(width * i)) for i in range(PARTS_OF_SUM)]
-        return [add(total, unit(place, kind), kind) for total, place, kind in zip(totals, places, kinds, strict=True)]
+        places = [code.whole_numbers("add", first, np.int64(i)) for i in units]
+        return [add(total, unit(place)) for total, place in zip(totals, places, strict=True)]
 
-    starts = [unit(np.int64(width * i), kind) for i, kind in enumerate(kinds)]
-    totals = code.count(np.int64(n // step), starts, kinds, body, start=np.int64(1))
-    while len(totals) > 1:
-        totals = [add(a, b, kinds[0]) for a, b in zip(totals[::2], totals[1::2], strict=True)]
+    starts = [unit(np.int64(i)) for i in units]
+    totals = code.count(np.int64(n // step), starts, [kind] * len(units), body, start=np.int64(1))
+    while len(totals) > apart:
+        parts = [totals[i : i + apart] for i in range(0, len(totals), apart)]
+        totals = [add(*pair) for one, two in zip(parts[::2], parts[1::2], strict=True) for pair in zip(one, two, strict=True)]
     rest = [entry(np.int64(k)) for k in range(n // step * step, n)]
-    if width > 1:
-        kind, (total,) = type_of(kinds[0]), totals
-        totals = [code.value(f"extractelement {kind} {total.name}, i64 {i}", dtype) for i in range(width)]
+    if kind.subdtype:
+        (total,) = totals
+        totals = [code.value(f"extractelement {type_of(kind)} {total.name}, i64 {i}", dtype) for i in range(width)]
     return _tree(code, operation, [*totals, *rest], dtype)
 
 

@@ -187,7 +187,7 @@ def _concatenate(code, params, arrays, kinds, results):
     axis, result = params["dimension"], results[0]
     if result.size <= code.sizes.small or (result.size <= WIDE and all(map(is_small, arrays))):
         return [np.concatenate([small(code, x) for x in arrays], axis)]
-    pointer, first = code.room(result.size, result.dtype), 0
+    pointer, first = code.places[0] or code.room(result.size, result.dtype), 0
     for x, kind in zip(arrays, kinds, strict=True):
         if kind.size:
             _write_part(code, x, kind, pointer, result, axis, np.int64(first))
