@@ -29,8 +29,8 @@ from ..simulation.simulate import simulate
 from .reductions import leaf_name
 from .samples import Independent
 
-#: Steps of a block on a CPU, some ten milliseconds, and its largest size.
-BLOCK_STEPS, LARGEST_BLOCK = 2**17, 256
+#: Steps of a block on a CPU, some ten milliseconds, its smallest size, whose members native code runs at once, and its largest.
+BLOCK_STEPS, SMALLEST_BLOCK, LARGEST_BLOCK = 2**17, 8, 256
 
 #: Compiled programs that a process keeps.
 KEPT = 4
@@ -144,7 +144,7 @@ class Job:
     def block(self):
         """Members of one call of the program: on a CPU a number that depends on nothing but the number of steps; None: a whole chunk."""
         lockstep = not runs.on_cpu() if self.lockstep is None else self.lockstep
-        return None if lockstep else 2 ** max(0, min(BLOCK_STEPS // self.steps, LARGEST_BLOCK).bit_length() - 1)
+        return None if lockstep else 2 ** (np.clip(BLOCK_STEPS // self.steps, SMALLEST_BLOCK, LARGEST_BLOCK).item().bit_length() - 1)
 
     @property
     def steps(self):

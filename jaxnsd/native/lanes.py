@@ -18,7 +18,6 @@ from .rules import chosen, of
 #: Members at once: as many doubles as the widest registers hold.
 LANES = 8
 
-
 #: Operations of a branch, about, up to which all members do it rather than ask whether one has to.
 CHEAP = 32
 
