@@ -50,7 +50,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     width = 0 if located is None else located.size
 
     def step(carry, k):
-        carry, out = loop.body(carry, k)
+        out, carry = loop.row(carry), loop.following(carry, k)
         return carry, (jnp.concatenate([out[: n_q + n_u], out[before : before + width]]), out[place])
 
     def part(carry, i):

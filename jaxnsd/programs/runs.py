@@ -402,7 +402,7 @@ def _lower(ctx, *args, run):
     made()
     # Here the size of a batch is known, and what nobody reads is gone.
     if run.fits:
-        run.fits(max(x.size * x.dtype.itemsize for x in ctx.avals_out))
+        run.fits(sum(x.size * x.dtype.itemsize for x in ctx.avals_out))
     avals = [ShapedArray(x.shape, x.dtype, weak_type=x.weak_type) for x in ctx.avals_in]
     program, alone = None, not run.lockstep and not is_exported(ctx)
     if how := kernels.wanted(ctx.module_context.platforms) if alone else None:

@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .. import native
 from ..mechanics import laws
 from ..mechanics.results import Outcome
 from ..native.marks import once
 from ..numerics import linalg
 from ..programs import progress as progress_bar
+from ..programs import runs
 from ..programs.derivatives import is_float, moving
 from ..schemes import sensitivity as sensitivities
 from ..schemes.base import nothing_to_solve, on_position_level
@@ -66,15 +68,48 @@ class Loop(NamedTuple):
 
     carry: Any  # state, record and, where there is a condition, the number of the step after which it held, or 0, and (q, u) before it
     following: Any  # (carry, k) -> carry at the next stored node
-    row: Any  # of a carry
+    node: Any  # of a carry: what is stored of it, vectors of floats
+    record: Any  # of a carry: what is stored of the interval before it, likewise
     final: Any  # the state of a carry, packed
     first: Any  # (percussions at the first node, events there, outcome there, outcome of what holds for a whole run)
+    separate: bool  # whether each array is stored by itself
+
+    def row(self, carry):
+        """What is stored of a carry, as one vector."""
+        return jnp.concatenate([*self.node(carry), *self.record(carry)])
 
     def body(self, carry, k):
-        """Body of `scan`."""
+        """Body of `scan`: what it stores is a row of `Rows`."""
+        following = self.following(carry, k)
+        if self.separate:
+            return following, Rows(self.node(carry), self.record(following))
         # A row is that of the node a step starts from, which the carry holds: stored on arrival, XLA would compute the
         # whole step once for each entry of the row.
-        return self.following(carry, k), self.row(carry)
+        return following, Rows([self.row(carry)], [])
+
+    def end(self, carry):
+        """What `Rows` need of the last node."""
+        return self.node(carry) if self.separate else [self.row(carry)]
+
+
+class Rows(NamedTuple):
+    """A stored history of N intervals: native code stores each array by itself, for XLA one write of one vector a step is faster."""
+
+    nodes: list  # (N + 1, size) of each array of a node; or all in one, (N + 1, width), with the record of the interval before
+    records: list  # (N, size) of each array of a record; or nothing
+
+    def unpacked(self, node, record):
+        """The arrays of nodes, (N + 1, ...), and records, (N, ...), of these shapes."""
+        if not self.records:
+            node, record = unpack_rows(self.nodes[0], (node, record))
+            return node, jax.tree.map(lambda x: x[1:], record)
+        return _shaped(self.nodes, node), _shaped(self.records, record)
+
+
+def _shaped(rows, shapes):
+    """Arrays of these shapes, of which those with entries are stored."""
+    rows, n = iter(rows), len(rows[0])
+    return jax.tree.map(lambda s: (next(rows) if s.size else jnp.zeros((n, 0))).reshape(n, *s.shape).astype(s.dtype), shapes)
 
 
 @dataclass(frozen=True)
@@ -127,7 +162,7 @@ class History:
         return Record(state.P, iterations, info.residual, zero, info.contact, zero)
 
     def run(self, args, members=None, bar=None):
-        """``(rows, last state, *first)``, see `Loop`; a row holds a node's state and the record of the interval before. With a condition
+        """``(rows, last state, *first)``, see `Loop`; the rows are `Rows`. With a condition
         the number of the step after which it held comes last, and where it is a number (q, u) before that step. With a ``bar`` it is told
         of the way, for so many ``members``. That number is two, how many times `MANY` and the rest: floats of single precision have no
         whole numbers above 2^24.
@@ -139,8 +174,10 @@ class History:
         last, rows = scan(loop.body, loop.carry, n_stored, recompute=recompute, report=report)
         if bar:
             bar.done(members)
-        stop = [pack(x, rows.dtype) if isinstance(x, tuple) else jnp.stack(jnp.divmod(x, MANY)).astype(rows.dtype) for x in last[2:]]
-        return jnp.concatenate([rows, loop.row(last)[None]]), loop.final(last), *loop.first, *stop
+        dtype = args[2].dtype
+        stop = [pack(x, dtype) if isinstance(x, tuple) else jnp.stack(jnp.divmod(x, MANY)).astype(dtype) for x in last[2:]]
+        nodes = [jnp.concatenate([x, end[None]]) for x, end in zip(rows.nodes, loop.end(last), strict=True)]
+        return rows._replace(nodes=nodes), loop.final(last), *loop.first, *stop
 
     def start(self, args):
         """The `Loop` over the stored intervals."""
@@ -237,9 +274,11 @@ class History:
         def emptied(carry):
             return carry[0], _freeze(nothing), *carry[2:]
 
-        def row(carry):
-            state, record = _thaw(carry[:2], shapes)
-            return pack((self.node(state), record), dtype)
+        def node(carry):
+            return _vectors(self.node(_thaw(carry[0], shapes[0])), dtype)
+
+        def record(carry):
+            return _vectors(_thaw(carry[1], shapes[1]), dtype)
 
         def final(carry):
             return pack(_thaw(carry[0], shapes[0]), dtype)
@@ -248,7 +287,8 @@ class History:
         if until is not None:
             carry = (*carry, jnp.zeros((), self.integer), *([place(carry[0])] if until.exact else []))
         following = self.interval(step if until is None else step_or_rest, emptied)
-        return Loop(carry, following, row, final, (state.P, *(code.astype(dtype) for code in codes)))
+        first = state.P, *(code.astype(dtype) for code in codes)
+        return Loop(carry, following, node, record, final, first, native.available() and runs.on_cpu())
 
     def interval(self, step, emptied):
         """``step(carry, k)`` made into one from stored node k to the next, which starts from ``emptied(carry)``, without a record."""
@@ -288,9 +328,14 @@ def _thaw(leaves, shapes):
     )
 
 
+def _vectors(tree, dtype):
+    """The arrays with entries, as vectors of floats: of whole numbers nothing could be differentiated. They are exact in them."""
+    return [jnp.ravel(x).astype(dtype) for x in jax.tree.leaves(tree) if x.size]
+
+
 def pack(tree, dtype):
-    """What a step stores, as one vector: one write into memory a step, not one for each array. Whole numbers are exact in it."""
-    return jnp.concatenate([jnp.ravel(x).astype(dtype) for x in jax.tree.leaves(tree)])
+    """All arrays as one vector."""
+    return jnp.concatenate(_vectors(tree, dtype))
 
 
 def unpack_rows(rows, shapes):

@@ -46,7 +46,7 @@ class PartedRun:
             self._carry, self._first = start(self.args)
         # The last part may go on for some nodes after the end, so that it is the same program.
         self._carry, rows, last = jax.block_until_ready(part(self.args, self._carry, jnp.asarray(done)))
-        self._rows = [*self._rows, (np.asarray(rows), np.asarray(last))]
+        self._rows = [*self._rows, jax.tree.map(np.asarray, (rows, last))]
         return self.steps
 
     @property
@@ -64,7 +64,9 @@ class PartedRun:
         parts = self._rows  # another thread may append
         if not parts:
             return None
-        rows = np.concatenate([*(rows for rows, _ in parts), parts[-1][1][None]])[: self.stored + 1]
+        rows = jax.tree.map(lambda *x: np.concatenate(x)[: self.stored], *(rows for rows, _ in parts))
+        nodes = [np.concatenate([*(rows.nodes[k] for rows, _ in parts), end[None]]) for k, end in enumerate(parts[-1][1])]
+        rows = rows._replace(nodes=[x[: self.stored + 1] for x in nodes])
         return solution_of(self.history, self.history.shapes(self.args), self.system, self.args, rows, self._first)
 
 
@@ -80,13 +82,13 @@ def _compiled(history, length):
         return runs.run(at_first_node, args)
 
     def part(*given):
-        """``(carry, rows (length, width), row of the node at the end)`` of the intervals from number ``first`` on."""
+        """``(carry, rows, what is stored of the node at the end)`` of the intervals from number ``first`` on."""
 
         def of_a_part(given):
             args, carry, first = given
             loop = history.start(args)
             carry, rows = scan(loop.body, carry, length, first=first)
-            return carry, rows, loop.row(carry)
+            return carry, rows, loop.end(carry)
 
         return runs.run(of_a_part, given)
 

@@ -269,14 +269,14 @@ def _run_alone(system, q0, u0, t0, dt, t1, *, start, until, save_at, **settings)
 
 
 def solution_of(history, shapes, system, args, rows, first, final=None):
-    """The `Solution` of a run of ``system`` with these ``args``, from rows (N + 1, width), what is known of the first node, and the state
-    at the last, packed, or None.
+    """The `Solution` of a run of ``system`` with these ``args``, from its `Rows`, what is known of the first node, and the state at the
+    last, packed, or None.
     """
     times = args[1]
-    (q, u, auxiliary), record = unpack_rows(rows, (history.node(shapes[0]), shapes[1]))
-    P, iterations, residual, outcome, contact, events = jax.tree.map(lambda x: x[1:], record)
+    (q, u, auxiliary), record = rows.unpacked(history.node(shapes[0]), shapes[1])
+    P, iterations, residual, outcome, contact, events = record
     every = history.save_every
-    number = jnp.arange(len(rows)) * every
+    number = jnp.arange(len(q)) * every
     initial, at_start, code, invalid, *stop = first
     stop, *before = (stop[0].astype(history.integer) @ jnp.array([MANY, 1], history.integer), *stop[1:]) if stop else (None,)
     if stop is not None:
@@ -284,7 +284,7 @@ def solution_of(history, shapes, system, args, rows, first, final=None):
         held = history.scheme.after_the_end(auxiliary)
         auxiliary = {name: jnp.where(jnp.expand_dims(after, tuple(range(1, x.ndim))), held[name], x) for name, x in auxiliary.items()}
         number = jnp.where(stop > 0, jnp.minimum(number, stop), number)
-    t = times[0] + number.astype(rows.dtype) * times[1]
+    t = times[0] + number.astype(q.dtype) * times[1]
     ending = None
     if before:
         ending = _end(system, args, auxiliary, number, stop, before[0], (q[-1], u[-1]), every)
