@@ -65,8 +65,8 @@ def run(function, args, *, lockstep=False, begin=None, fits=None):
 
     What is differentiated returns arrays of floats. With ``lockstep`` a batch is one run with wider arrays. ``begin(members)``, or None,
     is called on the host when a run of so many members begins; the last of ``args`` is then 1, and tells each member of a batch for how
-    many it reports (`progress.shares`). ``fits(size)`` is told the bytes of the largest array that a run, of all members of a batch,
-    returns, before it is compiled.
+    many it reports (`progress.shares`). ``fits(size)`` is told the bytes of what a run, of all members of a batch, returns,
+    before it is compiled.
     """
     if jax.config.jax_disable_jit:
         # Operation by operation there are no programs to choose between.
