@@ -260,16 +260,25 @@ def check(name, sensitivity, n, seed):
         return np.abs(a - b).max(1) > 1e-9 * size
 
     # Derivatives of single percussions that are nearly undetermined are round-off, magnified.
-    apart = differs(forward, reverse) & success & (size < LARGEST)
-    assert np.mean(differs(forward, reverse)[success]) < 0.05
-    # On a kink to the last bit, the rounding of each program decides which of the one-sided derivatives it takes: where the modes
-    # differ, another last bit of the state changes the derivative in one mode just as well.
-    on_kink, tries = np.zeros(n, bool), 20
-    while np.any(apart & ~on_kink) and tries:
-        tries -= 1
-        q, u = (x * (1 + draw.rng.choice([-1, 0, 1], x.shape) * 2.2e-16) + draw.rng.choice([-1, 0, 1], x.shape) * 1e-17 for x in (q0, u0))
-        *_, moved_forward, moved_reverse, _ = (np.asarray(x) for x in run(p, q, u))
-        on_kink |= differs(moved_forward, forward) | differs(moved_reverse, reverse)
+    meant = success & (size < LARGEST)
+    apart = differs(forward, reverse) & meant
+
+    # On a kink to the last bit, as of a contact that is closed and has neither load nor velocity, the rounding of each program decides
+    # which of the one-sided derivatives it takes: where the modes differ, another last bit of the state and the parameters changes the
+    # derivative in one mode just as well, and they differ on no more members than that changes. How many are on a kink is a matter of the
+    # draw: of columns of ten beads four fifths.
+    def moved(x):
+        return x * (1 + draw.rng.choice([-1, 0, 1], x.shape) * 2.2e-16)
+
+    on_kink = np.zeros(n, bool)
+    for k in range(20):
+        q, u = (moved(x) + draw.rng.choice([-1, 0, 1], x.shape) * 1e-17 for x in (q0, u0))
+        *_, moved_forward, moved_reverse, _ = (np.asarray(x) for x in run({key: moved(value) for key, value in p.items()}, q, u))
+        changed = differs(moved_forward, forward)
+        assert k or np.sum(apart) <= np.sum(changed & meant)
+        on_kink |= changed | differs(moved_reverse, reverse)
+        if np.all(on_kink[apart]):
+            break
     assert np.all(on_kink[apart])
 
 

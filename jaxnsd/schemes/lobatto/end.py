@@ -19,8 +19,11 @@ from .equations import combine
 BEYOND = 100.0
 
 
-def finish(stages, args, x, F, slack, settings):
-    """The end of the step: ``(q, u, Delta P, R^1..R^s, info)``; C24 (47b), (50), (51), (56), (58)."""
+def finish(stages, args, x, F, slack, pushed, settings):
+    """The end of the step: ``(q, u, Delta P, R^1..R^s, info)``; C24 (47b), (50), (51), (56), (58).
+
+    ``pushed``: contacts (n,) with a percussion in the step before.
+    """
     system, t, dt, q, u = args
     b, V = stages.tableau(q.dtype).b, x.V[-1]
     t_end, q_end = t + dt, stages.positions(args, x)[-1]
@@ -34,7 +37,12 @@ def finish(stages, args, x, F, slack, settings):
     if stages.centered:
         lacking = 2 * lacking - seen.about_center(t_end, q_end, lacking)  # by the velocities themselves
     guess = stages.percussions(total[None, :], (0,))
-    end = EndStep(seen, t_end, dt, q_end, u, V, lacking, slack, *velocities(system.seen_at(t, q), t, q, u))
+    before = velocities(system.seen_at(t, q), t, q, u)
+    met = slack >= 0
+    if stages.s > 3:
+        # Of fewer stages the paper's law is kept to the letter: the last stage decides.
+        met |= resting(pushed, before[0])
+    end = EndStep(seen, t_end, dt, q_end, u, V, lacking, met, *before)
     u, P, info = velocity.solve(end, V, guess, settings)
     R = stages.percussions(x.R, (stages.s - 1,))
     of_stages = stages.percussions(total[None, :], ())
@@ -42,6 +50,14 @@ def finish(stages, args, x, F, slack, settings):
     R = jax.tree.map(lambda R_i, last_i: jnp.concatenate([R_i, last_i[None]]), R, last)
     possible = ~beyond(stages, *jax.tree.map(lax.stop_gradient, (args, x, t_end, q_end)))
     return q_end, u, P, jax.tree.leaves(R), info._replace(converged=info.converged & possible)
+
+
+def resting(pushed, rate):
+    """Contacts (n,) that are closed at the start of the step and stay so, of those that have pushed, by their gap velocities there.
+
+    One that has bounced does not rest. What rests is told from it by the fastest contact: without one there is no impact.
+    """
+    return pushed & (rate <= thresholds.touch(rate.dtype) * jnp.max(jnp.abs(rate), initial=0))
 
 
 def beyond(stages, args, x, t_end, q_end):
@@ -79,7 +95,7 @@ class EndStep(NodeStep):
 
     V: Any  # (n_u,) velocity of the last stage
     lacking: Any  # (n_u,) momentum that V lacks at the end, without Delta P
-    slack: Any  # (n,) largest R_N^{i-1} - r g_N^i of all stages
+    met: Any  # (n,) whether a stage has met the contact, by R_N^{i-1} - r g_N^i >= 0 at the stages 2..s, or resting at the start
     gap_velocity: Any  # (n,) at the start of the step, where ``u_minus`` is
     tangential_velocity: Any  # (n, d) there
 
@@ -88,7 +104,7 @@ class EndStep(NodeStep):
 
     def restricted(self, choice):
         """The step of the chosen contacts alone."""
-        of = {name: choice.take(getattr(self, name)) for name in ("slack", "gap_velocity", "tangential_velocity")}
+        of = {name: choice.take(getattr(self, name)) for name in ("met", "gap_velocity", "tangential_velocity")}
         return dataclasses.replace(super().restricted(choice), **of)
 
     def balance(self, u, p=None):
@@ -106,5 +122,5 @@ class EndStep(NodeStep):
         return contact.join(self.gap_velocity, self.tangential_velocity)
 
     def active(self):
-        """A contact that any stage has met."""
-        return self.slack >= 0
+        """A contact that any stage has met, of four and more the first one included: an impact of another can lift off what rests."""
+        return self.met

@@ -70,7 +70,9 @@ class Lobatto(Scheme):
     three stages and dt = 0.01, now by 1.4e-7.
 
     A contact that any stage has met takes part in the impact law. C24 (67) asks the last stage only: with four or five stages a contact
-    that closes between the nodes can then be missed, and the body hovers before the wall at its full speed.
+    that closes between the nodes can then be missed, and the body hovers before the wall at its full speed. With so
+    many stages one that rests at the start of the step takes part, too: the impact of another contact can lift it off at all the others, and
+    its percussion be missed.
 
     Where bodies jam the equations of the stages have solutions as well that throw the bodies out, by large percussions whose directions
     turn within the step. A step whose stages have a hundred times the kinetic energy that there is is NOT_CONVERGED.
@@ -135,6 +137,6 @@ class Lobatto(Scheme):
         kinds = system.defines("q_dot"), laws.discs(system), system.defines("about_center")
         stages = Stages(self.stages, self.r, state.P.P_F.shape, n_g, n_gamma, *kinds)
         x, F, slack, info = solve(stages, args, guess(stages, args, state), settings)
-        q, u, P, R, end = finish(stages, args, x, F, slack, settings)
+        q, u, P, R, end = finish(stages, args, x, F, slack, state.P.P_N > 0, settings)
         # The stages keep the length of a quaternion to their order; the motion does not depend on it.
         return LobattoState(system.normalized(q), u, P, x.V, *R), base.total(info, end)
