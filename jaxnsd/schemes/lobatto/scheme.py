@@ -71,8 +71,8 @@ class Lobatto(Scheme):
 
     A contact that any stage has met takes part in the impact law. C24 (67) asks the last stage only: with four or five stages a contact
     that closes between the nodes can then be missed, and the body hovers before the wall at its full speed. With so
-    many stages one that rests at the start of the step takes part, too: the impact of another contact can lift it off at all the others, and
-    its percussion be missed.
+    many stages one that rests at the start of the step takes part, too: the impact of another contact can lift it off at all the
+    others, and its percussion be missed.
 
     Where bodies jam the equations of the stages have solutions as well that throw the bodies out, by large percussions whose directions
     turn within the step. A step whose stages have a hundred times the kinetic energy that there is is NOT_CONVERGED.
