@@ -499,6 +499,134 @@ def test_nothing_changes_where_pairs_are_left_out(scheme, names, monkeypatch):
     assert_allclose(sol.u, exact.u, atol=1e-11)
 
 
+def two_hulls():
+    """Two free hulls of 60 and 40 corners, and their corners."""
+    shapes = [np.random.default_rng(k).standard_normal((n, 3)) for k, n in enumerate((60, 40))]
+    shapes = [0.2 * x / np.linalg.norm(x, axis=1, keepdims=True) * np.array([1.3, 0.7, 1.0]) for x in shapes]
+    return bodies.assemble([Body(f"hull {k}", 1.0, (1e-2,) * 3, joints=Free(), shapes=Points(x)) for k, x in enumerate(shapes)]), shapes
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_what_was_found_before_changes_no_gap(dtype):
+    """Found at the same place, near it, anywhere, or where the pair was left out as too far: a search that begins with it ends the same."""
+    system, shapes = two_hulls()
+    system = jax.tree.map(lambda x: jnp.asarray(x, dtype), system)
+    near, rng = poses(12), np.random.default_rng(3)
+    near = near[: 3 * 12]
+    q = jnp.asarray(near, dtype)
+    others = [q, q + 1e-3 * jnp.asarray(rng.standard_normal(q.shape), dtype), jnp.asarray(rng.permutation(near), dtype)]
+    slow, fast = jnp.zeros(12, dtype), jnp.zeros(12, dtype).at[6].set(2000.0)
+
+    @quick
+    def gaps(q, before):
+        def of_pose(given):
+            q, before = given
+            gap = system.gap(0.0, q).min()
+            left_out = system.keeping_rows(0.0, before, slow, 1e-3)
+            beginnings = system.keeping_rows(0.0, before).found(0.0, before), left_out.found(0.0, before), left_out.found(0.0, q)
+            return gap, jnp.stack([system.keeping_rows(0.0, q, fast, 1e-3, found).gap(0.0, q).min() for found in beginnings])
+
+        return jax.lax.map(of_pose, (q, before))
+
+    atol = 1e-10 if dtype == np.float64 else 1e-5
+    for before in others:
+        gap, begun = gaps(q, before)
+        assert begun.dtype == dtype
+        # Farther apart than they are large, rows in single precision are none where round-off says so.
+        compared = np.asarray(gap) < (np.inf if dtype == np.float64 else 0.5)
+        assert_allclose(np.asarray(begun)[compared], np.broadcast_to(np.asarray(gap)[compared, None], (compared.sum(), 3)), atol=atol)
+    turned = Rotation.from_quat(near.reshape(-1, 2, 7)[:, :, 3:].reshape(-1, 4), scalar_first=True).as_matrix().reshape(-1, 2, 3, 3)
+    for at, R, found in zip(near.reshape(-1, 2, 7), turned, np.asarray(gap), strict=True):
+        if found < 0:
+            x = R[0].T @ (at[1, :3] - at[0, :3])
+            # Rows beside the deepest one may be deeper than the depth by a ten-thousandth of the size.
+            assert_allclose(found, depth_of_hulls(*shapes, x, R[0].T @ R[1]), atol=1e-4)
+
+
+def hulls_on_a_plate():
+    """``(system, q0, u0)``: two prisms of 40 corners, one on the other, on a plate that is a hull, and a stone that hits them."""
+    shape = Points(prism(20, 0.1, 0.05))
+    parts = [Body(name, 1.0, (4e-3, 4e-3, 5e-3), joints=Free(), shapes=shape) for name in ("lower", "upper")]
+    stone = Body("stone", 0.3, (1e-3, 1.2e-3, 9e-4), joints=Free(), shapes=Points(0.2 * ball_of(48)))
+    system = bodies.assemble([*parts, stone], world=[TABLES["plate"]], mu=0.3, e_N=0.2)
+    q = [[0, 0, z, 1, 0, 0, 0] for z in (0.05 - 1e-9, 0.15 - 2e-9)] + [[0.4, 0.01, 0.17, 0.9, 0.1, 0.3, 0.3]]
+    q = np.array(q)
+    q[2, 3:] /= np.linalg.norm(q[2, 3:])
+    return system, jnp.asarray(q.ravel()), jnp.zeros(18).at[12].set(-2.0)
+
+
+@pytest.mark.slow
+def test_steps_that_begin_with_what_the_last_one_found_make_one_motion():
+    """In one run and in two, in a loop of one's own, in a batch, with a condition, and where few rows are stored."""
+    system, q0, u0 = hulls_on_a_plate()
+    n, dt = 240, 1e-3
+
+    @jax.jit
+    def run(q0, u0):
+        return simulate(system, Moreau(), q0, u0, n_steps=n, dt=dt)
+
+    sol = run(q0, u0)
+    assert np.all(np.asarray(sol.outcome) == 0)
+    assert sol.count(jaxnsd.Event.IMPACT) >= 1
+    first = simulate(system, Moreau(), q0, u0, n_steps=n // 2, dt=dt)
+    second = simulate(system, Moreau(), None, None, start=first, n_steps=n // 2, dt=dt)
+    assert_allclose(second.q[-1], sol.q[-1], atol=1e-11)
+
+    @jax.jit
+    def own(q0, u0):
+        def step(state, _):
+            sol = simulate(system, Moreau(), *state, n_steps=n // 8, dt=dt)
+            return (sol.q[-1], sol.u[-1]), None
+
+        return jax.lax.scan(step, (q0, u0), None, length=8)[0]
+
+    # Each of these begins without percussions: how hyperstatic ones are shared is another choice than in one run.
+    state = q0, u0
+    for _ in range(8):
+        part = simulate(system, Moreau(), *state, n_steps=n // 8, dt=dt)
+        state = part.q[-1], part.u[-1]
+    assert_allclose(own(q0, u0)[0], state[0], atol=1e-10)
+    every = simulate(system, Moreau(), q0, u0, n_steps=n, dt=dt, save_every=40)
+    assert_allclose(every.q, sol.q[::40], atol=1e-11)
+    until = simulate(system, Moreau(), q0, u0, n_steps=n, dt=dt, until=lambda t, q, u: t > 0.1)
+    assert_allclose(until.q[: until.stop], sol.q[: until.stop], atol=1e-11)
+    starts = u0[None] * jnp.asarray([1.0, 0.5, 1.5])[:, None]
+    batch = jax.jit(jax.vmap(lambda u0: run(q0, u0).q[-1]))(starts)
+    assert_allclose(batch[0], sol.q[-1], atol=1e-11)
+    assert_allclose(batch[2], run(q0, starts[2]).q[-1], atol=1e-11)
+
+
+@pytest.mark.slow
+def test_steps_in_lockstep_begin_with_what_the_last_one_found(lockstep):
+    """A stone that hits a plate, by XLA in a batch: as alone, one search after the other."""
+    stone = Body("stone", 0.3, (1e-3, 1.2e-3, 9e-4), joints=Free(), shapes=Points(0.2 * ball_of(40)))
+    system = bodies.assemble([stone], world=[TABLES["plate"]], mu=0.3, e_N=0.2)
+    q0, u0 = jnp.asarray([0, 0, 0.07, 1.0, 0, 0, 0]), jnp.asarray([[0.2, 0, -0.8, 0.1, 2.0, 0], [0.1, 0, -1.2, 0.3, 1.0, 0.5]])
+
+    def end(u0, n=30):
+        return simulate(system, Moreau(), q0, u0, n_steps=n, dt=1e-3).q[-1]
+
+    assert_allclose(jax.jit(jax.vmap(end))(u0), [jax.jit(end)(u) for u in u0], atol=1e-11)
+
+
+@pytest.mark.slow
+def test_derivatives_of_what_begins_with_what_was_found_are_those_of_differences():
+    """Of a stone that falls on a plate past another hull, in forward and in reverse mode, before anything touches and after."""
+    stone = Body("stone", 0.3, (1e-3, 1.2e-3, 9e-4), joints=Free(), shapes=Points(0.2 * ball_of(48)))
+    system = bodies.assemble([stone], world=[TABLES["plate"]], mu=0.3, e_N=0.2)
+    q0, u0 = jnp.asarray([0, 0, 0.12, 1.0, 0, 0, 0]), jnp.asarray([0.2, 0, -0.8, 0.1, 2.0, 0])
+
+    @jax.jit
+    def end(u0):
+        return simulate(system, Moreau(), q0, u0, n_steps=60, dt=2e-3, sensitivity="discrete").q[-1, :3].sum()
+
+    forward, backward = jax.jit(jax.jacfwd(end))(u0), jax.jit(jax.grad(end))(u0)
+    assert_allclose(forward, backward, rtol=1e-9, atol=1e-12)
+    h = 1e-7
+    differences = [(end(u0.at[k].add(h)) - end(u0.at[k].add(-h))) / (2 * h) for k in range(6)]
+    assert_allclose(forward, differences, rtol=1e-4, atol=1e-5)
+
+
 def test_hulls_far_from_each_other_have_a_gap_in_single_precision():
     """A thousand of their sizes away what is found is as certain as the round-off of the distance; of a needle 5 of 1500 had none."""
     rng = np.random.default_rng(0)

@@ -42,13 +42,6 @@ def table(points, searched):
     return Table(radii, in_memory(solids.table)(hulls) if hulls else None, jnp.asarray([len(x) for x in hulls], jnp.int32))
 
 
-class Searched(NamedTuple):
-    """What was asked of each of n pairs, and the rows that were found, as numbers: see `packed` and `_of_numbers`."""
-
-    asked: object  # (n, 44)
-    rows: object  # (n, k)
-
-
 class Pairs:
     """Pairs of shapes with the numbers ``first`` and ``second``, at `Frames`.
 
@@ -68,12 +61,12 @@ class Pairs:
         self.sizes = pick(radii, first) + pick(radii, second)
 
     def search(self, reach_of_step=None, before=None):
-        """`Searched`, pair after pair; not differentiated.
+        """What is asked of each of the n pairs, `packed`, then the `Row` s that are found, `_numbers_of` them: (n, k); not differentiated.
 
         reach_of_step: how far anything moves in the step that asks, in m, of all or of each pair, or None. Pairs that cannot meet
                        in it are not searched: their rows are none, as those of a pair that touches in fewer points are
-        before:        `Searched` nearby, in this step: where a pair has not moved since, that is the answer; where it has, a direction to
-                       begin with
+        before:        the same nearby, in this step or the one before: where a pair has not moved since, that is the answer; where it
+                       has, corners and a direction to begin with
         """
         near = jnp.inf if reach_of_step is None else reach_of_step
         near = jnp.broadcast_to(jnp.asarray(near, self.sizes.dtype), self.sizes.shape)
@@ -83,15 +76,19 @@ class Pairs:
         rows_if_near = _rows_if_near if self.round else _rows_of_polyhedra_if_near
 
         @jax.custom_batching.sequential_vmap
-        def choose(hulls, *asked):
-            return lax.map(lambda asked: rows_if_near(functools.partial(self.pair, hulls), *asked), asked)
+        def choose(hulls, asked, before):
+            def one(pair):
+                asked, before = pair
+                rows = rows_if_near(functools.partial(self.pair, hulls), asked, *jnp.split(before, [_ASKED]))
+                return jnp.concatenate([asked, rows])
+
+            return lax.map(one, (asked, before))
 
         # A program of its own: what several parts of a step ask for is compiled once, and kept. All numbers are one array, so that it is
         # the same program whichever of them are known.
         if before is None:
-            before = Searched(jnp.full_like(asked, jnp.nan), jnp.zeros((len(asked), _NUMBERS + _MORE), asked.dtype))
-        args = lax.stop_gradient((self.hulls, asked, *before))
-        return Searched(args[1], when_needed(choose)(*args))
+            before = jnp.zeros((len(asked), _ASKED + _NUMBERS + _MORE), asked.dtype)
+        return when_needed(choose)(*lax.stop_gradient((self.hulls, asked, before)))
 
     def touches(self, searched):
         """`Touch` of the rows, pair after pair."""
@@ -113,7 +110,7 @@ class Pairs:
         def all_(hulls, *pairs):
             return lax.map(lambda pair: one(hulls, *pair), pairs)
 
-        found = when_needed(all_)(self.hulls, lax.stop_gradient(searched.rows), *self.sides, self.sizes)
+        found = when_needed(all_)(self.hulls, lax.stop_gradient(searched[:, _ASKED:]), *self.sides, self.sizes)
         return Touch(*(x.reshape(-1, *x.shape[2:]) for x in found))
 
     def pair(self, hulls, a, b, size):
@@ -130,8 +127,8 @@ def _rows_if_near(pair_of, asked, asked_before, rows_before):
     a, b = unpacked(asked[:-2])
     size = asked[-2]
     far = asked[-1] + broad_phase.NEAR * size
-    away, same = b.x - a.x, jnp.all(asked[:-1] == asked_before[:-1])
-    row = _of_numbers(rows_before)[0]
+    away, row = b.x - a.x, _of_numbers(rows_before)[0]
+    same = _answered(asked, asked_before, row)
 
     def none():
         return jnp.asarray(False), away
@@ -168,7 +165,7 @@ def _rows_if_near(pair_of, asked, asked_before, rows_before):
     # What is no number is near.
     apart = jnp.sqrt(dot(away, away)) - size > far
     look, n = lax.cond(apart | same, none, moved)
-    return lax.cond(look, searched, lambda _: jnp.where(same & ~apart, rows_before, 0.0), n)
+    return lax.cond(look, searched, lambda _: jnp.where(same & ~apart, rows_before, _left_out(rows_before)), n)
 
 
 def _rows_of_polyhedra_if_near(pair_of, asked, asked_before, rows_before):
@@ -176,19 +173,21 @@ def _rows_of_polyhedra_if_near(pair_of, asked, asked_before, rows_before):
     a, b = unpacked(asked[:-2])
     size = asked[-2]
     far = asked[-1] + broad_phase.NEAR * size
-    away, same = b.x - a.x, jnp.all(asked[:-1] == asked_before[:-1])
-    distance = jnp.sqrt(dot(away, away))
+    away, (row, *corners) = b.x - a.x, _of_numbers(rows_before)
+    same, distance = _answered(asked, asked_before, row), jnp.sqrt(dot(away, away))
 
-    def searched():
-        pair, (row, *corners) = pair_of(a, b, size), _of_numbers(rows_before)
+    def searched(state):
+        k, _ = state
+        pair = pair_of(a, b, size)
         of = polyhedra.difference_of(pair)
-        corners[1] = corners[1][:, : len(of.hulls)]
+        there, numbers_before = jnp.any(row.there), (corners[0], corners[1][:, : len(of.hulls)])
+        # Of rows that are none the first one says along which direction they were none.
         n = row.normal[jnp.argmax(row.there)]
-        known = jnp.any(row.there) & jnp.all(jnp.isfinite(n))
+        known = (k == 0) & jnp.any(n != 0) & jnp.all(jnp.isfinite(n))
         middle = jnp.where(distance > 0, away / jnp.where(distance > 0, distance, 1.0), a.R[:, 0])
         n = jnp.where(known, n, middle)
-        triangle = lax.cond(known, lambda: polyhedra.again(of, *corners), lambda: polyhedra.alone(of, n))
-        enough = jnp.where(known, jnp.inf, far + a.ball + b.ball)
+        triangle = lax.cond(known, lambda: polyhedra.again(of, *numbers_before), lambda: polyhedra.alone(of, n))
+        enough = jnp.where(there & known, jnp.inf, far + a.ball + b.ball)
         triangle, n, s = closest.search_polyhedra(pair, n, enough, triangle)
 
         def rows():
@@ -198,13 +197,31 @@ def _rows_of_polyhedra_if_near(pair_of, asked, asked_before, rows_before):
             for side, corners in ((row.a, pair.corners_a), (row.b, pair.corners_b)):
                 sides.append(side if corners is None else side._replace(corner=numbers.pop(0)[side.corner]))
             row = row._replace(a=sides[0], b=sides[1])
-            return _numbers_of(faces.rows(pair, (row, gap, point)), triangle)
+            row = faces.rows(pair, (row, gap, point))
+            # Somewhere solids are the closest: if that is none of the rows, the search was not certain.
+            return _numbers_of(row._replace(normal=jnp.where(jnp.any(row.there), row.normal, jnp.nan)), triangle)
+
+        def none():
+            nothing = _of_numbers(jnp.zeros_like(rows_before))[0]
+            return _numbers_of(nothing._replace(normal=jnp.broadcast_to(n, nothing.normal.shape)), triangle)
 
         # What is no number is near.
-        return lax.cond(s > enough, lambda: jnp.zeros_like(rows_before), rows)
+        return k + 1, lax.cond(s > enough, none, rows)
+
+    def uncertain(state):
+        # Where what was found before leads to nothing certain, once more without it.
+        return (state[0] < 2) & ~jnp.all(jnp.isfinite(_of_numbers(state[1])[0].normal))
+
+    def found():
+        return lax.while_loop(uncertain, searched, (jnp.int32(0), jnp.full_like(rows_before, jnp.nan)))[1]
 
     apart = distance - size > far
-    return lax.cond(apart | same, lambda: jnp.where(same & ~apart, rows_before, 0.0), searched)
+    return lax.cond(apart | same, lambda: jnp.where(same & ~apart, rows_before, _left_out(rows_before)), found)
+
+
+def _answered(asked, asked_before, row):
+    """Whether what was found before is the answer: the solids are where they were, and have rows, or were too far away for as much."""
+    return jnp.all(asked[:-1] == asked_before[:-1]) & (jnp.any(row.there) | (asked[-1] <= asked_before[-1]))
 
 
 def _apart(pair):
@@ -239,13 +256,18 @@ def unpacked(numbers):
     return out
 
 
+#: How many numbers are asked: two solids, the size of the pair, and how near it has to be.
+_ASKED = 44
 #: Of each row of a pair: units, corners and whether discs follow of both sides, its normal, whether it is there, its gap and the least one.
 _SHAPES = ((3, 3), (3,), (), (3, 3), (3,), (), (3,), (), (), ())
 _NUMBERS = ROWS * sum(map(math.prod, _SHAPES))
 
-
 #: And of polyhedra the corners that the last search ended with: signs and numbers.
 _MORE = 3 * 6 + 3 * 2
+
+#: One where those say whether a row is there.
+_THERE = np.zeros(_NUMBERS + _MORE)
+_THERE[ROWS * sum(map(math.prod, _SHAPES[:7])) :][:ROWS] = 1
 
 
 def _numbers_of(row, triangle=None):
@@ -257,6 +279,11 @@ def _numbers_of(row, triangle=None):
         corner = triangle.corner
         parts += [triangle.sign, jnp.pad(corner, ((0, 0), (0, 2 - corner.shape[1])))]
     return jnp.concatenate([x.astype(dtype).reshape(-1) for x in parts])
+
+
+def _left_out(numbers):
+    """The same numbers of rows of which none is there: a later search begins with what they say."""
+    return numbers * (1.0 - jnp.asarray(_THERE, numbers.dtype))
 
 
 def _of_numbers(numbers):

@@ -286,12 +286,19 @@ class Multibody(System):
         """This system with the `convex.Table` of its shapes, which is that of all configurations."""
         return dataclasses.replace(self, table=pairs.table(self)) if self._is_assembled() else self
 
-    def keeping_rows(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, dt: ArrayLike | None = None) -> "Multibody":
+    def found(self, t: ArrayLike, q: jax.Array) -> Any:
+        """`pairs.search` of each group of pairs that is searched, of which `keeping_rows` may be told; None where none is."""
+        return _searched(self, self.places(t, q)) if any(map(pairs.is_searched, pairs.groups(self.structure))) else None
+
+    def keeping_rows(
+        self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, dt: ArrayLike | None = None, found: Any = None
+    ) -> "Multibody":
         """This system, whose contacts of a pair have the places among its rows that they have at (t, q), for what asks elsewhere, too.
 
         Rows of pairs of boxes, of hulls and of those that `bodies.convex` searches are what touches at a configuration: a body that rocks
         has another lowest corner a moment later. Told the velocity as well, those pairs are left out that cannot meet in the step, of kinds
-        of which there are many or whose contacts are searched.
+        of which there are many or whose contacts are searched. What was ``found`` nearby, in the step that leads here, is where the search
+        begins; where it was found at (t, q) it is not made again.
         """
         far = pairs.left_out_where_far(self.structure) if u is not None else []
         if self.kept_rows is not None or not (far or pairs.changing(self.structure)):
@@ -300,7 +307,14 @@ class Multibody(System):
         shapes, reach = self._shapes(places), None
         if far:
             reach = broad_phase.reach(self, t, dt, places, shapes, q, u, far, pairs.table(self).radii)
-        return dataclasses.replace(self, kept_rows=pairs.kept(self, shapes, reach), seen=None)
+        return dataclasses.replace(self, kept_rows=pairs.kept(self, shapes, reach, found), seen=None)
+
+    def seen_where_kept(self, t: ArrayLike, q: jax.Array, which: jax.Array) -> "Multibody":
+        """Those of the pairs with one of the rows ``which`` (n_N,) are seen; others may be said to be far."""
+        if self.kept_rows is None or not self._is_assembled():
+            return self
+        places = self.places(t, q)
+        return dataclasses.replace(self, seen=Seen(places, _with_limits(self, places, q, pairs.touches_where_kept, which)))
 
     @property
     def _unseen(self):
@@ -793,11 +807,22 @@ def _place(system, t, q):
 
 
 @runs.natively
+def _searched(system, places):
+    """`pairs.search` at these places, likewise traced once."""
+    return pairs.search(system, system._shapes(places))
+
+
+@runs.natively
 def _touch(system, places, q):
     """`Multibody.touches` at these places, likewise traced once."""
+    return _with_limits(system, places, q, pairs.touches, _searched(system, places))
+
+
+def _with_limits(system, places, q, of_pairs, *args):
+    """`Touch` of all contacts: of pairs ``of_pairs(system, frames, *args)``, and of the limits."""
     found = []
     if system.structure.pairs:
-        found.append(pairs.touches(system, system._shapes(places)))
+        found.append(of_pairs(system, system._shapes(places), *args))
     if limits := _limits(system.structure):
         gap = forces.limit_gaps(system, places, q, limits)
         none = jnp.zeros((gap.shape[0], 3), q.dtype)

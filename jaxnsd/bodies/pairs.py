@@ -341,26 +341,62 @@ class Kept(NamedTuple):
     second: object  # (n, 3)
     there: object  # (n,) 1 where it is a contact, 0 where it is none
     reach: object = None  # how near a pair has to be to be looked at in this step, in m, of all or (pairs,); None: nothing is known
-    searched: object = None  # `convex.Searched` of pairs that are
+    searched: object = None  # of pairs that are, see `convex.Pairs.search`
+    touch: object = None  # `Touch` of the rows there, None where rows never change places
 
 
-def touches(system, frames):
-    """`Touch` of all rows of all pairs, in the order of `groups`; those of a pair in the order that they had where they were `kept`."""
-    if system.kept_rows is None:
-        found = [_touches_of(system, frames, group) for group in groups(system.structure)]
-    else:
-        parts = zip(groups(system.structure), system.kept_rows, strict=True)
-        found = [_in_order_of(rows, system, frames, group) for group, rows in parts]
+def touches(system, frames, searched):
+    """`Touch` of all rows of all pairs, in the order of `groups`; those of a pair in the order that they had where they were `kept`.
+
+    searched: of `search`
+    """
+    found = [_in_order_of(rows, system, frames, group, one) for group, rows, one in zip(*_groups_kept(system), searched, strict=True)]
     return Touch(*(jnp.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
-def _touches_of(system, frames, group, reach=None, before=None):
-    """Those of the rows of one group; reach, before: of its pairs, see `convex.Pairs`."""
+def search(system, frames):
+    """What `convex.Pairs.search` finds of every group whose pairs are searched, None of the others."""
+    return tuple(
+        _convex_pairs(system, frames, group).search(*((rows.reach, rows.searched) if rows else ())) if is_searched(group) else None
+        for group, rows in zip(*_groups_kept(system), strict=True)
+    )
+
+
+def touches_where_kept(system, frames, which):
+    """`Touch` of all rows at the `Frames` where they were kept, of pairs of which one of the rows ``which`` (n,) is; not differentiated."""
+    out, first = [], 0
+    for group, rows in zip(*_groups_kept(system), strict=True):
+        asked, first = which[first : first + len(group.first)], first + len(group.first)
+        if rows is None or rows.touch is None:
+            reach = None if rows is None or rows.reach is None else jnp.where(_of_pairs(group, jnp.any, asked), rows.reach, -jnp.inf)
+            out.append(lax.stop_gradient(_touches_of(system, frames, group, reach)))
+        else:
+            out.append(rows.touch)
+    return Touch(*(jnp.concatenate(parts) for parts in zip(*out, strict=True)))
+
+
+def _of_pairs(group, reduced, x):
+    """What numbers (n,) of the rows of a group are for each pair, reduced by this function."""
+    return reduced(x.reshape(-1, ROWS[group.kernel]), axis=1)
+
+
+def _groups_kept(system):
+    """The groups of a system, and `Kept` of each or None."""
+    found = groups(system.structure)
+    return found, system.kept_rows or (None,) * len(found)
+
+
+def is_searched(group):
+    """Whether the pairs of a group have no formula of their own."""
+    return group.kernel in _CONVEX.values()
+
+
+def _touches_of(system, frames, group, reach=None, searched=None):
+    """Those of the rows of one group; reach: of its pairs, see `convex.Pairs`; searched: where its pairs are."""
     if group.kernel in _OF_POINTS:
         return _OF_POINTS[group.kernel](system, frames, group)
-    if group.kernel in _CONVEX.values():
-        pairs = _convex_pairs(system, frames, group)
-        return pairs.touches(pairs.search(reach, before))
+    if is_searched(group):
+        return _convex_pairs(system, frames, group).touches(searched)
     rows = ROWS[group.kernel]
     first, second = group.first[::rows], group.second[::rows]
     kernel = _KERNELS[group.kernel]
@@ -383,7 +419,7 @@ def _convex_pairs(system, frames, group):
 @functools.lru_cache(maxsize=64)
 def searched_hulls(structure):
     """Numbers of the shapes given by points in pairs that are searched."""
-    found = {shape for group in groups(structure) if group.kernel in _CONVEX.values() for shape in (*group.first, *group.second)}
+    found = {shape for group in groups(structure) if is_searched(group) for shape in (*group.first, *group.second)}
     return tuple(sorted(shape for shape in found if structure.shapes[shape].kind == "points"))
 
 
@@ -404,7 +440,7 @@ def one_by_one(group):
 @functools.lru_cache(maxsize=64)
 def left_out_where_far(structure):
     """Numbers of the shapes in pairs that are not looked at where they are far from each other."""
-    found = [group for group in groups(structure) if one_by_one(group) or group.kernel in _CONVEX.values()]
+    found = [group for group in groups(structure) if one_by_one(group) or is_searched(group)]
     return sorted({shape for group in found for shape in (*group.first, *group.second)})
 
 
@@ -414,28 +450,25 @@ def changing(structure):
     return any(group.kernel in CHANGING for group in groups(structure))
 
 
-def kept(system, frames, reach=None):
+def kept(system, frames, reach=None, found=None):
     """`Kept` of every group whose rows may change places, None of the others.
 
     reach: how far anything moves in the step, in m, or None. A pair that is farther apart need not be looked for again
+    found: of `search`, nearby: with what searches begin; None: nothing is known
     """
-    return tuple(_kept(system, frames, group, reach) for group in groups(system.structure))
+    parts = zip(groups(system.structure), found or (None,) * len(groups(system.structure)), strict=True)
+    return tuple(_kept(system, frames, group, reach, before) for group, before in parts)
 
 
-def _kept(system, frames, group, reach):
+def _kept(system, frames, group, reach, before):
     if group.kernel not in CHANGING:
         return Kept(None, None, None, reach) if one_by_one(group) and reach is not None else None
-    if group.kernel in _CONVEX.values():
-        pairs = _convex_pairs(system, frames, group)
-        searched = pairs.search(reach)
-        touch = pairs.touches(searched)
-    else:
-        touch, searched = _touches_of(system, frames, group, reach), None
-    rows = _kept_of(frames, group, touch)._replace(searched=searched)
-    if reach is None or not (one_by_one(group) or group.kernel in _CONVEX.values()):
+    searched = _convex_pairs(system, frames, group).search(reach, before) if is_searched(group) else None
+    touch = _touches_of(system, frames, group, reach, searched)
+    rows = _kept_of(frames, group, touch)._replace(searched=searched, touch=lax.stop_gradient(touch))
+    if reach is None or not (one_by_one(group) or is_searched(group)):
         return rows
-    size = ROWS[group.kernel]
-    gap = jnp.min(lax.stop_gradient(touch.gap).reshape(-1, size), axis=1)
+    size, gap = ROWS[group.kernel], _of_pairs(group, jnp.min, rows.touch.gap)
     radii = broad_phase.radii(system.structure, frames, table(system).radii)
     near = reach + broad_phase.NEAR * sum(pick(radii, shapes[::size]) for shapes in (group.first, group.second))
     return rows._replace(reach=jnp.where(gap > near, -jnp.inf, reach))
@@ -450,14 +483,14 @@ def _kept_of(frames, group, touch):
     return lax.stop_gradient(Kept(*points, there))
 
 
-def _in_order_of(rows, system, frames, group):
+def _in_order_of(rows, system, frames, group, searched):
     """The rows of each pair of a group, in the order of `_order` where they are kept."""
+    touch = _touches_of(system, frames, group, None if rows is None else rows.reach, searched)
     if rows is None:
-        return _touches_of(system, frames, group)
-    touch = _touches_of(system, frames, group, rows.reach, rows.searched)
+        return touch
     if rows.first is None:
         return touch
-    rows = rows._replace(reach=None, searched=None)
+    rows = rows._replace(reach=None, searched=None, touch=None)
     order = when_needed(functools.partial(_order, ROWS[group.kernel]))(rows, _kept_of(frames, group, touch))
     return Touch(*(x[order] for x in touch))
 

@@ -42,10 +42,14 @@ class Isotropic:
         """That of the system, in these coordinates."""
         return Isotropic(self.system.for_run())
 
-    def keeping_rows(self, t, q, u=None, dt=None):
+    def keeping_rows(self, t, q, u=None, dt=None, found=None):
         """That of the system, in these coordinates."""
-        kept = self.system.keeping_rows(t, q, u, dt)
+        kept = self.system.keeping_rows(t, q, u, dt, found)
         return self if kept is self.system else Isotropic(kept)
+
+    def seen_where_kept(self, t, q, which):
+        """That of the system, in these coordinates."""
+        return Isotropic(self.system.seen_where_kept(t, q, which))
 
 
 jax.tree_util.register_pytree_node(Isotropic, lambda x: ((x.system,), None), lambda _, leaves: Isotropic(*leaves))

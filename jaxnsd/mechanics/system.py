@@ -368,12 +368,28 @@ class System:
         """This system with what does not change in a run computed, if it has such; default itself."""
         return self
 
-    def keeping_rows(self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, dt: ArrayLike | None = None) -> "System":
+    def found(self, t: ArrayLike, q: jax.Array) -> Any:
+        """What a search of its contacts has found at (t, q), arrays from which one nearby may begin: a pytree, which changes no result but
+        by round-off, only how long the next search takes; default None.
+        """
+        del t, q
+
+    def keeping_rows(
+        self, t: ArrayLike, q: jax.Array, u: jax.Array | None = None, dt: ArrayLike | None = None, found: Any = None
+    ) -> "System":
         """This system for a step from (t, q), each of whose rows is everywhere the contact that it is there; default itself.
 
-        Told the velocity u and the length of the step, it may leave out contacts that are too far away to close in it.
+        Told the velocity u and the length of the step, it may leave out contacts that are too far away to close in it. What was ``found``
+        at the end of the step before spares it a search.
         """
-        del t, q, u, dt
+        del t, q, u, dt, found
+        return self
+
+    def seen_where_kept(self, t: ArrayLike, q: jax.Array, which: jax.Array) -> "System":
+        """The system of `keeping_rows` at (t, q), for functions of the contacts ``which`` (n_N,) asked for there alone: it may have
+        kept what it found of them; default itself.
+        """
+        del t, q, which
         return self
 
     def _velocity(self, q, u):

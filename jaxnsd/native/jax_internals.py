@@ -8,6 +8,7 @@ are handed on; what changed from one to another has a function here, which says 
 import contextlib
 import copy
 import functools
+import weakref
 
 import jax
 import numpy as np
@@ -133,12 +134,20 @@ def bound(equation, values):
     return out if equation.primitive.multiple_results else [out]
 
 
+#: The jaxprs of functions with a rule, by the shapes of their arguments, without what leads to none of their outputs.
+_inner_of_rules = weakref.WeakKeyDictionary()
+
+
 def call_inside(equation):
     """The jaxpr of a function that an equation calls, and its constants."""
     name, params = equation.primitive.name, equation.params
     if name == "jaxnsd_rule":
-        function = params["function"]
-        inner = low(getattr(function, "jaxpr", None) or jax.make_jaxpr(function)(*(x.aval for x in equation.invars)))
+        function, shapes = params["function"], tuple((x.aval.shape, x.aval.dtype) for x in equation.invars)
+        known = _inner_of_rules.setdefault(function, {})
+        if (inner := known.get(shapes)) is None:
+            inner = low(getattr(function, "jaxpr", None) or jax.make_jaxpr(function)(*(x.aval for x in equation.invars)))
+            # As what is outside of it, so that what both call is the same.
+            inner = known[shapes] = without_dead_code(inner)
     elif name in _FUNCTIONS:
         inner = _traced(name, tuple(params.items()), tuple((x.aval.shape, x.aval.dtype) for x in equation.invars))
     else:

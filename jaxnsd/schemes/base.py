@@ -137,13 +137,13 @@ class Scheme:
         """The system, or its tangent, in what `prepare` made of it."""
         return prepared
 
-    def keeping_rows(self, prepared: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array | None = None) -> Any:
+    def keeping_rows(self, prepared: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array | None = None, found: Any = None) -> Any:
         """What `prepare` made, for a step from (t, q): each row of its system is one and the same contact wherever the step asks for it.
 
-        Told the velocity u, contacts that are too far away for this step may be left out.
+        Told the velocity u, contacts that are too far away for this step may be left out. found: what `System.found` says at (t, q)
         """
         system = self.system(prepared)
-        kept = system.keeping_rows(t, q, u, dt)
+        kept = system.keeping_rows(t, q, u, dt, found)
         return prepared if kept is system else self.prepare(kept, dt)
 
     def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Any:

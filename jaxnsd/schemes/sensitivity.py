@@ -134,8 +134,10 @@ def events(scheme, prepared, t, dt, before, after):
     if n <= FEW:
         return _where_contacts_push(after, lambda: find()[0], nothing) | _closes_twice(scheme, after)
 
+    of_few = functools.partial(find, at_start=scheme.system(prepared).seen_where_kept(t, before.q, pushed))
+
     def branch(choice):
-        return lambda: find(choice) if choice.size else (nothing, jnp.asarray(False))
+        return lambda: of_few(choice) if choice.size else (nothing, jnp.asarray(False))
 
     few = sizes[:3]
     found, impact = gathered.switch(pushed, few, branch)
@@ -163,15 +165,16 @@ def _where_contacts_push(after, function, nothing, *args):
     return lax.cond(jnp.any(after.P.P_N > 0), function, lambda *_: nothing, *args)
 
 
-def _events(scheme, prepared, at_end, t, dt, before, after, choice=None):
+def _events(scheme, prepared, at_end, t, dt, before, after, choice=None, at_start=None):
     """``(bits, whether there is an impact)``, of all contacts, or of those of a choice in which all that push are.
 
+    at_start: the system where the step begins, as far as the choice sees it
     With an impact the bits are right of all contacts alone: whether it has company is a matter of those that do not push, too.
     """
     n, d = after.P.P_F.shape if choice is None else (choice.size, after.P.P_F.shape[1])
     end, q, u = t + dt, after.q, before.u
     take = choice.take if choice else lambda x: x
-    both = scheme.system(prepared), scheme.system(at_end).seen_at(end, q)
+    both = at_start or scheme.system(prepared), scheme.system(at_end).seen_at(end, q)
     at_start, system = (gathered.Subsystem(system, choice) for system in both) if choice else both
     gap = at_start.gap(t, before.q)
     kin = kinematics(system, end, q, u)

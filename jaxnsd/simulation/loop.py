@@ -66,7 +66,8 @@ class Record(NamedTuple):
 class Loop(NamedTuple):
     """A loop over the stored intervals of a run."""
 
-    carry: Any  # state, record and, where there is a condition, the number of the step after which it held, or 0, and (q, u) before it
+    carry: Any  # state, record, `System.found` at the node and, where there is a condition, the number of the step after which it held,
+    #            or 0, and (q, u) before it
     following: Any  # (carry, k) -> carry at the next stored node
     node: Any  # of a carry: what is stored of it, vectors of floats
     record: Any  # of a carry: what is stored of the interval before it, likewise
@@ -175,7 +176,7 @@ class History:
         if bar:
             bar.done(members)
         dtype = args[2].dtype
-        stop = [pack(x, dtype) if isinstance(x, tuple) else jnp.stack(jnp.divmod(x, MANY)).astype(dtype) for x in last[2:]]
+        stop = [pack(x, dtype) if isinstance(x, tuple) else jnp.stack(jnp.divmod(x, MANY)).astype(dtype) for x in last[3:]]
         nodes = [jnp.concatenate([x, end[None]]) for x, end in zip(rows.nodes, loop.end(last), strict=True)]
         return rows._replace(nodes=nodes), loop.final(last), *loop.first, *stop
 
@@ -231,22 +232,27 @@ class History:
 
         every = self.save_every
 
+        def searched(prepared, t, q):
+            """What the end of a step has found of its contacts, for the next one."""
+            system, t, q = lax.stop_gradient((self.scheme.system(prepared), t, q))
+            return system.found(t, q)
+
         def step(carry, k):
-            leaves, total = carry
+            leaves, total, found = carry
             # The time of a node is computed, not accumulated: no drift, and the last one is t1 to round-off.
             t, before = t0 + k.astype(dtype) * dt, _thaw(leaves, shapes[0])
             # Not the step alone asks for its contacts: its events and its derivative do, too.
-            kept = self.scheme.keeping_rows(prepared, t, dt, before.q, before.u)
+            kept = self.scheme.keeping_rows(prepared, t, dt, before.q, before.u, found)
             state, info = advance(kept, t, dt, before)
             events = sensitivities.events(self.scheme, kept, t, dt, before, state)
             code = outcome(self.scheme.system(kept), t + dt, state, info, limit)
             record = Record(state.P, info.iterations, info.residual, code, info.contact, events)
             if every > 1:
                 record = _accumulate(_thaw(total, shapes[1]), record)
-            return _freeze(state), _freeze(record)
+            return _freeze(state), _freeze(record), searched(kept, t + dt, state.q)
 
         def step_or_rest(carry, k):
-            running, (stop, *before) = carry[:2], carry[2:]
+            running, (stop, *before) = carry[:3], carry[3:]
 
             def holds(k, leaves):
                 state = _thaw(leaves, shapes[0])
@@ -261,7 +267,7 @@ class History:
                 return after, jnp.where(stops, k + 1, 0).astype(stop.dtype), *(place(running[0]) for _ in before)
 
             def rest(running):
-                return (running[0], _freeze(nothing) if every == 1 else running[1]), stop, *before
+                return (running[0], _freeze(nothing) if every == 1 else running[1], running[2]), stop, *before
 
             # A step that is not made costs nothing.
             running, *stopped = lax.cond(stop > 0, rest, go, tuple(running))
@@ -283,7 +289,9 @@ class History:
         def final(carry):
             return pack(_thaw(carry[0], shapes[0]), dtype)
 
-        carry = _freeze((state, nothing))
+        # At first nothing is known, which zeros say.
+        unknown = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: searched(prepared, t0, q0)))
+        carry = (*_freeze((state, nothing)), unknown)
         if until is not None:
             carry = (*carry, jnp.zeros((), self.integer), *([place(carry[0])] if until.exact else []))
         following = self.interval(step if until is None else step_or_rest, emptied)

@@ -95,10 +95,14 @@ class Veiled:
         """That of the system, veiled."""
         return Veiled(self.system.seen_at(t, q), self.veil)
 
-    def keeping_rows(self, t, q, u=None, dt=None):
+    def keeping_rows(self, t, q, u=None, dt=None, found=None):
         """That of the system, veiled."""
-        kept = self.system.keeping_rows(t, q, u, dt)
+        kept = self.system.keeping_rows(t, q, u, dt, found)
         return self if kept is self.system else Veiled(kept, self.veil)
+
+    def seen_where_kept(self, t, q, which):
+        """That of the system, veiled."""
+        return Veiled(self.system.seen_where_kept(t, q, which), self.veil)
 
 
 jax.tree_util.register_pytree_node(Veiled, lambda veiled: ((veiled.system, veiled.veil), None), lambda _, leaves: Veiled(*leaves))
