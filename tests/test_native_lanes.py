@@ -134,6 +134,18 @@ def test_places_of_their_own():
     compare(lambda x: in_memory(lambda x: jnp.outer(jnp.sort(x), jnp.cos(x)))(x), BATCH)
 
 
+def test_what_a_branch_has_written_is_of_its_members_alone():
+    """An array that a small branch has put into memory, for those that take it, is put there again for what comes after."""
+
+    def function(x):
+        i = jnp.int32(x[0] * 4) % 12
+        table = jnp.cos(x)
+        first = jax.lax.cond(x[0] > 0.3, lambda: table[i], lambda: 0.0)
+        return first, table[(i + 3) % 12], jax.lax.cond(x[0] > 0.3, lambda: 0.0, lambda: table[i])
+
+    compare(function, BATCH)
+
+
 def test_what_is_needed_by_some_members():
     """What is compiled when it is needed is called for the members that need it; what tells Python does so once for each member."""
 
@@ -158,6 +170,69 @@ def test_what_is_needed_by_some_members():
     assert sorted(told) == sorted(float(x) for x in BATCH[:, 0] if x > 0)
 
 
+def branching(rng, depth=3):
+    """A function of a vector made of random branches, loops and places, within each other."""
+    size, kinds = int(rng.choice([6, 30, 600])), rng.integers(0, 9, 5)
+    parts = [branching(rng, depth - 1)[0] if depth and kind in (0, 1, 2, 3) else None for kind in (*kinds, 0)]
+    numbers = rng.uniform(-1, 1, (5, 3))
+
+    def function(x):
+        for kind, part, (a, b, c) in zip(kinds, parts, numbers, strict=False):
+            i = jnp.int32(jnp.abs(x[0]) * 9 + 5 * b) % len(x)
+            part = part or (lambda x, c=c: 0.7 * jnp.roll(x, 1) + c)
+            if kind == 0:
+                x = jax.lax.cond(x[1] > a, part, lambda x: x.at[2].add(0.1), x)
+            elif kind == 1:
+                table, y = jnp.cos(x), x
+                x = x.at[0].set(jax.lax.cond(y[0] > b, lambda: table[i], lambda: 0.5 * c)) + table[(i + 2) % len(y)]  # noqa: B023
+            elif kind == 2:
+                x = jax.lax.switch(i % 3, [part, lambda x: x[::-1], lambda x, a=a: x * a], x)
+            elif kind == 3:
+                x = jax.lax.fori_loop(0, i % 4, lambda _, x: 0.5 * part(x) + 0.1, x)  # noqa: B023
+            elif kind == 4:
+                x = jax.lax.while_loop(lambda x: jnp.sum(x * x) > 2, lambda x: (0.6 * x).at[1].add(0.01 * x[3]), x)
+            elif kind == 5:
+                x = jax.lax.dynamic_update_slice(x, x[:3] * b, (i,))
+            elif kind == 6:
+                x = x.at[i].set(a).at[(i + 1) % len(x)].multiply(c)
+            elif kind == 7:
+                x = x + jnp.sort(x)[i] * c
+            else:
+                x = jnp.tanh(x) + jnp.argmax(x) * 0.01
+        return x
+
+    return function, jnp.outer(jnp.linspace(-1, 1.5, 13), jnp.linspace(0.5, 1.5, size))
+
+
+def branches(seeds):
+    """As one at a time, by native code, and by XLA, but for members whose last bits decide on which way they go."""
+    for seed in seeds:
+        function, x = branching(np.random.default_rng(seed))
+        x = jnp.sin(5 * x) + x
+        (ours,), used = mapped(function, x)
+        assert used
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(members, "LARGEST", 0)
+            (alone,), _ = mapped(function, x)
+        np.testing.assert_allclose(ours, alone, rtol=1e-9, atol=1e-9)
+        by_xla = np.asarray(jax.jit(lambda x: jax.lax.map(function, x))(x))  # noqa: B023
+        assert np.sum(np.any(np.abs(ours - by_xla) > 1e-9, axis=1)) <= 2
+
+
+def test_drawn_branches():
+    branches(range(4))
+
+
+@pytest.mark.slow
+def test_many_drawn_branches():
+    branches(range(4, 12))
+
+
+@pytest.mark.long
+def test_hundreds_of_drawn_branches():
+    branches(range(12, 300))
+
+
 def campaign(seeds):
     for seed in seeds:
         function, A, x = drawn(np.random.default_rng(seed))
@@ -171,7 +246,7 @@ def test_drawn_functions():
 
 @pytest.mark.slow
 def test_many_drawn_functions():
-    campaign(range(6, 106))
+    campaign(range(6, 26))
 
 
 def test_members_do_not_depend_on_each_other():

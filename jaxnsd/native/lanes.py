@@ -247,7 +247,8 @@ class Lanes(Code):
             taken = self.label()
             self.branch(self._any(self.mask), taken, skip)
             self.start(taken)
-            self.known = dict(outside)
+        # What is written to memory in here is so for those that take the branch.
+        self.known = dict(outside)
         entries = []
         for x, kind, room in zip(evaluate(self, closed, arrays), results, rooms, strict=True):
             if room is None:
@@ -260,12 +261,11 @@ class Lanes(Code):
         else:
             old = out
             new = [self.lane(chosen(self, takes, x, y, d), d) for x, y, d in zip(entries, out, dtypes, strict=True)]
-        self.mask = outer
+        self.mask, self.known = outer, outside
         if cheap:
             return entries, new
         last = self.block
         self.jump(skip)
-        self.known = outside
         self.start(skip)
         with self._as(True):
             return entries, [self.phi(d, [(x, before), (y, last)]) for x, y, d in zip(old, new, dtypes, strict=True)]
