@@ -158,7 +158,8 @@ def _rows_if_near(pair_of, asked, asked_before, rows_before):
             return k + 1, n, _numbers_of(row)
 
         def uncertain(state):
-            return (state[0] < 2) & ~jnp.all(jnp.isfinite(state[2]))
+            # Gaps of the rows beside the closest one are no numbers: nobody has computed them.
+            return (state[0] < 2) & ~jnp.all(jnp.isfinite(_of_numbers(state[2])[0].normal))
 
         return lax.while_loop(uncertain, search, (jnp.int32(0), n, jnp.full_like(rows_before, jnp.nan)))[2]
 
