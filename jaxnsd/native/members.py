@@ -16,8 +16,8 @@ from .rules import of
 #: Threads at the most, and how many blocks of members there are for each.
 THREADS, BLOCKS = 64, 8
 
-#: Operations, and bytes of working memory, up to which members go on together. A step of a quadruped with 100 contacts has 130,000, and runs 1.45
-#: times as fast; gradients that store 15 MB for a group of members run up to 2.5 times as fast.
+#: Operations, and bytes of working memory, up to which members go on together. A step of a quadruped with 100 contacts has 130,000, and
+#: runs 1.45 times as fast; gradients that store 15 MB for a group of members run up to 2.5 times as fast.
 LARGEST, ROOM = 140_000, 1 << 26
 
 SPREAD = f"""
@@ -166,8 +166,8 @@ def _one_by_one(code, closed, known, kinds, results, n):
 def _together(code, closed, known, kinds, results, n, length):
     """The `Lanes` of a loop over groups of members; None where they are better one by one.
 
-    That is so of few members, of what is too large to be written out, a humanoid's step say, which was no faster and took half as long again
-    to compile, and where there is something for which lanes have no rule.
+    That is so of few members, of what is too large to be written out, a humanoid's step say, which was no faster and took half as long
+    again to compile, and where there is something for which lanes have no rule.
     """
     if length < LANES or code.all_sizes[0].plain:
         return None
