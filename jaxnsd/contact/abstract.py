@@ -76,6 +76,13 @@ class AbstractContactSolver:
         """
         return law.response(problem, z, xi, dxi, dmu, dleast)
 
+    def yielding(self, problem: law.Problem, z: law.Rows) -> tuple[law.Rows, law.Rows | None]:
+        """``(z, compliance)``: percussions of contacts that yield a little, ``xi + compliance z`` in place of xi, in a row of each.
+
+        What `solve` finds is their limit; the derivative of a time step is theirs. ``(z, None)``: contacts are rigid.
+        """
+        return z, None
+
     def nearby(self) -> "AbstractContactSolver":
         """The solver for problems next to one that was solved: it may be less robust, and compile faster."""
         return self

@@ -14,7 +14,7 @@ from ..numerics import linalg, thresholds
 from ..numerics.batches import batched_by
 from ..numerics.linalg import absolute, divide, greater, maximum, minimum, multiply, where
 from ..numerics.newton import iterate
-from . import apart, single
+from . import apart, sharing, single
 from .abstract import AbstractContactSolver, Result, settings
 from .gauss_seidel import gauss_seidel_sweep
 from .interior import PATHS, Follower, InteriorPoint, law_of
@@ -349,8 +349,20 @@ class SemismoothNewton(AbstractContactSolver):
         if single.takes(problem):
             return self.in_closed_form(problem.unpacked(), guess)
         if problem.redundant and size(problem) <= SMALL and not interior(problem):
-            return in_one_loop(self, problem, refine)(problem.packed().arrays(), guess)
+            problem = problem.packed()
+            result, eps = in_one_loop(self, problem, refine)(problem.arrays(), guess), float(jnp.finfo(problem.dtype).eps)
+            return sharing.shared(problem, result, self.equations, eps**REDUNDANT) if sharing.takes(problem) else result
         return self.one_after_the_other(problem, guess, refine)
+
+    def equations(self, problem: Problem) -> Equations:
+        """The equations of a problem of JAX arrays."""
+        return Equations(problem, self, problem.dtype, keeps=True)
+
+    def yielding(self, problem: Problem, z: Rows) -> tuple[Rows, Rows | None]:
+        """`sharing.yielding` of small problems."""
+        if not sharing.takes(problem) or size(problem) > SMALL:
+            return z, None
+        return sharing.yielding(problem, z, self.equations)
 
     def in_closed_form(self, problem: Problem, guess: Rows) -> Result:
         """The solution of a single planar or frictionless contact, ``problem`` unpacked."""

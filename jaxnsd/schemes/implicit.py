@@ -263,7 +263,9 @@ class ImplicitStep(Step):
         normal, tangential = contact.split(before, n, d)
         closed = gap <= self.dt * zero
         least = jnp.where(rate * normal > 0, jnp.where(jnp.abs(rate) < jnp.abs(normal), rate, normal), 0)
-        normal = jnp.where(closed & (jnp.abs(rate) <= jnp.abs(normal - rate)), least, normal)
+        # Of round-off at rest the sign says nothing, but would choose a derivative for each contact.
+        moves = jnp.abs(normal) > zero
+        normal = jnp.where(closed & moves & (jnp.abs(rate) <= jnp.abs(normal - rate)), least, normal)
         if d:
             slip, parts = system.tangential_velocity(*start), []
             for size in laws.discs(system) or (d,):
@@ -282,7 +284,8 @@ class ImplicitStep(Step):
             return law
         n = law.mu.shape[0]
         given_back = self.given_back(kin)
-        opening = jnp.concatenate([jnp.zeros(given_back.shape[0] - n, bool), given_back[-n:] > 0])
+        _, _, zero = self.scheme.contacts(self.prepared, self.t, self.dt, self.q, self.u_minus)
+        opening = jnp.concatenate([jnp.zeros(given_back.shape[0] - n, bool), given_back[-n:] > zero])
         return law._replace(rebound=jnp.where(opening, given_back, law.rebound))
 
     def condensed(self, u, kin):

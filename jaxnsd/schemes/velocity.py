@@ -353,7 +353,7 @@ def _found(step, start, guess, d, n_b, settings):
     # From here on rows of dry friction are contacts, too.
     all_of = dry_friction.Joined(step.dry(), contacts, d)
     kin, law, active, guess = all_of.kinematics(kin_N), all_of.law(law_N), all_of.active(active), all_of.guess(*guess)
-    n, d, discs = all_of.n, all_of.d, all_of.discs(laws.discs(step.system))
+    n, d = all_of.n, all_of.d
     allowed = contact.join(active, jnp.broadcast_to(active[:, None], (n, d)))
 
     def improved(u, z, P_b):
@@ -370,13 +370,9 @@ def _found(step, start, guess, d, n_b, settings):
         info, z = nothing_to_solve(dtype), condensed.convert(z) if n else z
         if n:
             convert = condensed.convert
-            G = all_of.operator(condensed.G)
-            c = all_of.free(G, condensed.at_contacts(free) + convert(kin.chi + law.rebound))
-            least = None if law.least is None else convert(law.least)
-            # Planar problems are small, and Lemke's method solves all of them.
-            redundant = d > 1 and contacts * (d + 1) + all_of.n_D > kin.W.shape[0] and not condensed.unpacked
-            pushing = contact.movable(convert(active), G, d, discs, all_of.n_D)
-            problem = contact.Problem(G, c, convert(law.mu), pushing, d, None, least, discs, redundant, given=all_of.n_D)
+            problem = contact_problem(step, all_of, condensed, law.mu, law.least)
+            c = all_of.free(problem.G, condensed.at_contacts(free) + convert(kin.chi + law.rebound))
+            problem = problem._replace(c=c)
             result = contact.solve(problem, z, settings)
             z = result.z
             free, P = condensed.add(free, P, z)
@@ -476,6 +472,7 @@ class Response:
         n = z.shape[0] // (self.d + 1)
         joined = dry_friction.Joined(step.dry(), n, self.d)
         z = joined.guess(z, P_D)
+        u, z, P_b, compliance = self.unique(u, z, P_b, step, joined)
 
         def equations(step):
             """Residual of the balance, bilateral rows, xi, mu and the least percussion, at fixed unknowns."""
@@ -495,13 +492,46 @@ class Response:
         dz = z
         if z.shape[0]:
             d_xi = convert(d_xi) + condensed.at_contacts(free)
-            least, d_least = (None if x is None else convert(x) for x in (least, d_least))
-            active, discs = convert(joined.active(step.active())), joined.discs(laws.discs(step.system))
-            G = joined.operator(condensed.G)
-            pushing = contact.movable(active, G, joined.d, discs, joined.n_D)
-            problem = contact.Problem(G, None, convert(mu), pushing, joined.d, None, least, discs, given=joined.n_D)
+            d_least = None if d_least is None else convert(d_least)
+            problem = contact_problem(step, joined, condensed, mu, least)
+            if compliance is not None:
+                problem, xi = problem._replace(G=problem.G + jnp.diag(compliance)), xi + compliance * z
             dz = contact.response(problem, convert(z), convert(xi), d_xi, convert(d_mu), self.solver, d_least)
             free, dP = condensed.add(free, dP, dz)
             dz = linalg.pack(dz)
         dz, dP_D = joined.part(dz)
         return linalg.pack(free), dz, condensed.percussions(dP), dP_D
+
+    def unique(self, u, z, P_b, step, joined):
+        """``(u, z, P_b, compliance)`` where the derivative is taken: contacts that may share a load in several ways yield a little.
+
+        See `contact.sharing`; ``compliance`` is None where contacts are too few for that.
+        """
+        if z.shape[0] <= u.shape[0]:
+            return u, z, P_b, None
+        kin = step.kinematics()
+        kin, law = joined.kinematics(kin), joined.law(step.law(kin))
+        _, condensed = step.condensed(u, kin)
+        problem = contact_problem(step, joined, condensed, law.mu, law.least)
+        if not problem.redundant:
+            return u, z, P_b, None
+        problem = problem._replace(c=linalg.matmul(kin.W.T, u) + kin.chi + law.rebound - linalg.matmul(problem.G, z))
+        constant = lax.stop_gradient(problem.arrays())._replace(**problem.static)
+        soft, compliance = self.solver.yielding(constant, lax.stop_gradient(z))
+        if compliance is None:
+            return u, z, P_b, None
+        # The derivative of the solution is, with this rule, that of the yielding contacts already.
+        change = lax.stop_gradient(soft - z)
+        du, dP_b = lax.stop_gradient(condensed.add(jnp.zeros_like(u), jnp.zeros_like(P_b), change))
+        return u + du, z + change, P_b + condensed.percussions(dP_b), compliance
+
+
+def contact_problem(step, all_of, condensed, mu, least):
+    """The `contact.Problem` of a step, without c, in the kind that ``condensed`` is written in; ``all_of``: `dry_friction.Joined`."""
+    convert, d, n_D = condensed.convert, all_of.d, all_of.n_D
+    G, discs = all_of.operator(condensed.G), all_of.discs(laws.discs(step.system))
+    pushing = contact.movable(convert(all_of.active(step.active())), G, d, discs, n_D)
+    # Planar problems are small, and Lemke's method solves all of them.
+    redundant = d > 1 and all_of.contacts * (d + 1) + n_D > condensed.kin.W.shape[0] and not condensed.unpacked
+    least = None if least is None else convert(least)
+    return contact.Problem(G, None, convert(mu), pushing, d, None, least, discs, redundant, given=n_D)
