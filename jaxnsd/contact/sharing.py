@@ -11,7 +11,10 @@ their derivative is that of the problem with a small s. Where percussions are un
 motion is unique, and percussions are left as they are.
 """
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..native.marks import when_needed
@@ -23,9 +26,8 @@ from .problem import broadcast, diagonal, join, modes_at, newton_step, split
 #: The compliance s, as a power of the machine precision. The limit is missed by s, and round-off is the machine precision over s.
 COMPLIANCE = 0.5
 
-#: Change of percussions, in units of s and of the largest one, below which they are unique, or shared already. A compliance changes those
-#: by about s.
-UNIQUE = 10
+#: Change of percussions, as a part of the largest one and as a power of the machine precision, that leaves a load shared: 1e-6 in float64.
+SHARED = 0.38
 
 #: Newton steps at most. Where contacts neither open nor begin to stick, one or two lead to yielding contacts and one to rigid ones.
 STEPS = 20
@@ -53,12 +55,40 @@ def yields(problem):
     return contacts, broadcast(contacts, problem.d)
 
 
-def slide(problem, z):
-    """Whether several contacts are loaded, and one of them slides."""
-    modes = modes_at(problem, problem.scale(), z, problem.G @ z + problem.c)
-    (disc,), (contacts, _) = modes.discs, yields(problem)
+class Load(NamedTuple):
+    """Whether a load may be shared in several ways of which friction tells, and whether it is as yielding contacts share it."""
+
+    open: object
+    shared: object
+
+
+def load(problem, z):
+    """`Load` of percussions of rigid contacts: it is open where several contacts are loaded, one slides, and they depend on each other.
+
+    Where all slide these are the normal directions alone: yielding contacts give way by normal percussions that a velocity makes, those in
+    the range of their part of the Delassus operator. By elimination, which leaves of others what is outside of it.
+    """
+    n, d, eps = problem.n, problem.d, float(jnp.finfo(problem.dtype).eps)
+    xi, r = problem.G @ z + problem.c, problem.scale()
+    modes = modes_at(problem, r, z, xi)
+    (disc,), (contacts, _), (P_N, _), (xi_N, _) = modes.discs, yields(problem), split(z, n, d), split(xi, n, d)
+    # What touches without a load would have one if others gave way.
+    small = eps**SHARED * jnp.max(jnp.where(contacts, P_N, 0))
+    touches = problem.active & contacts & (r[0] * xi_N <= small)
     loaded = modes.loaded & contacts
-    return (jnp.sum(loaded) > 1) & jnp.any(loaded & ~disc.stick & (disc.radius > 0))
+    slips = loaded & ~disc.stick & (disc.radius > 0)
+    rows = jnp.concatenate([jnp.where(touches[:, None] & touches[None, :], problem.G[n * d :, n * d :], 0), P_N[:, None]], axis=1)
+    least = eps**COMPLIANCE * jnp.diagonal(rows)
+    independent = shared = jnp.ones((), bool)
+    for k in range(n):
+        pivot = rows[k, k]
+        regular = pivot > least[k]
+        independent &= regular | ~touches[k]
+        shared &= regular | ~touches[k] | (jnp.abs(rows[k, n]) <= small)
+        below = jnp.where(regular & (np.arange(n) > k), rows[:, k] / jnp.where(regular, pivot, 1), 0)
+        rows = rows - below[:, None] * rows[None, k]
+    all_slide = jnp.all(slips | ~loaded)
+    return Load((jnp.sum(touches) > 1) & jnp.any(slips) & ~(all_slide & independent), all_slide & shared)
 
 
 def step(equations, z, shift):
@@ -82,7 +112,7 @@ def shared(problem, result, equations, shift):
     equations: function of a problem that gives its `Equations`
     shift:     of Newton's matrix for rigid contacts
     """
-    near = UNIQUE * float(jnp.finfo(problem.dtype).eps) ** COMPLIANCE
+    near = float(jnp.finfo(problem.dtype).eps) ** SHARED
 
     def share(result):
         soft = problem.G + jnp.diag(compliance(problem))
@@ -103,12 +133,13 @@ def shared(problem, result, equations, shift):
         shared = Result(*(jnp.where(found, a, b) for a, b in zip(new, result, strict=True)))
         return shared._replace(iterations=result.iterations + steps)
 
-    wanted = (result.error <= 1) & slide(problem, result.z)
+    of_rigid = load(problem, result.z)
+    wanted = (result.error <= 1) & of_rigid.open & ~of_rigid.shared
     return lax.cond(wanted, when_needed(share), lambda result: result, result)
 
 
 def yielding(problem, z, equations):
-    """``(z, compliance)``: percussions of contacts that yield, where they slide, next to those of rigid ones; else z, and zeros."""
+    """``(z, compliance)``: percussions of contacts that yield, next to those of rigid ones; z and zeros where these are determined."""
 
     def found(z):
         rows = compliance(problem)
@@ -121,5 +152,5 @@ def yielding(problem, z, equations):
         new, error, _ = iterate(body, z, endless(wanted, z.dtype), STEPS)
         return jnp.where(error <= 1, new, z), jnp.where(error <= 1, rows, 0)
 
-    wanted = slide(problem, z)
+    wanted = load(problem, z).open
     return lax.cond(wanted, when_needed(found), lambda z: (z, jnp.zeros_like(z)), z)
