@@ -41,11 +41,11 @@ def takes(problem):
 def compliance(problem):
     """``s kappa``, in each row but in those of dry friction.
 
-    Of a change of kappa, the same for all contacts, the limit knows nothing: it counts as a constant.
+    Never differentiated: of a change of kappa, the same for all contacts, the limit knows nothing.
     """
     n, d = problem.n, problem.d
     active, (g_N, _) = problem.active, split(diagonal(problem.G), n, d)
-    kappa = lax.stop_gradient(jnp.sum(jnp.where(active, g_N, 0)) / jnp.maximum(jnp.sum(active), 1))
+    kappa = jnp.sum(jnp.where(active, g_N, 0)) / jnp.maximum(jnp.sum(active), 1)
     return jnp.where(join(*yields(problem)), float(jnp.finfo(problem.dtype).eps) ** COMPLIANCE * kappa, 0)
 
 
@@ -130,8 +130,8 @@ def shared(problem, result, equations, shift):
         point, error = equations(problem).at(z)
         found &= error <= 1
         new = result._replace(z=z, error=error, residual=linalg.from_leaves(point).largest)
-        shared = Result(*(jnp.where(found, a, b) for a, b in zip(new, result, strict=True)))
-        return shared._replace(iterations=result.iterations + steps)
+        best = Result(*(jnp.where(found, a, b) for a, b in zip(new, result, strict=True)))
+        return best._replace(iterations=result.iterations + steps)
 
     of_rigid = load(problem, result.z)
     wanted = (result.error <= 1) & of_rigid.open & ~of_rigid.shared

@@ -435,7 +435,7 @@ def in_one_loop(settings, problem, refine):
         problem = arrays._replace(**static)
         if not settings.max_rescues:
             return settings.one_after_the_other(problem, guess, refine, keeps=True)
-        return Equations(problem, settings, guess.dtype, keeps=True).solve(guess, settings, refine)
+        return settings.equations(problem).solve(guess, settings, refine)
 
     def batched(axis_size, in_batched, *args):
         axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)

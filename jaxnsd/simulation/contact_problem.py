@@ -71,8 +71,7 @@ def solve_contact_problem(
     function theorem: derivatives with respect to ``G`` (entries independent of each other), ``c`` and ``mu``. Where contacts are
     redundant (G singular) one of many P is returned; xi is the same for all, except that of bodies which slide and turn at once: there
     the law leaves open how the contacts share the load, and so the moment of friction; time steps have a rule for that. At a kink of
-    the law the derivative is one-sided;
-    that of an unsolved problem means nothing: read ``outcome``.
+    the law the derivative is one-sided; that of an unsolved problem means nothing: read ``outcome``.
 
     Raises ValueError or TypeError, before tracing, for wrong shapes and dtypes, and, where the values are known, for a G that is not
     symmetric positive semidefinite, a negative mu, and values that are not finite. Under a transformation values are not known: one
