@@ -530,20 +530,15 @@ def count(closed):
 
 
 def entries(closed, small):
-    """Number of entries of the arrays of a jaxpr that have no more than ``small``; searches are programs of their own."""
+    """Number of entries of the arrays of a jaxpr that have no more than ``small``; what is compiled later is a program of its own."""
     total = 0
     for equation in parts_of(closed)[0].eqns:
         inner = inside(equation)
-        if equation.params.get("name") == "when_needed" and work(inner[0]) > LATER and _has(inner[0], "jaxnsd_farthest"):
+        if equation.params.get("name") == "when_needed" and work(inner[0]) > LATER:
             continue
         sizes = [math.prod(x.aval.shape) for x in equation.outvars] if not inner else [entries(part, small) for part in inner]
         total += sum(size for size in sizes if inner or size <= small)
     return total
-
-
-def _has(closed, name):
-    """Whether there is an operation with this name in a jaxpr."""
-    return any(equation.primitive.name == name or any(_has(x, name) for x in inside(equation)) for equation in parts_of(closed)[0].eqns)
 
 
 def work(closed):
