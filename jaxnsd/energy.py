@@ -14,13 +14,13 @@ from jax import lax
 
 from . import contact
 from .mechanics.linear_system import LinearSystem, product
+from .mechanics.local import kinematics
 from .mechanics.system import System
 from .numerics import butcher, thresholds
 from .programs import runs
 from .programs.jitted import jit
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
 from .schemes.base import Scheme
-from .schemes.condensed import kinematics
 from .schemes.lobatto import Lobatto
 from .schemes.theta import ThetaScheme
 from .simulation import checks

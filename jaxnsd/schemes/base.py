@@ -9,10 +9,10 @@ from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
 from ..mechanics import laws
+from ..mechanics.local import Kinematics, Local, local
 from ..mechanics.system import System
 from . import parameters
-from .condensed import Condensed, Kinematics
-from .gathered import Place, Placed
+from .condensed import Condensed
 
 if TYPE_CHECKING:
     from .velocity import Step
@@ -154,17 +154,19 @@ class Scheme:
         del t, q, u
         return prepared
 
-    def placed(self, prepared: Any, place: Place, h: jax.Array | None = None) -> Any:
-        """``prepared``, at a `gathered.Place`, with the forces ``h`` (n_u,) where they are given."""
-        return Placed(prepared, place, h)
+    def local(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Local:
+        """`Local` of the system at (t, q), without M where the scheme has its factors; of ``u`` only the shape matters."""
+        return local(self.system(prepared), t, q, u)
 
-    def mass_times(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array, x: jax.Array) -> jax.Array:
-        """``M(t, q) x``; of ``u`` only the shape matters."""
-        return self.system(prepared).M(t, q, u) @ x
+    def mass_times(self, prepared: Any, M: jax.Array | None, x: jax.Array) -> jax.Array:
+        """``M x``, with the M of `local`."""
+        del prepared
+        return M @ x
 
-    def inertia(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array, kin: Kinematics) -> Condensed:
-        """`Condensed` form of the mass matrix."""
-        return Condensed(self.system(prepared).M(t, q, u), kin)
+    def inertia(self, prepared: Any, M: jax.Array | None, kin: Kinematics) -> Condensed:
+        """`Condensed` form of the mass matrix, with the M of `local`."""
+        del prepared
+        return Condensed(M, kin)
 
     def shifted(self, prepared: Any, t: ArrayLike, state: Any, tangent: Any, dq: jax.Array, du: jax.Array) -> Any:
         """Tangent of a state at t whose coordinates and velocity are moved by dq and du."""

@@ -4,8 +4,6 @@ The active contacts are gathered into a view of the system, a `Subsystem`, of on
 computes for its contacts, force directions, the Delassus operator, Newton's method, it computes for those in the view alone.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -14,7 +12,6 @@ from ..contact import Choice
 from ..native.jax_internals import Primitive, ad, batching, lowered_as
 from ..native.marks import when_needed
 from ..numerics import linalg
-from .condensed import directions
 
 #: Up to so many rows a planar problem is solved whole: branches would cost more than they spare.
 PLANAR = 16
@@ -111,85 +108,9 @@ class Evaluated:
         return self
 
 
-class Place(NamedTuple):
-    """What an impact map depends on beside the velocity: mass matrix, gaps, force directions, and the velocities along them at u = 0."""
-
-    M: jax.Array  # (n_u, n_u)
-    gap: jax.Array  # (n,)
-    W_N: jax.Array  # (n_u, n)
-    W_F: jax.Array  # (n_u, n, d)
-    W_g: jax.Array  # (n_u, n_g)
-    W_gamma: jax.Array  # (n_u, n_gamma)
-    chi_N: jax.Array  # (n,)
-    chi_F: jax.Array  # (n, d)
-    chi_g: jax.Array  # (n_g,)
-    chi_gamma: jax.Array  # (n_gamma,)
-
-    @classmethod
-    def of(cls, system, t, q, u):
-        """That of a system at (t, q); of ``u`` only the shape matters."""
-        seen = system.seen_at(t, q)
-        W, chi = directions(seen, t, q, u)
-        return cls(seen.M(t, q, jnp.zeros_like(u)), seen.gap(t, q), *W, *chi)
-
-
-class Placed(Evaluated):
-    """A system at one `Place`; with forces ``h`` (n_u,), where they are given, in the place of its own."""
-
-    def __init__(self, system, place, h=None):
-        super().__init__(system, place.M, h)
-        self._place = place
-
-    def gap(self, t, q):
-        """Gaps (n,)."""
-        del t, q
-        return self._place.gap
-
-    def W_N(self, t, q, u=None):
-        """Normal force directions (n_u, n)."""
-        del t, q, u
-        return self._place.W_N
-
-    def W_F(self, t, q, u=None):
-        """Tangential force directions (n_u, n, d)."""
-        del t, q, u
-        return self._place.W_F
-
-    def W_g(self, t, q, u=None):
-        """Directions of the constraints (n_u, n_g)."""
-        del t, q, u
-        return self._place.W_g
-
-    def W_gamma(self, t, q, u=None):
-        """Directions of the velocity constraints (n_u, n_gamma)."""
-        del t, q, u
-        return self._place.W_gamma
-
-    def gap_velocity(self, t, q, u):
-        """Gap velocities (n,)."""
-        del t, q
-        return linalg.matmul(self._place.W_N.T, u) + self._place.chi_N
-
-    def tangential_velocity(self, t, q, u):
-        """Tangential velocities (n, d)."""
-        del t, q
-        return jnp.sum(self._place.W_F * u[:, None, None], axis=0) + self._place.chi_F
-
-    def constraint_velocity(self, t, q, u):
-        """Velocities of the constraints (n_g,)."""
-        del t, q
-        return linalg.matmul(self._place.W_g.T, u) + self._place.chi_g
-
-    def velocity_constraint(self, t, q, u):
-        """Velocities of the velocity constraints (n_gamma,)."""
-        del t, q
-        return linalg.matmul(self._place.W_gamma.T, u) + self._place.chi_gamma
-
-
 jax.tree_util.register_pytree_node(
     Evaluated, lambda s: ((s._system, s._M, s._h, s._gyroscopic), None), lambda _, leaves: Evaluated(*leaves)
 )
-jax.tree_util.register_pytree_node(Placed, lambda s: ((s._system, s._place, s._h), None), lambda _, leaves: Placed(*leaves))
 jax.tree_util.register_pytree_node(Subsystem, lambda s: ((s._system, s._choice), None), lambda _, leaves: Subsystem(*leaves))
 
 

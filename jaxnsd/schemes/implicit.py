@@ -13,12 +13,13 @@ from jax.typing import ArrayLike
 from .. import contact
 from ..mechanics import laws
 from ..mechanics.linear_system import LinearSystem, product, smallest_pivot
+from ..mechanics.local import Kinematics, Local, kinematics, local
 from ..mechanics.system import System
 from ..numerics import linalg, tridiagonal
 from ..numerics.tridiagonal import Tridiagonal
 from .base import Scheme
-from .condensed import Condensed, Factored, Kinematics, kinematics
-from .gathered import Place, Placed, Subsystem
+from .condensed import Condensed, Factored
+from .gathered import Subsystem
 from .velocity import Step, pytree, static
 
 
@@ -178,21 +179,21 @@ class ImplicitScheme(Scheme):
         """The system of a `Prepared`."""
         return prepared.system
 
-    def placed(self, prepared: Prepared, place: Place, h: jax.Array | None = None) -> Prepared:
-        """A `Prepared`, at a `gathered.Place`, with the forces ``h`` (n_u,) where they are given."""
-        return prepared._replace(system=Placed(prepared.system, place, h))
+    def local(self, prepared: Prepared, t: ArrayLike, q: jax.Array, u: jax.Array) -> Local:
+        """`Local` of the system at (t, q); without the mass matrix of a linear system."""
+        return local(prepared.system, t, q, u, inert=prepared.mass is None)
 
-    def mass_times(self, prepared: Prepared, t: ArrayLike, q: jax.Array, u: jax.Array, x: jax.Array) -> jax.Array:
-        """``M(t, q) x``; of ``u`` only the shape matters."""
-        return prepared.mass_times(t, q, u, x)
+    def mass_times(self, prepared: Prepared, M: jax.Array | None, x: jax.Array) -> jax.Array:
+        """``M x``."""
+        return super().mass_times(prepared, M, x) if prepared.mass is None else product(prepared.system.mass, x)
 
-    def inertia(self, prepared: Prepared, t: ArrayLike, q: jax.Array, u: jax.Array, kin: Kinematics) -> Condensed:
+    def inertia(self, prepared: Prepared, M: jax.Array | None, kin: Kinematics) -> Condensed:
         """`Condensed` form of the mass matrix, by its factor where it is constant."""
         if prepared.V is not None:
             return Factored(prepared.mass.solve, prepared.V, kin.W.T @ prepared.V, kin)
         if prepared.mass is not None:
             return Condensed(None, kin, invert=prepared.mass.solve)
-        return super().inertia(prepared, t, q, u, kin)
+        return super().inertia(prepared, M, kin)
 
     def active(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Which contacts are active, (n_N,) booleans."""

@@ -11,19 +11,20 @@ that are right in the sum only. A start that touches is better a round-off insid
 """
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
 from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
+from ..mechanics.local import Local, kinematics
 from ..mechanics.system import System
 from ..numerics import linalg
 from . import base, velocity
 from .base import Info, Scheme, State
 from .closure import closed
-from .gathered import Evaluated, Place, Placed
+from .gathered import Evaluated
 from .positions import moved
 from .velocity import Step, pytree
 
@@ -41,6 +42,7 @@ class NodeStep(Step):
     dt: Any
     q: Any
     u_minus: Any
+    here: Any = field(default=None, kw_only=True)  # `Local` at the node, where it is known
 
     def place(self):
         """The node."""
@@ -52,11 +54,20 @@ class NodeStep(Step):
 
     def placed(self):
         """With all contacts and constraints evaluated at the node."""
-        return dataclasses.replace(self, system=Placed(self.system, Place.of(self.system, self.t, self.q, self.u_minus)))
+        place = self.t, self.q
+        return dataclasses.replace(self, here=Local(None, self.system.gap(*place), kinematics(self.system, *place, self.u_minus)))
+
+    def restricted(self, choice):
+        """The step of the chosen contacts alone."""
+        return dataclasses.replace(super().restricted(choice), here=None if self.here is None else self.here.take(choice))
+
+    def kinematics(self):
+        """At the node."""
+        return super().kinematics() if self.here is None else self.here.kin
 
     def active(self):
         """Contacts that are closed at the node."""
-        return self.system.gap(self.t, self.q) <= 0
+        return (self.system.gap(self.t, self.q) if self.here is None else self.here.gap) <= 0
 
     def momentum_gained(self, u):
         """``M_k (u_k - u_{k-1})``."""

@@ -19,6 +19,7 @@ from jax import lax
 
 from .. import contact
 from ..mechanics import laws
+from ..mechanics.local import kinematics
 from ..native.marks import when_needed
 from ..numerics import linalg, thresholds
 from ..numerics.newton import implicit, iterate, storing_solutions
@@ -26,7 +27,7 @@ from ..programs.derivatives import pushed
 from ..programs.pytrees import pytree, static
 from . import dry_friction, gathered
 from .base import Info, Percussions, nothing_to_solve, total
-from .condensed import Condensed, impulse, kinematics
+from .condensed import Condensed, impulse
 from .gathered import Subsystem
 
 __all__ = ["Law", "Response", "Step", "pytree", "resolution", "restitution", "solve", "static"]
@@ -51,7 +52,7 @@ class Step:
     linear: ClassVar[bool] = False
     #: Whether the step is solved with its active contacts alone, see `gathered`. It pays where steps are many, not for events.
     gathers = False
-    #: Whether contacts and inertia are asked for at `place` alone; then there is a method `placed`, with all of that evaluated.
+    #: Whether contacts are asked for at `place` alone; then there is a method `placed`, with all of that evaluated.
     at_one_place: ClassVar[bool] = False
 
     def evaluated(self):
@@ -240,6 +241,10 @@ class Expansion(Phase):
     def effect(self, u):
         """That of the step."""
         return self.step.effect(u)
+
+    def dry(self):
+        """That of the step."""
+        return self.step.dry()
 
     def law(self, kin):
         """``P_N >= e_N P_N^C``."""

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from ... import contact
+from ...mechanics.local import kinematics
 from ...numerics import butcher, linalg, thresholds
 from ..base import Percussions
-from ..condensed import kinematics
 
 
 class Arguments(NamedTuple):
