@@ -47,6 +47,14 @@ class Info(NamedTuple):
     contact: jax.Array  # contact with the largest entry where the step did not converge, else -1
 
 
+class Evaluated(NamedTuple):
+    """What a step has evaluated of a system where it ends."""
+
+    system: Any  # seen there, for functions that are asked for there alone
+    M: jax.Array | None = None  # (n_u, n_u) mass matrix; None: it has not
+    h: jax.Array | None = None  # (n_u,) forces with the velocity before; None: it has not
+
+
 def no_percussions(system, t, q, u):
     """Zero percussions in the shapes of a system."""
     shapes = jax.eval_shape(
@@ -146,13 +154,13 @@ class Scheme:
         kept = system.keeping_rows(t, q, u, dt, found)
         return prepared if kept is system else self.prepare(kept, dt)
 
-    def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Any:
-        """``prepared``, with what `step` has evaluated where it ends anyway, at (t, q) with the velocity u before: by default nothing.
+    def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Evaluated:
+        """What `step` has evaluated where it ends anyway, at (t, q) with the velocity u before: by default nothing.
 
         Asked for again it is the same in the compiled program, and costs nothing.
         """
         del t, q, u
-        return prepared
+        return Evaluated(self.system(prepared))
 
     def local(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Local:
         """`Local` of the system at (t, q), without M where the scheme has its factors; of ``u`` only the shape matters."""

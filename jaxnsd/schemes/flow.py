@@ -20,9 +20,9 @@ from .velocity import Law, Step, pytree, static
 THRESHOLD = 1.5
 
 
-def gained(system, inertia, kin, t, dt, q, u):
-    """Bound, `THRESHOLD` included, of what the forces make of every contact velocity in a step; ``inertia`` is of the mass matrix."""
-    forces = dt * system.h(t, q, u)
+def gained(system, inertia, kin, h, t, dt, q, u):
+    """Bound, `THRESHOLD` included, of what the forces h make of every contact velocity in a step; ``inertia`` is of the mass matrix."""
+    forces = dt * h
     if (dry := dry_friction.of(system, t, q, u, dt)) is not None:
         forces = jnp.abs(forces) + linalg.matmul(jnp.abs(dry.W), dry.bound)
     change, _ = inertia.free(jnp.zeros_like(u), -forces, jnp.zeros_like(kin.chi_b))
@@ -61,7 +61,8 @@ class Flow:
         here: `Local` at (t, q)
         """
         inertia = self.scheme.inertia(prepared, here.M, here.kin)
-        bounds = gained(self.scheme.system(prepared), inertia, here.kin, t, dt, q, u)
+        system = self.scheme.system(prepared)
+        bounds = gained(system, inertia, here.kin, system.h(t, q, u), t, dt, q, u)
         return contact.split(lax.stop_gradient(bounds), self.n, self.d)
 
     def impact(self, prepared, t, q, u, mask, here=None):
@@ -211,7 +212,7 @@ class FlowStep(Step):
     def law(self, kin):
         """The impact law, or that of contacts which stay closed."""
         if not self.impact:
-            return Law(self.kept, self.system.contact_data(self.t, self.q)[2])
+            return Law(self.kept, self.contacts.data(self.t, self.q).mu)
         law = super().law(kin)
         if self.bounces is not None:
             law = law._replace(rebound=self.bounces * law.rebound)

@@ -75,7 +75,7 @@ class _Rows:
         kin = kinematics(system, self.t, self.q, self.u)
         dry = dry_friction.of(system, self.t, self.q, self.u, dt)
         inertia = scheme.inertia(prepared, system.M(self.t, self.q, self.u), kin.bilateral())
-        self.slow = gained(system, inertia, kin._replace(W=dry.W), self.t, dt, self.q, self.u)
+        self.slow = gained(system, inertia, kin._replace(W=dry.W), system.h(self.t, self.q, self.u), self.t, dt, self.q, self.u)
         self.slip = system.dry_velocity(t, before.q, before.u)
         left = system.dry_velocity(self.t, after.q, after.u)
         small = thresholds.REST * self.slow

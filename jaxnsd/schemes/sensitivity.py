@@ -30,7 +30,7 @@ from jax import lax
 
 from .. import contact
 from ..mechanics import laws
-from ..mechanics.local import kinematics
+from ..mechanics.local import Contacts, kinematics
 from ..mechanics.results import Event
 from ..native.marks import when_needed
 from ..numerics import linalg, thresholds
@@ -172,24 +172,24 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None, at_star
     """
     n, d = after.P.P_F.shape if choice is None else (choice.size, after.P.P_F.shape[1])
     end, q, u = t + dt, after.q, before.u
-    take = choice.take if choice else lambda x: x
-    both = at_start or scheme.system(prepared), scheme.system(at_end).seen_at(end, q)
-    at_start, system = (gathered.Subsystem(system, choice) for system in both) if choice else both
-    gap = at_start.gap(t, before.q)
-    kin = kinematics(system, end, q, u)
+    system = at_end.system.seen_at(end, q)
+    starting, ending = Contacts(at_start or scheme.system(prepared), choice), Contacts(system, choice)
+    take, gap = ending.take, starting.gap(t, before.q)
+    kin = kinematics(system, end, q, u, choice)
     # Without contacts: the Delassus operator is computed where it is asked for.
-    M = system.M(end, q, u)
+    M = system.M(end, q, u) if at_end.M is None else at_end.M
+    h = system.h(end, q, u) if at_end.h is None else at_end.h
     inertia = scheme.inertia(prepared, M, kin.bilateral())
-    slow, _ = contact.split(gained(system, inertia, kin, end, dt, q, u), n, d)
-    rate = system.gap_velocity(end, q, u)
+    slow, _ = contact.split(gained(system, inertia, kin, h, end, dt, q, u), n, d)
+    rate = ending.gap_velocity(end, q, u)
     closed = closed_gap(kin.W[:, n * d :], slow, dt, q)
     # With what kinematics make of a contact that is closed, as `turned`.
-    by_kinematics = THRESHOLD * jnp.abs(rate - at_start.gap_velocity(t, before.q, u))
+    by_kinematics = THRESHOLD * jnp.abs(rate - starting.gap_velocity(t, before.q, u))
     slow = slow + jnp.where(take(before.P.P_N > 0) | (gap <= closed), by_kinematics, 0)
     pushed = take(after.P.P_N > 0)
-    impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
+    impacts = pushed & closed_fast(ending.gap(end, q), rate, slow, dt)
     touches = pushed & ~impacts & (gap > closed)
-    e_N, _, _ = system.contact_data(end, q, rate)
+    e_N = ending.data(end, q, rate).e_N
     ends = (e_N > 0) & last_of_sequence(scheme, e_N, rate, slow)
     if isinstance(scheme, LocatedImpacts):
         ends &= take(jnp.any(after.impact_contacts[:, None] == np.arange(after.P.P_N.shape[0])[None], axis=0))
@@ -206,8 +206,8 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None, at_star
             """Whether an impact acts on another contact that is closed, of a choice in which all these are."""
 
             def any_of_them():
-                view, of = (gathered.Subsystem(system, some), some.take) if some else (system, lambda x: x)
-                G = scheme.inertia(prepared, M, kinematics(view, end, q, u) if some else kin).G
+                of = Contacts(system, some).take
+                G = scheme.inertia(prepared, M, kinematics(system, end, q, u, some) if some else kin).G
                 return jnp.any(of(impacts)[:, None] & of(impacts | loose)[None, :] & _coupled(jnp.abs(linalg.pack(G)), d))
 
             return any_of_them
@@ -322,7 +322,7 @@ class _Event:
         opened = self.opened(t, before)
         # So has one that starts from a located impact, with its gap closed, on the last arc before the rest.
         opened |= self.system.gap_velocity(t, before.q, before.u) > thresholds.touch(self.q.dtype) * self.slow[0]
-        e_N, _, mu = self.system.contact_data(self.t, self.q, rate)
+        e_N, _, mu = Contacts(self.system).data(self.t, self.q, rate)
         last = self.impacting & last_of_sequence(self.scheme, e_N, rate, self.slow[0])
         # With friction what is left of the normal velocity goes on into slip: it must not be taken out.
         frictionless = jnp.all(mu.reshape(mu.shape[0], -1) == 0, axis=1)
@@ -336,7 +336,7 @@ class _Event:
         """Contacts (n,) that slide at the start of a step, and at its end have stuck or slide back along the line, and the latter."""
         left = jnp.sum(self.direction * self.slips[1], axis=1)
         small = self.small()
-        _, e_F, mu = self.system.contact_data(self.t, self.q)
+        _, e_F, mu = Contacts(self.system).data(self.t, self.q)
         turned = (self.speed > small) & (left <= small) & (mu > 0)
         turned = turned & self.pushed & self.persistent & ~jnp.any(self.impacting)
         # What friction has stopped has -e_F times its slip, and its tangent has forgotten the slip before, as that of a rest. What slides
@@ -345,7 +345,7 @@ class _Event:
 
     def small(self, part=slice(None)):
         """Slip (n,), in the directions of ``part``, below which a contact sticks."""
-        e_F = self.system.contact_data(self.t, self.q)[1]
+        e_F = Contacts(self.system).data(self.t, self.q).e_F
         # Friction makes of the normal speed what other forces need not. Restitution gives back what kinematics make of the slip of what
         # sticks, so that some of that is left.
         gained, turned = (jnp.sum(x[:, part], axis=1) for x in (self.slow[1], self.turned_slip))
@@ -359,7 +359,7 @@ class _Event:
         pushed_before = before.P.P_N > 0
         system = self.scheme.system(self.prepared)
         n, d = self.flow.n, self.flow.d
-        mu = jnp.reshape(system.contact_data(self.t, self.q)[2], (n, -1))
+        mu = jnp.reshape(Contacts(system).data(self.t, self.q).mu, (n, -1))
         turns, first = jnp.zeros((n,), bool), 0
         # Sliding, rolling and drilling each end on their own.
         for k, size in enumerate(laws.discs(system) or (d,) * (d > 0)):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ... import contact
-from ...mechanics.local import kinematics
+from ...mechanics.local import Contacts, kinematics
 from ...numerics import butcher, linalg, thresholds
 from ..base import Percussions
 
@@ -209,7 +209,7 @@ class Stages:
         _, _, a, a_hat = self.tableau(args.q.dtype)
         t, Q = self.times(args)[1:], self.positions(args, x)[1:]
         drift = Q - args.q[None, :] - args.dt * combine(a[1:], q_dot) if self.quasi else jnp.zeros_like(Q)
-        mu = jax.vmap(lambda t, Q: args.system.contact_data(t, Q)[2])(t, Q)
+        mu = jax.vmap(lambda t, Q: Contacts(args.system).data(t, Q).mu)(t, Q)
         return Values(p - start[None, :] - combine(a_hat[:, :-1], F), drift, rows, mu, F, start)
 
     @traced_once

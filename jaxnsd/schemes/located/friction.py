@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ...mechanics import laws
+from ...mechanics.local import Contacts
 
 #: By how much more than friction can a row is held.
 HOLD = 1e3
@@ -140,7 +141,7 @@ class Rows:
 
     def bounds(self, system, t, dt, state):
         """Largest percussions (m,) that friction can take after a step."""
-        parts = [system.contact_data(t, state.q)[2] * state.P.P_N] if self.n else []
+        parts = [Contacts(system).data(t, state.q).mu * state.P.P_N] if self.n else []
         parts += [dt * laws.dry_friction(system, t, state.q, state.u)] if self.n_D else []
         return jnp.concatenate(parts) if parts else jnp.zeros((0,), state.q.dtype)
 

@@ -165,7 +165,7 @@ def moved_by_forces(segments, system, t, dt, state):
     W = jnp.concatenate([system.W_N(t, q, u), rows.directions(system, t, q, u)], axis=1)
     kin = kinematics(system, t, q, u).bilateral()._replace(W=W, chi=jnp.zeros(W.shape[1:], q.dtype))
     inertia = scheme.inertia(scheme.prepare(system, dt), system.M(t, q, u), kin)
-    moved, n = gained(system, inertia, kin, t, dt, q, u), state.P.P_N.shape[0]
+    moved, n = gained(system, inertia, kin, system.h(t, q, u), t, dt, q, u), state.P.P_N.shape[0]
     if not W.shape[1]:
         return moved, moved, moved
     percussions = jnp.concatenate([state.P.P_N, rows.bounds(system, t, dt, state)])
