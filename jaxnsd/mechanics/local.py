@@ -10,11 +10,15 @@ import jax.numpy as jnp
 
 from .. import contact
 from ..numerics import linalg
+from .anisotropy import along
 from .laws import ContactData
 
 
 class Contacts(NamedTuple):
-    """The contacts of a system, n of them, or those of a `contact.Choice` alone."""
+    """The contacts of a system, n of them, or those of a `contact.Choice` alone, as the schemes see them.
+
+    Tangential velocities and directions are in the coordinates of the friction sets, see `anisotropy`.
+    """
 
     system: Any
     choice: Any = None  # None: all
@@ -33,7 +37,7 @@ class Contacts(NamedTuple):
 
     def tangential_velocity(self, t, q, u):
         """Tangential velocities (n, d)."""
-        return self._asked(self.system.tangential_velocity, 0, t, q, u)
+        return along(self.system, self._asked(self.system.tangential_velocity, 0, t, q, u), self.choice)
 
     def W_N(self, t, q, u):
         """Normal force directions (n_u, n)."""
@@ -41,7 +45,7 @@ class Contacts(NamedTuple):
 
     def W_F(self, t, q, u):
         """Tangential force directions (n_u, n, d)."""
-        return self._asked(self.system.W_F, 1, t, q, u)
+        return along(self.system, self._asked(self.system.W_F, 1, t, q, u), self.choice)
 
     def data(self, t, q, rate=None):
         """`ContactData`; ``rate``: gap velocities (n,) before the impact, None: at rest."""

@@ -11,7 +11,7 @@ from jax import lax
 
 from .. import contact
 from ..mechanics import laws
-from ..mechanics.local import kinematics
+from ..mechanics.local import Contacts, kinematics
 from ..numerics import linalg, thresholds
 from . import dry_friction, velocity
 from .velocity import Law, Step, pytree, static
@@ -36,7 +36,8 @@ def turned(system, u, start, end):
 
     Curvature, or a table that accelerates: a contact that never opens closes that fast where the step would take it freely.
     """
-    before, after = ((system.gap_velocity(t, q, u), system.tangential_velocity(t, q, u)) for t, q in (start, end))
+    contacts = Contacts(system)
+    before, after = ((contacts.gap_velocity(t, q, u), contacts.tangential_velocity(t, q, u)) for t, q in (start, end))
     return jax.tree.map(lambda a, b: lax.stop_gradient(THRESHOLD * jnp.abs(b - a)), before, after)
 
 

@@ -18,7 +18,7 @@ import jax
 from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
-from ..mechanics.local import Local, kinematics
+from ..mechanics.local import local
 from ..mechanics.system import System
 from ..numerics import linalg
 from . import base, velocity
@@ -61,8 +61,7 @@ class NodeStep(Step):
 
     def placed(self):
         """With all contacts and constraints evaluated at the node."""
-        place = self.t, self.q
-        return dataclasses.replace(self, here=Local(self.M, self.system.gap(*place), kinematics(self.system, *place, self.u_minus)))
+        return dataclasses.replace(self, here=local(self.system, self.t, self.q, self.u_minus, inert=False))
 
     def restricted(self, choice):
         """The step of the chosen contacts alone."""

@@ -305,7 +305,8 @@ class _Event:
         self.landing = self.landed(t, before, rate)
         # With several discs sliding, rolling and drilling turn each on their own.
         self.slides = self.flow.d > 0 and laws.discs(self.system) is None
-        self.slips = [self.system.tangential_velocity(at, state.q, state.u) for at, state in ((t, before), (self.t, after))]
+        contacts = Contacts(self.system)
+        self.slips = [contacts.tangential_velocity(at, state.q, state.u) for at, state in ((t, before), (self.t, after))]
         self.speed = jnp.linalg.norm(self.slips[0], axis=1)
         self.direction = self.slips[0] / jnp.where(self.speed > 0, self.speed, 1)[:, None]
         self.turning, self.slides_back = self.turned() if self.slides else (jnp.zeros_like(self.pushed),) * 2
@@ -375,7 +376,7 @@ class _Event:
 
     def slip(self, prepared, t, q, u):
         """Tangential velocities (n,) along those before the step."""
-        return jnp.sum(self.direction * self.scheme.system(prepared).tangential_velocity(t, q, u), axis=1)
+        return jnp.sum(self.direction * Contacts(self.scheme.system(prepared)).tangential_velocity(t, q, u), axis=1)
 
     def corrections(self, args, d_args, own):
         """What is added to the tangents of q, u and percussions, ``own``, of a step in which contacts have impacts or turn, and whether."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ... import contact
+from ...mechanics.local import Contacts
 from ...numerics import linalg, thresholds
 from .. import velocity
 from ..moreau import NodeStep
@@ -86,7 +87,7 @@ def beyond(stages, args, x, t_end, q_end):
 
 def velocities(system, t, q, u):
     """Gap velocities (n,) and tangential velocities (n, d)."""
-    return system.gap_velocity(t, q, u), system.tangential_velocity(t, q, u)
+    return system.gap_velocity(t, q, u), Contacts(system).tangential_velocity(t, q, u)
 
 
 @pytree

@@ -119,8 +119,10 @@ class Rows:
     @classmethod
     def of(cls, system, P, sliding):
         """Those of a system with percussions like ``P``; none unless ``sliding``."""
-        one = sliding and P.P_F.shape[1] == 1 and laws.discs(system) is None
-        return cls(P.P_F.shape[0] if one else 0, P.P_D.shape[0] if sliding and P.P_D is not None else 0)
+        n, d = P.P_F.shape
+        # A matrix of a set along a line is a unit of its own, see `anisotropy`: such a row is left to the wrapped scheme.
+        one = sliding and d == 1 and laws.discs(system) is None and laws.axes(system, n, P.P_F.dtype) is None
+        return cls(n if one else 0, P.P_D.shape[0] if sliding and P.P_D is not None else 0)
 
     @property
     def m(self):
