@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import contact
 from .mechanics.linear_system import LinearSystem, product
 from .mechanics.system import System
 from .numerics import butcher, thresholds
@@ -20,7 +19,6 @@ from .programs import runs
 from .programs.jitted import jit
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
 from .schemes.base import Scheme
-from .schemes.condensed import kinematics
 from .schemes.lobatto import Lobatto
 from .schemes.theta import ThetaScheme
 from .simulation import checks
@@ -233,10 +231,14 @@ def _work_of_time(system, solution):
     return 0.5 * jnp.diff(t) * (power[:-1] + power[1:]) + jnp.diff(carried)
 
 
-def _works(kin, v, P_N, P_F, P_b):
-    """Works on the velocity v of normal and tangential percussions, (n_N,) each, and of those of the bilateral constraints, ()."""
-    rate_N, rate_F = contact.split(kin.W.T @ v, *P_F.shape)
-    return P_N * rate_N, jnp.sum(P_F * rate_F, axis=1), jnp.sum(P_b * (kin.W_b.T @ v))
+def _works(system, t, q, v, P_N, P_F, P_b):
+    """Works on the velocity v of normal and tangential percussions, (n_N,) each, and of those of the bilateral constraints, ().
+
+    Percussions are as they are stored, along the directions that the system says.
+    """
+    W_N, W_F, *W_b = (of(t, q, jnp.zeros_like(v)) for of in (system.W_N, system.W_F, system.W_g, system.W_gamma))
+    rate_F = jnp.sum(W_F * v[:, None, None], axis=0)
+    return P_N * (W_N.T @ v), jnp.sum(P_F * rate_F, axis=1), jnp.sum(P_b * (jnp.concatenate(W_b, axis=1).T @ v))
 
 
 def _stage_work(system, scheme, solution):
@@ -249,8 +251,7 @@ def _stage_work(system, scheme, solution):
         begin, end = system.q_dot(t, q, u), system.q_dot(t_plus, q_plus, aux["V"][-1])
 
         def of_stage(b, c, R_N, R_F, R_b):
-            kin = kinematics(system, t + c * dt, cubic(c, dt, q, q_plus, begin, end), v)
-            return _works(kin, v, b * R_N, b * R_F, b * R_b)
+            return _works(system, t + c * dt, cubic(c, dt, q, q_plus, begin, end), v, b * R_N, b * R_F, b * R_b)
 
         R_b = jnp.concatenate([aux["R_g"], aux["R_gamma"]], axis=1)
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(of_stage)(b, c, aux["R_N"], aux["R_F"], R_b))
@@ -268,7 +269,7 @@ def _percussion_work(system, scheme, solution):
     def work(t, q, u, t_plus, q_plus, u_plus, P_D, *P):
         step = scheme.between(system, t, t_plus - t, q, u, q_plus)
         v, dry = step.worked_on(u_plus), step.dry()
-        return *_works(step.kinematics(), v, *P), None if dry is None else P_D * (dry.W.T @ v)
+        return *_works(step.system, *step.place(), v, *P), None if dry is None else P_D * (dry.W.T @ v)
 
     t, q, u = solution.t, solution.q, solution.u
     P_b = jnp.concatenate([solution.P_g, solution.P_gamma], axis=1)

@@ -183,6 +183,7 @@ class Falling(jaxnsd.System):
 
     dry_friction: Any = 2.0
     e_N: Any = 0.5
+    law: Any = NewtonImpact()
 
     def kinetic_energy(self, t, q, u):
         return 0.5 * u @ u
@@ -200,13 +201,21 @@ def bounced(tau, h, e, t1):
     return e * (9.81 - tau) * first * (t1 - first) - 0.5 * (9.81 + tau) * (t1 - first) ** 2
 
 
-@pytest.mark.parametrize("scheme", [Moreau(), pytest.param(jaxnsd.LocatedImpacts(MoreauJean()), marks=pytest.mark.slow)], ids=str)
-def test_an_impact_in_a_guide(scheme):
+@pytest.mark.parametrize(
+    ("scheme", "law"),
+    [
+        (Moreau(), NewtonImpact()),
+        (Moreau(), PoissonImpact()),
+        pytest.param(jaxnsd.LocatedImpacts(MoreauJean()), NewtonImpact(), marks=pytest.mark.slow),
+    ],
+    ids=["Moreau", "Poisson", "LocatedImpacts"],
+)
+def test_an_impact_in_a_guide(scheme, law):
     """Value and derivatives through the impact, whose flows before and after differ in the friction."""
     point = jnp.asarray(2.0), jnp.asarray(1.0), jnp.asarray(0.5)
 
     def height(tau, h, e):
-        return simulate(Falling(tau, e), scheme, h[None], jnp.zeros(1), 0.64, 1e-3).q[-1, 0]
+        return simulate(Falling(tau, e, law), scheme, h[None], jnp.zeros(1), 0.64, 1e-3).q[-1, 0]
 
     exact = jax.value_and_grad(bounced, (0, 1, 2))(*point, 0.64)
     value = jax.value_and_grad(height, (0, 1, 2))(*point)

@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import quick
 
 import jaxnsd
-from jaxnsd import bodies
+from jaxnsd import bodies, sets
+from jaxnsd.contact import Choice
+from jaxnsd.mechanics.local import Contacts, kinematics, local
 from jaxnsd.models import Cube, Sphere
 from jaxnsd.schemes import gathered, sensitivity
 from jaxnsd.schemes.base import Percussions, State
@@ -50,6 +53,41 @@ def advanced(scheme):
         return end.q, end.u, impulse, info.converged
 
     return run
+
+
+@jaxnsd.system
+class OnRails(Cube):
+    """A cube that slides across its rails twice as hard as along them, on a floor that rises."""
+
+    mu: float = 0.0
+    law = jaxnsd.NewtonImpact(e_N=lambda speed: 0.5 / (1 + speed), friction=sets.Ellipse(0.2, 0.4, 0.3))
+
+    def gap_velocity(self, t, q, u):
+        return super().gap_velocity(t, q, u) - 0.1
+
+    W_N = jaxnsd.System.W_N
+
+
+def test_contacts_that_are_chosen_are_those_of_all():
+    """Asked for alone, or taken of what is known of all; of a system that gathers them, and of one that does not."""
+
+    @quick
+    def both(system, q, u):
+        rate, known = system.gap_velocity(0.0, q, u), local(system, 0.0, q, u)
+        choice = Choice(jnp.arange(rate.size) % 3 == 1, 3)
+        contacts, chosen = Contacts(system, choice), known.take(choice)
+        slip = contacts.tangential_velocity(0.0, q, u).reshape(-1)
+        asked = contacts.gap(0.0, q), kinematics(system, 0.0, q, u, choice), jnp.concatenate([slip, contacts.gap_velocity(0.0, q, u)])
+        data = contacts.data(0.0, q, choice.take(rate)), contacts.take(jnp.arange(rate.size))
+        taken = chosen.gap, chosen.kin, chosen.kin.at_contacts(u)
+        data_of_all = jax.tree.map(choice.take, system.contact_data(0.0, q, rate)), jnp.array([1, 4, 7])
+        return (*asked, *data), (*taken, *data_of_all)
+
+    box = bodies.Body("box", 0.5, (1e-3,) * 3, shapes=bodies.Box((0.1, 0.1, 0.1)), position=(0.0, 0.0, 0.1))
+    for system in (OnRails(e_N=0.0), bodies.assemble([box], bodies.Plane(), e_N=0.3, mu=0.4)):
+        q, u = system.initial_state()
+        for one, other in zip(*map(jax.tree.leaves, both(system, q, u + jnp.sin(jnp.arange(6.0)))), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-14)
 
 
 @pytest.mark.parametrize(

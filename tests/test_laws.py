@@ -25,7 +25,7 @@ from jaxnsd import (
     sets,
     simulate,
 )
-from jaxnsd.mechanics import anisotropy
+from jaxnsd.mechanics.local import Contacts
 from jaxnsd.mechanics.results import Outcome
 from jaxnsd.models import elastic_bar
 
@@ -724,12 +724,12 @@ def test_a_set_of_ones_own_is_the_image_of_a_disc():
     own = Matrix(0.3, ellipse.axes(1, jnp.float64)[0])
     R = turned(0.3)
     np.testing.assert_allclose(0.3 * own.S, R @ np.diag([0.5, 0.1]) @ R.T, atol=1e-15)
-    seen = [anisotropy.isotropic(Particle(NewtonImpact(0.5, friction=part))) for part in (ellipse, own)]
+    seen = [Contacts(Particle(NewtonImpact(0.5, friction=part))) for part in (ellipse, own)]
     for name in ("tangential_velocity", "W_F"):
-        values = [getattr(system, name)(0.0, *THROWN) for system in seen]
+        values = [getattr(contacts, name)(0.0, *THROWN) for contacts in seen]
         np.testing.assert_allclose(*values, atol=1e-15)
         assert np.abs(values[0] - getattr(seen[0].system, name)(0.0, *THROWN)).max() > 0.1
-    np.testing.assert_allclose(*(system.contact_data(0.0, THROWN[0])[2] for system in seen), atol=1e-15)
+    np.testing.assert_allclose(*(contacts.data(0.0, THROWN[0]).mu for contacts in seen), atol=1e-15)
     jaxnsd.check(Particle(NewtonImpact(0.5, friction=own)), Moreau(), *THROWN, 1.0, 0.1)
 
 

@@ -12,7 +12,6 @@ from jax import lax
 
 from ..bodies import Multibody
 from ..contact import SemismoothNewton
-from ..mechanics import anisotropy
 from ..mechanics.results import Outcome
 from ..mechanics.system import System
 from ..programs.given import calling, numbers, shown, takes, whole
@@ -129,7 +128,7 @@ class Task:
 
     def _first(self, system, t, q, u):
         """``(state of the scheme, whether it was solved for)`` at the node where an episode starts."""
-        prepared = self.scheme.prepare(anisotropy.isotropic(system), self.dt)
+        prepared = self.scheme.prepare(system, self.dt)
         state, info = self.scheme.init(prepared, t, self.dt, q, u, self.solver)
         return state, jnp.asarray(info.converged)
 

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..mechanics import anisotropy
 from ..native.marks import written_out
 from ..schemes.base import no_percussions
 from ..simulation.loop import History, scan
@@ -36,7 +35,7 @@ def nodes(settings, system, t0, q0, u0, n_steps, duration):
     dtype = q0.dtype
     t0, dt = (jnp.asarray(x, dtype) for x in (t0, settings.dt))
     times = (t0, dt, t0 + parts * PART * dt)
-    args = (anisotropy.isotropic(system), times, q0, u0, None)
+    args = (system, times, q0, u0, None)
     loop = history.start(args)
     _, _, *codes = loop.first
     n_q, n_u = q0.size, u0.size

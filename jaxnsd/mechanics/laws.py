@@ -15,7 +15,7 @@ where slip passes through zero without a rest, see `schemes.sensitivity`; that o
 
 import dataclasses
 import inspect
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,14 @@ from ..sets import FrictionSet
 
 #: Names of contact data, which a user writes as a field or as a method.
 CONTACT_DATA = ("e_N", "e_F", "mu")
+
+
+class ContactData(NamedTuple):
+    """What the laws of impact and friction take of every contact."""
+
+    e_N: jax.Array  # (n_N,)
+    e_F: jax.Array  # (n_N,)
+    mu: jax.Array  # (n_N,), or (n_N, number of sets of friction)
 
 
 class ImpactLaw:
@@ -162,7 +170,7 @@ def depends_on_speed(system):
 
 
 def data(system, shape, dtype, rate=None):
-    """``(e_N, e_F, mu)``, each broadcast to (n_N,), ``mu`` of several sets to (n_N, number of sets).
+    """`ContactData`, of numbers that are the same for all contacts as well.
 
     rate: gap velocities before the impact; None: at rest
 
@@ -178,9 +186,9 @@ def data(system, shape, dtype, rate=None):
         e.append(jnp.broadcast_to(jnp.asarray(value, dtype), shape))
     sets = of(system).sets
     if not sets:
-        return *e, jnp.broadcast_to(jnp.asarray(*coefficients(system).values(), dtype), shape)
+        return ContactData(*e, jnp.broadcast_to(jnp.asarray(*coefficients(system).values(), dtype), shape))
     mu = [part.size(*shape, dtype) for part in sets]
-    return *e, mu[0] if len(mu) == 1 else jnp.stack(mu, axis=1)
+    return ContactData(*e, mu[0] if len(mu) == 1 else jnp.stack(mu, axis=1))
 
 
 def has_dry_friction(system):

@@ -544,7 +544,7 @@ class System:
         """All sets of friction, of a system that says those of drilling and rolling beside ``mu``; None: they are the law's."""
         return None
 
-    def contact_data(self, t: ArrayLike, q: jax.Array, rate: jax.Array | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def contact_data(self, t: ArrayLike, q: jax.Array, rate: jax.Array | None = None) -> laws.ContactData:
         """``(e_N, e_F, mu)``, each broadcast to (n_N,), by the system's `law`.
 
         rate: gap velocities (n_N,) before the impact, on which a restitution may depend; None: at rest

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ..mechanics.laws import ContactData
 from ..mechanics.system import Parameter, System, system
 from . import pictures
 from .cube import CORNERS, Cube, _rotation
@@ -89,7 +90,7 @@ class TossedCube(System):
         """Restitution of a corner; `contact_data` knows how many are down."""
         return self._faded(self.e_corner, speed)
 
-    def contact_data(self, t: ArrayLike, q: jax.Array, rate: jax.Array | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def contact_data(self, t: ArrayLike, q: jax.Array, rate: jax.Array | None = None) -> ContactData:
         """``(e_N, e_F, mu)``, (8,) each."""
         _, e_F, mu = super().contact_data(t, q)
         gap = self.gap(t, q)
@@ -97,7 +98,7 @@ class TossedCube(System):
         e = jnp.interp(down, jnp.array([1.0, 2.0, 4.0], q.dtype), jnp.stack([jnp.asarray(x, q.dtype) for x in self._by_number()]))
         speed = jnp.zeros_like(gap) if rate is None else jnp.maximum(-rate, 0)
         mu = self.mu_impact + (mu - self.mu_impact) * jnp.exp(-speed / self.fade)
-        return self._faded(e, speed), e_F, mu
+        return ContactData(self._faded(e, speed), e_F, mu)
 
     def _by_number(self):
         return self.e_corner, self.e_edge, self.e_face

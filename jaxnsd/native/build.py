@@ -98,8 +98,8 @@ def text_of(closed, in_full=False):
     return _text_of(control.Program(closed, [None] * len(kinds), kinds, results, sizes))
 
 
-#: Operations for each entry of an array of a step, at least: of a UR5e, a Panda and a humanoid it is 0.32, 0.36 and 0.52, since most entries
-#: are only arranged, or known. What will be too large is not begun; a UR5e in loops would take four times as long.
+#: Operations for each entry of an array of a step, at least: of a UR5e, a Panda and a humanoid it is 0.32, 0.36 and 0.52, since most
+#: entries are only arranged, or known. What will be too large is not begun; a UR5e in loops would take four times as long.
 OPERATIONS = 0.32
 
 #: Programs that were too large for the first sizes, by the number of their operations and their arguments: another run of the same step.

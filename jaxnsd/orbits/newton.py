@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..mechanics.local import Contacts
 from ..programs.derivatives import ZERO, instantiated, pushed, with_rule
 from ..programs.jitted import jit
 from ..programs.runs import lean
@@ -186,7 +187,7 @@ def _outcome(shooting, given, start, c, converged):
     sol, code = c.solution, OrbitOutcome
     system = shifted(given.system, start.direction, c.v[-1])
     failed = ~sol.success | ~jnp.isfinite(c.size)
-    captured, locked = closings(sol, system.contact_data(given.t0, sol.q[0])[0])
+    captured, locked = closings(sol, Contacts(system).data(given.t0, sol.q[0]).e_N)
     located = "impact_times" in sol.auxiliary
     slow, missed = (code.GRAZING, jnp.zeros((), bool)) if located else (code.NOT_LOCATED, captured)
     if shooting.section is not None:

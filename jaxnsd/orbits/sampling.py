@@ -11,6 +11,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
+from ..mechanics.local import Contacts
 from ..mechanics.system import System
 from ..programs.derivatives import is_float
 from ..programs.given import numbers, shown
@@ -93,7 +94,7 @@ def _exponents(shooting, system, q, u, t0, T, transient, length):
     # Of a quaternion only those directions are carried along in which velocities move it.
     moved = jnp.eye(n_u) if q.shape == u.shape else jnp.linalg.qr(kinematics(system, t0, q, u))[0]
     directions = jax.scipy.linalg.block_diag(moved, jnp.eye(n_u)).astype(q.dtype)
-    e_N = system.contact_data(t0, q)[0]
+    e_N = Contacts(system).data(t0, q).e_N
     nothing = jax.tree.map(lambda x: jnp.zeros_like(x) if is_float(x) else x, system)
 
     def one(_, carry):
@@ -174,7 +175,7 @@ class Diagram:
 @jit(static_argnames=("shooting", "keep"))
 def seen(shooting, system, q, u, t0, T, transient, keep):
     """`Diagram` of one system, and whether a contact with restitution stays closed in all periods that are kept."""
-    e_N = system.contact_data(t0, q)[0]
+    e_N = Contacts(system).data(t0, q).e_N
 
     def one(state, _):
         q, u = state

@@ -9,10 +9,10 @@ from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
 from ..mechanics import laws
+from ..mechanics.local import Kinematics, Local, local
 from ..mechanics.system import System
 from . import parameters
-from .condensed import Condensed, Kinematics
-from .gathered import Place, Placed
+from .condensed import Condensed
 
 if TYPE_CHECKING:
     from .velocity import Step
@@ -45,6 +45,14 @@ class Info(NamedTuple):
     residual: jax.Array  # largest entry of the natural map, in units of percussion
     converged: jax.Array
     contact: jax.Array  # contact with the largest entry where the step did not converge, else -1
+
+
+class Evaluated(NamedTuple):
+    """What a step has evaluated of a system where it ends."""
+
+    system: Any  # seen there, for functions that are asked for there alone
+    M: jax.Array | None = None  # (n_u, n_u) mass matrix; None: it has not
+    h: jax.Array | None = None  # (n_u,) forces with the velocity before; None: it has not
 
 
 def no_percussions(system, t, q, u):
@@ -146,25 +154,27 @@ class Scheme:
         kept = system.keeping_rows(t, q, u, dt, found)
         return prepared if kept is system else self.prepare(kept, dt)
 
-    def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Any:
-        """``prepared``, with what `step` has evaluated where it ends anyway, at (t, q) with the velocity u before: by default nothing.
+    def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Evaluated:
+        """What `step` has evaluated where it ends anyway, at (t, q) with the velocity u before: by default nothing.
 
         Asked for again it is the same in the compiled program, and costs nothing.
         """
         del t, q, u
-        return prepared
+        return Evaluated(self.system(prepared))
 
-    def placed(self, prepared: Any, place: Place, h: jax.Array | None = None) -> Any:
-        """``prepared``, at a `gathered.Place`, with the forces ``h`` (n_u,) where they are given."""
-        return Placed(prepared, place, h)
+    def local(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Local:
+        """`Local` of the system at (t, q), without M where the scheme has its factors; of ``u`` only the shape matters."""
+        return local(self.system(prepared), t, q, u)
 
-    def mass_times(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array, x: jax.Array) -> jax.Array:
-        """``M(t, q) x``; of ``u`` only the shape matters."""
-        return self.system(prepared).M(t, q, u) @ x
+    def mass_times(self, prepared: Any, M: jax.Array | None, x: jax.Array) -> jax.Array:
+        """``M x``, with the M of `local`."""
+        del prepared
+        return M @ x
 
-    def inertia(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array, kin: Kinematics) -> Condensed:
-        """`Condensed` form of the mass matrix."""
-        return Condensed(self.system(prepared).M(t, q, u), kin)
+    def inertia(self, prepared: Any, M: jax.Array | None, kin: Kinematics) -> Condensed:
+        """`Condensed` form of the mass matrix, with the M of `local`."""
+        del prepared
+        return Condensed(M, kin)
 
     def shifted(self, prepared: Any, t: ArrayLike, state: Any, tangent: Any, dq: jax.Array, du: jax.Array) -> Any:
         """Tangent of a state at t whose coordinates and velocity are moved by dq and du."""

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..mechanics.local import Contacts
 from ..numerics import linalg, thresholds
 from ..numerics.newton import implicit, iterate
 from ..programs.derivatives import pushed
@@ -78,10 +79,10 @@ def _directions(args, d):
             return lambda M: M
 
         def with_springs(M):
-            view = seen if choice is None else gathered.Subsystem(seen, choice)
-            W = jnp.concatenate([view.W_N(t, q, u)[:, :, None], view.W_F(t, q, u)], axis=2)
+            contacts = Contacts(seen, choice)
+            W = jnp.concatenate([contacts.W_N(t, q, u)[:, :, None], contacts.W_F(t, q, u)], axis=2)
             size = jnp.sum(W * W / jnp.diagonal(M)[:, None, None], axis=0)
-            push = pushes if choice is None else choice.take(pushes)
+            push = contacts.take(pushes)
             k = jnp.where(push[:, None] & (size > 0), stiffness / jnp.where(size > 0, size, 1), 0)
             W, k = W.reshape(W.shape[0], -1), k.reshape(-1)
             return M + linalg.matmul(W * k[None, :], W.T)

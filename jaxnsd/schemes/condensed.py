@@ -1,45 +1,12 @@
-"""Force directions at one configuration, and the linearized momentum balance with velocity and bilateral percussions condensed away."""
+"""The linearized momentum balance, with velocity and bilateral percussions condensed away."""
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import contact
 from ..numerics import linalg, thresholds
-
-
-class Kinematics(NamedTuple):
-    """Force directions and velocities at u = 0, at one configuration: contact velocities are ``W^T u + chi``."""
-
-    W: jax.Array  # (n_u, n (d + 1)) contacts, in the contact solver's order
-    chi: jax.Array
-    W_b: jax.Array  # (n_u, n_g + n_gamma) bilateral constraints
-    chi_b: jax.Array
-
-    def bilateral(self):
-        """Those of the constraints alone."""
-        return self._replace(W=self.W[:, :0], chi=self.chi[:0])
-
-
-def directions(system, t, q, u):
-    """``((W_N, W_F, W_g, W_gamma), velocities along them at u = 0)``; only the shape of ``u`` is used."""
-    u = jnp.zeros_like(u)
-    W = tuple(of(t, q, u) for of in (system.W_N, system.W_F, system.W_g, system.W_gamma))
-    if system.scleronomic:
-        # Known to be zero, nothing is computed with them, nor with their derivatives.
-        return W, tuple(jnp.zeros(x.shape[1:], x.dtype) for x in W)
-    velocities = system.gap_velocity, system.tangential_velocity, system.constraint_velocity, system.velocity_constraint
-    return W, tuple(velocity(t, q, u) for velocity in velocities)
-
-
-def kinematics(system, t, q, u):
-    """`Kinematics` of all contacts and constraints; only the shape of ``u`` is used."""
-    (W_N, W_F, *W_b), (chi_N, chi_F, *chi_b) = directions(system, t, q, u)
-    W = jnp.concatenate([W_F.reshape(u.shape[0], -1), W_N], axis=1)
-    return Kinematics(W, contact.join(chi_N, chi_F), jnp.concatenate(W_b, axis=1), jnp.concatenate(chi_b))
 
 
 def impulse(kin, z, P_b):

@@ -19,8 +19,8 @@ from jax import lax
 
 from .. import contact
 from ..mechanics import laws
+from ..mechanics.local import Kinematics
 from ..numerics import linalg
-from .condensed import Kinematics
 
 
 class Dry(NamedTuple):

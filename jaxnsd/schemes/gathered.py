@@ -1,10 +1,8 @@
 """Cost follows the closed contacts: a step with k active contacts out of n is solved as a system of few more than k contacts.
 
-The active contacts are gathered into a view of the system, a `Subsystem`, of one of a few sizes; each size is a branch. What a step
-computes for its contacts, force directions, the Delassus operator, Newton's method, it computes for those in the view alone.
+The active contacts are chosen, with others up to one of a few sizes (see `contact.Choice`); each size is a branch. What a step computes for
+its contacts, force directions, the Delassus operator, Newton's method, it computes for those of its choice alone.
 """
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +12,6 @@ from ..contact import Choice
 from ..native.jax_internals import Primitive, ad, batching, lowered_as
 from ..native.marks import when_needed
 from ..numerics import linalg
-from .condensed import directions
 
 #: Up to so many rows a planar problem is solved whole: branches would cost more than they spare.
 PLANAR = 16
@@ -29,168 +26,6 @@ def sizes(n, d):
         return ()
     # A robot stands on five to eight contacts: solved among 16 a step takes nearly twice as long as among 8.
     return tuple(k for k in (0, 4, 8, *(4**k for k in range(2, n.bit_length()))) if k < n)
-
-
-class Subsystem:
-    """A system of which only some contacts are seen."""
-
-    def __init__(self, system, choice):
-        self._system, self._choice = system, choice
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._system, name)
-
-    def gap(self, t, q):
-        """Gaps of the chosen contacts."""
-        return self._choice.take(self._system.gap(t, q))
-
-    def tangential_velocity(self, t, q, u):
-        """Tangential velocities of the chosen contacts."""
-        return self._of("tangential_velocity", 0, t, q, u)
-
-    def gap_velocity(self, t, q, u):
-        """Gap velocities of the chosen contacts."""
-        return self._of("gap_velocity", 0, t, q, u)
-
-    def W_N(self, t, q, u=None):
-        """Normal force directions of the chosen contacts."""
-        return self._of("W_N", 1, t, q, u)
-
-    def W_F(self, t, q, u=None):
-        """Tangential force directions of the chosen contacts."""
-        return self._of("W_F", 1, t, q, u)
-
-    def _of(self, name, axis, t, q, u):
-        """The chosen entries along an axis: taken of all of them, or asked for by a system that gathers what they depend on."""
-        function = getattr(self._system, name)
-        if self._system.gathers:
-            return function(t, q, u, self._choice)
-        return self._choice.take(function(t, q, u), axis)
-
-    def contact_data(self, t, q, rate=None):
-        """Contact data of the chosen contacts."""
-        rate = None if rate is None else self._choice.put(rate)
-        return tuple(self._choice.take(x) for x in self._system.contact_data(t, q, rate))
-
-
-class Evaluated:
-    """A system at one place (t, q, u), with its mass matrix and, where they are known, its forces evaluated, once for all who ask."""
-
-    def __init__(self, system, M, h=None, gyroscopic=None):
-        self._system, self._M, self._h, self._gyroscopic = system, M, h, gyroscopic
-
-    @classmethod
-    def at(cls, system, t, q, u, h=True):
-        """That of a system at (t, q, u); without ``h`` the forces are left to be asked for at any velocity."""
-        seen = system.seen_at(t, q)
-        return cls(seen, seen.M(t, q, u), *((seen.h(t, q, u), seen.gyroscopic(t, q, u)) if h else ()))
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._system, name)
-
-    def M(self, t, q, u=None):
-        """Mass matrix (n_u, n_u) at the place."""
-        del t, q, u
-        return self._M
-
-    def h(self, t, q, u):
-        """Forces (n_u,)."""
-        return self._system.h(t, q, u) if self._h is None else self._h
-
-    def gyroscopic(self, t, q, u):
-        """Derivative (n_u, n_u) of what inertia makes, or None."""
-        return self._system.gyroscopic(t, q, u) if self._gyroscopic is None else self._gyroscopic
-
-    def seen_at(self, t, q):
-        """That is where it is seen at."""
-        del t, q
-        return self
-
-
-class Place(NamedTuple):
-    """What an impact map depends on beside the velocity: mass matrix, gaps, force directions, and the velocities along them at u = 0."""
-
-    M: jax.Array  # (n_u, n_u)
-    gap: jax.Array  # (n,)
-    W_N: jax.Array  # (n_u, n)
-    W_F: jax.Array  # (n_u, n, d)
-    W_g: jax.Array  # (n_u, n_g)
-    W_gamma: jax.Array  # (n_u, n_gamma)
-    chi_N: jax.Array  # (n,)
-    chi_F: jax.Array  # (n, d)
-    chi_g: jax.Array  # (n_g,)
-    chi_gamma: jax.Array  # (n_gamma,)
-
-    @classmethod
-    def of(cls, system, t, q, u):
-        """That of a system at (t, q); of ``u`` only the shape matters."""
-        seen = system.seen_at(t, q)
-        W, chi = directions(seen, t, q, u)
-        return cls(seen.M(t, q, jnp.zeros_like(u)), seen.gap(t, q), *W, *chi)
-
-
-class Placed(Evaluated):
-    """A system at one `Place`; with forces ``h`` (n_u,), where they are given, in the place of its own."""
-
-    def __init__(self, system, place, h=None):
-        super().__init__(system, place.M, h)
-        self._place = place
-
-    def gap(self, t, q):
-        """Gaps (n,)."""
-        del t, q
-        return self._place.gap
-
-    def W_N(self, t, q, u=None):
-        """Normal force directions (n_u, n)."""
-        del t, q, u
-        return self._place.W_N
-
-    def W_F(self, t, q, u=None):
-        """Tangential force directions (n_u, n, d)."""
-        del t, q, u
-        return self._place.W_F
-
-    def W_g(self, t, q, u=None):
-        """Directions of the constraints (n_u, n_g)."""
-        del t, q, u
-        return self._place.W_g
-
-    def W_gamma(self, t, q, u=None):
-        """Directions of the velocity constraints (n_u, n_gamma)."""
-        del t, q, u
-        return self._place.W_gamma
-
-    def gap_velocity(self, t, q, u):
-        """Gap velocities (n,)."""
-        del t, q
-        return linalg.matmul(self._place.W_N.T, u) + self._place.chi_N
-
-    def tangential_velocity(self, t, q, u):
-        """Tangential velocities (n, d)."""
-        del t, q
-        return jnp.sum(self._place.W_F * u[:, None, None], axis=0) + self._place.chi_F
-
-    def constraint_velocity(self, t, q, u):
-        """Velocities of the constraints (n_g,)."""
-        del t, q
-        return linalg.matmul(self._place.W_g.T, u) + self._place.chi_g
-
-    def velocity_constraint(self, t, q, u):
-        """Velocities of the velocity constraints (n_gamma,)."""
-        del t, q
-        return linalg.matmul(self._place.W_gamma.T, u) + self._place.chi_gamma
-
-
-jax.tree_util.register_pytree_node(
-    Evaluated, lambda s: ((s._system, s._M, s._h, s._gyroscopic), None), lambda _, leaves: Evaluated(*leaves)
-)
-jax.tree_util.register_pytree_node(Placed, lambda s: ((s._system, s._place, s._h), None), lambda _, leaves: Placed(*leaves))
-jax.tree_util.register_pytree_node(Subsystem, lambda s: ((s._system, s._choice), None), lambda _, leaves: Subsystem(*leaves))
 
 
 def largest(x):

@@ -1,6 +1,5 @@
 """What the theta- and alpha-schemes share: which contacts are active and where they are evaluated, the factors of a linear system."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,12 +12,12 @@ from jax.typing import ArrayLike
 from .. import contact
 from ..mechanics import laws
 from ..mechanics.linear_system import LinearSystem, product, smallest_pivot
+from ..mechanics.local import Contacts, Kinematics, Local, kinematics, local
 from ..mechanics.system import System
 from ..numerics import linalg, tridiagonal
 from ..numerics.tridiagonal import Tridiagonal
 from .base import Scheme
-from .condensed import Condensed, Factored, Kinematics, kinematics
-from .gathered import Place, Placed, Subsystem
+from .condensed import Condensed, Factored
 from .velocity import Step, pytree, static
 
 
@@ -178,35 +177,37 @@ class ImplicitScheme(Scheme):
         """The system of a `Prepared`."""
         return prepared.system
 
-    def placed(self, prepared: Prepared, place: Place, h: jax.Array | None = None) -> Prepared:
-        """A `Prepared`, at a `gathered.Place`, with the forces ``h`` (n_u,) where they are given."""
-        return prepared._replace(system=Placed(prepared.system, place, h))
+    def local(self, prepared: Prepared, t: ArrayLike, q: jax.Array, u: jax.Array) -> Local:
+        """`Local` of the system at (t, q); without the mass matrix of a linear system."""
+        return local(prepared.system, t, q, u, inert=prepared.mass is None)
 
-    def mass_times(self, prepared: Prepared, t: ArrayLike, q: jax.Array, u: jax.Array, x: jax.Array) -> jax.Array:
-        """``M(t, q) x``; of ``u`` only the shape matters."""
-        return prepared.mass_times(t, q, u, x)
+    def mass_times(self, prepared: Prepared, M: jax.Array | None, x: jax.Array) -> jax.Array:
+        """``M x``."""
+        return super().mass_times(prepared, M, x) if prepared.mass is None else product(prepared.system.mass, x)
 
-    def inertia(self, prepared: Prepared, t: ArrayLike, q: jax.Array, u: jax.Array, kin: Kinematics) -> Condensed:
+    def inertia(self, prepared: Prepared, M: jax.Array | None, kin: Kinematics) -> Condensed:
         """`Condensed` form of the mass matrix, by its factor where it is constant."""
         if prepared.V is not None:
             return Factored(prepared.mass.solve, prepared.V, kin.W.T @ prepared.V, kin)
         if prepared.mass is not None:
             return Condensed(None, kin, invert=prepared.mass.solve)
-        return super().inertia(prepared, t, q, u, kin)
+        return super().inertia(prepared, M, kin)
 
-    def active(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
-        """Which contacts are active, (n_N,) booleans."""
-        gap, rate, zero = self.contacts(prepared, t, dt, q, u)
+    def active(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
+        """Which contacts of a choice, None: of all, are active, (n,) booleans."""
+        gap, rate, zero = self.contacts(prepared, t, dt, q, u, choice)
         near = gap + self.prediction * dt * rate <= dt * zero
         return near & (rate <= zero) if self.require_closing else near
 
-    def contacts(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array) -> tuple[jax.Array, ...]:
-        """Gaps, gap velocities, and how fast a contact is that counts as one at rest, (n_N,) each."""
-        system = prepared.system
-        W = jnp.abs(system.W_N(t, q, u))
+    def contacts(
+        self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None
+    ) -> tuple[jax.Array, ...]:
+        """Gaps, gap velocities, and how fast a contact is that counts as one at rest, (n,) each, of a choice, None: of all."""
+        system, contacts = prepared.system, Contacts(prepared.system, choice)
+        W = jnp.abs(contacts.W_N(t, q, u))
         speed = jnp.abs(u) + dt * jnp.abs(system.h(t, q, u)) / prepared.mass_diagonal(t, q, u)
         zero = float(jnp.finfo(q.dtype).eps) ** ROUND_OFF * jnp.sum(W * speed[:, None], axis=0)
-        return system.gap(t, q), system.gap_velocity(t, q, u), zero
+        return contacts.gap(t, q), contacts.gap_velocity(t, q, u), zero
 
 
 @pytree
@@ -219,6 +220,7 @@ class ImplicitStep(Step):
     q: Any
     u_minus: Any
     scheme: Any = static()
+    choice: Any = field(default=None, kw_only=True)
 
     @property
     def system(self):
@@ -235,17 +237,17 @@ class ImplicitStep(Step):
         """The contacts of a linear system have a Delassus operator once and for all."""
         return not self.linear
 
-    def restricted(self, choice):
-        """The step of the chosen contacts alone."""
-        return dataclasses.replace(self, prepared=self.prepared._replace(system=Subsystem(self.system, choice)))
-
     def place(self):
         """``(t_{k+1}, q_k + dt q_dot(t_k, q_k, u_k))``."""
         return self.t + self.dt, self.q + self.dt * self.system.q_dot(self.t, self.q, self.u_minus)
 
     def active(self):
         """The scheme's activity rule, at the start of the step."""
-        return self.scheme.active(self.prepared, self.t, self.dt, self.q, self.u_minus)
+        return self.scheme.active(self.prepared, self.t, self.dt, self.q, self.u_minus, self.choice)
+
+    def at_start(self):
+        """Gaps, gap velocities, and how fast a contact is that counts as one at rest, at the start of the step."""
+        return self.scheme.contacts(self.prepared, self.t, self.dt, self.q, self.u_minus, self.choice)
 
     def given_back(self, kin):
         """Contact velocities that restitution gives back: not what kinematics make of those of a contact that stays closed.
@@ -254,10 +256,10 @@ class ImplicitStep(Step):
         that turns. Where a closed contact has no more velocity than that, it stays closed: it gives back what is left of its velocity at
         the start, in normal direction as far as there is any at `place`, so that no energy is made.
         """
-        system, before, start = self.system, self.before(kin), (self.t, self.q, self.u_minus)
+        before = self.before(kin)
         if not before.shape[0] or self.prepared.Y is not None:
             return before
-        gap, rate, zero = self.scheme.contacts(self.prepared, self.t, self.dt, self.q, self.u_minus)
+        gap, rate, zero = self.at_start()
         n = gap.shape[0]
         d = before.shape[0] // n - 1
         normal, tangential = contact.split(before, n, d)
@@ -267,8 +269,8 @@ class ImplicitStep(Step):
         moves = jnp.abs(normal) > zero
         normal = jnp.where(closed & moves & (jnp.abs(rate) <= jnp.abs(normal - rate)), least, normal)
         if d:
-            slip, parts = system.tangential_velocity(*start), []
-            for size in laws.discs(system) or (d,):
+            slip, parts = self.contacts.tangential_velocity(self.t, self.q, self.u_minus), []
+            for size in laws.discs(self.system) or (d,):
                 first = sum(part.shape[1] for part in parts)
                 of_start, there = slip[:, first : first + size], tangential[:, first : first + size]
                 turned = jnp.sum((there - of_start) ** 2, axis=1)
@@ -284,7 +286,7 @@ class ImplicitStep(Step):
             return law
         n = law.mu.shape[0]
         given_back = self.given_back(kin)
-        _, _, zero = self.scheme.contacts(self.prepared, self.t, self.dt, self.q, self.u_minus)
+        _, _, zero = self.at_start()
         opening = jnp.concatenate([jnp.zeros(given_back.shape[0] - n, bool), given_back[-n:] > zero])
         return law._replace(rebound=jnp.where(opening, given_back, law.rebound))
 

@@ -11,56 +11,73 @@ that are right in the sum only. A start that touches is better a round-off insid
 """
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
 from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
+from ..mechanics.local import local
 from ..mechanics.system import System
 from ..numerics import linalg
 from . import base, velocity
-from .base import Info, Scheme, State
+from .base import Evaluated, Info, Scheme, State
 from .closure import closed
-from .gathered import Evaluated, Place, Placed
 from .positions import moved
 from .velocity import Step, pytree
 
 
 @pytree
 class NodeStep(Step):
-    """What happens at a node (t, q), where the velocity ``u_minus`` arrives and u leaves."""
+    """What happens at a node (t, q), where the velocity ``u_minus`` arrives and u leaves. Made by `at`."""
 
-    #: Whether the forces h are those of the arriving velocity.
-    explicit: ClassVar[bool] = False
     at_one_place: ClassVar[bool] = True
 
-    system: Any
+    system: Any  # seen at the node
     t: Any
     dt: Any
     q: Any
     u_minus: Any
+    M: Any  # (n_u, n_u) mass matrix at the node
+    choice: Any = field(default=None, kw_only=True)
+    here: Any = field(default=None, kw_only=True)  # `Local` at the node, where it is known
 
     def place(self):
         """The node."""
         return self.t, self.q
 
-    def evaluated(self):
-        """All is evaluated at the node, with the arriving velocity."""
-        return dataclasses.replace(self, system=Evaluated.at(self.system, self.t, self.q, self.u_minus, h=self.explicit))
+    @classmethod
+    def at(cls, system, t, dt, q, u_minus, *more):
+        """The step at a node, with what its contacts share evaluated, once for all choices of them; ``more``: its further fields."""
+        seen = system.seen_at(t, q)
+        return cls(seen, t, dt, q, u_minus, seen.M(t, q, u_minus), *cls.known(seen, t, q, u_minus), *more)
+
+    @classmethod
+    def known(cls, system, t, q, u):
+        """Fields beside M that are known with the arriving velocity u: h, and what it depends on; none where h is asked for at others."""
+        del system, t, q, u
+        return ()
 
     def placed(self):
         """With all contacts and constraints evaluated at the node."""
-        return dataclasses.replace(self, system=Placed(self.system, Place.of(self.system, self.t, self.q, self.u_minus)))
+        return dataclasses.replace(self, here=local(self.system, self.t, self.q, self.u_minus, inert=False))
+
+    def restricted(self, choice):
+        """The step of the chosen contacts alone."""
+        return dataclasses.replace(super().restricted(choice), here=None if self.here is None else self.here.take(choice))
+
+    def kinematics(self):
+        """At the node."""
+        return super().kinematics() if self.here is None else self.here.kin
 
     def active(self):
         """Contacts that are closed at the node."""
-        return self.system.gap(self.t, self.q) <= 0
+        return (self.contacts.gap(self.t, self.q) if self.here is None else self.here.gap) <= 0
 
     def momentum_gained(self, u):
         """``M_k (u_k - u_{k-1})``."""
-        return self.system.M(self.t, self.q, self.u_minus) @ (u - self.u_minus)
+        return self.M @ (u - self.u_minus)
 
 
 @dataclass(frozen=True)
@@ -71,24 +88,25 @@ class _MoreauType(Scheme):
     def between(self, system: System, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, q_plus: jax.Array) -> Step:
         """The step at the new node."""
         del q
-        return self._step(system, t + dt, dt, q_plus, u)
+        return self._step.at(system, t + dt, dt, q_plus, u)
 
-    def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Any:
-        """With what the step to (t, q), where u arrives, has evaluated."""
-        return Evaluated.at(prepared, t, q, u, h=self._step.explicit)
+    def evaluated(self, prepared: Any, t: ArrayLike, q: jax.Array, u: jax.Array) -> Evaluated:
+        """What the step to (t, q), where u arrives, has evaluated."""
+        seen = prepared.seen_at(t, q)
+        return Evaluated(seen, seen.M(t, q, u), *self._step.known(seen, t, q, u)[:1])
 
     def init(
         self, system: Any, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, settings: AbstractContactSolver
     ) -> tuple[State, Info]:
         """First node: the initial velocity enters through its momentum, (60), (62); the percussion found here acts at ``t0``."""
         guess = base.no_percussions(system, t, q, u)
-        u, P, info = velocity.solve(self._start(system, t, dt, q, u), u, guess, settings)
+        u, P, info = velocity.solve(self._start.at(system, t, dt, q, u), u, guess, settings)
         return State(q, u, P), info
 
     def step(self, system: Any, t: ArrayLike, dt: ArrayLike, state: State, settings: AbstractContactSolver) -> tuple[State, Info]:
         """From node k to node k + 1: move with ``u_k``, then find ``u_{k+1}`` at the new node."""
         q = closed(system, t + dt, moved(system, t, dt, state.q, state.u), state.u, state.P)
-        u, P, info = velocity.solve(self._step(system, t + dt, dt, q, state.u), state.u, state.P, settings)
+        u, P, info = velocity.solve(self._step.at(system, t + dt, dt, q, state.u), state.u, state.P, settings)
         return State(q, u, P), info
 
 
@@ -96,14 +114,21 @@ class _MoreauType(Scheme):
 class MoreauStep(NodeStep):
     """C18 (59)."""
 
+    h: Any  # (n_u,) forces with the arriving velocity
+    gyroscopic: Any  # (n_u, n_u) derivative of what inertia makes of them, or None
+
     linear: ClassVar[bool] = True
     gathers = True
-    explicit: ClassVar[bool] = True
+
+    @classmethod
+    def known(cls, system, t, q, u):
+        """``h, gyroscopic``."""
+        return system.h(t, q, u), system.gyroscopic(t, q, u)
 
     def balance(self, u, p=None):
         """C18 (59): M_k (u_k - u_{k-1}) - h(t_k, q_k, u_{k-1}) dt = W_k P_k; for bodies with what `gyroscopic` says of M."""
         del p
-        return linalg.matmul(self.matrix(), u - self.u_minus) - self.dt * self.system.h(self.t, self.q, self.u_minus)
+        return linalg.matmul(self.matrix(), u - self.u_minus) - self.dt * self.h
 
     def linearized(self, u):
         """The matrix is a constant."""
@@ -111,9 +136,7 @@ class MoreauStep(NodeStep):
 
     def matrix(self):
         """M_k; of bodies that turn ``M_k - dt / 2 dh/du``, the derivative by their angular velocities, of what inertia makes."""
-        place = self.t, self.q, self.u_minus
-        gyroscopic = self.system.gyroscopic(*place)
-        return self.system.M(*place) if gyroscopic is None else self.system.M(*place) - 0.5 * self.dt * gyroscopic
+        return self.M if self.gyroscopic is None else self.M - 0.5 * self.dt * self.gyroscopic
 
 
 @dataclass(frozen=True)

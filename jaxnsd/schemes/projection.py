@@ -8,12 +8,13 @@ from jax.typing import ArrayLike
 
 from .. import contact
 from ..mechanics import laws
+from ..mechanics.local import kinematics
 from ..mechanics.system import System
 from ..numerics import linalg
 from ..numerics.newton import iterate
 from ..programs import runs
 from ..programs.given import array, asking, shown
-from .condensed import Condensed, kinematics
+from .condensed import Condensed
 from .positions import displaced
 
 #: Bound of the iterations; from nearby a few are enough.

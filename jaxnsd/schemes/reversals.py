@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..mechanics.local import kinematics
 from ..native.marks import when_needed
 from ..numerics import thresholds
 from ..numerics.newton import storing_solutions
 from ..programs.derivatives import is_float, not_a_number, pushed, with_rule
 from . import dry_friction
-from .condensed import kinematics
 from .flow import THRESHOLD, Flow, gained
-from .gathered import Place
 
 
 def through_reversals(scheme, settings, primals, tangents, after, d_after):
@@ -75,8 +74,8 @@ class _Rows:
         self.q = before.q + dt * system.q_dot(t, before.q, before.u)
         kin = kinematics(system, self.t, self.q, self.u)
         dry = dry_friction.of(system, self.t, self.q, self.u, dt)
-        inertia = scheme.inertia(prepared, self.t, self.q, self.u, kin.bilateral())
-        self.slow = gained(system, inertia, kin._replace(W=dry.W), self.t, dt, self.q, self.u)
+        inertia = scheme.inertia(prepared, system.M(self.t, self.q, self.u), kin.bilateral())
+        self.slow = gained(system, inertia, kin._replace(W=dry.W), system.h(self.t, self.q, self.u), self.t, dt, self.q, self.u)
         self.slip = system.dry_velocity(t, before.q, before.u)
         left = system.dry_velocity(self.t, after.q, after.u)
         small = thresholds.REST * self.slow
@@ -96,7 +95,7 @@ class _Rows:
         """Accelerations, and forces, of the flows before and after the reversal of every row, an axis (n_D, 2) in front."""
         t, q, u, dt, n = self.t, self.q, self.u, self.dt, self.slip.shape[0]
         system = self.scheme.system(self.prepared)
-        placed = self.scheme.placed(self.prepared, Place.of(system, t, q, u))
+        here = self.flow.at(self.prepared, t, q, u)
         ahead = t + dt, q + dt * system.q_dot(t, q, u)
         rate = system.dry_velocity(*ahead, u)
         # What is left of the velocity of the other rows that stick, or turn too, is no acceleration.
@@ -104,13 +103,13 @@ class _Rows:
         own = jnp.eye(n, dtype=bool)
         far = 10 * self.direction * (self.slow + jnp.abs(rate))
         rows = jnp.stack([jnp.where(own, far, kept), jnp.where(own, -rate, kept)], axis=1).reshape(2 * n, n)
-        slow = self.flow.gained(placed, t, dt, q, u)
+        slow = self.flow.gained(self.prepared, t, dt, q, u, here)
         pushed = self.after.P.P_N > 0
         nothing = jax.tree.map(jnp.zeros_like, (u, self.flow.P))
 
         def flow(row):
             happens, kept = row
-            acceleration = lambda: self.flow.acceleration(self.prepared, t, dt, q, u, pushed, slow, placed, kept_D=kept)  # noqa: E731
+            acceleration = lambda: self.flow.acceleration(self.prepared, t, dt, q, u, pushed, slow, here, kept_D=kept)  # noqa: E731
             return lax.cond(happens, acceleration, lambda: nothing)
 
         found = lax.map(flow, (jnp.repeat(self.turning, 2), rows))

@@ -30,15 +30,14 @@ from jax import lax
 
 from .. import contact
 from ..mechanics import laws
+from ..mechanics.local import Contacts, kinematics
 from ..mechanics.results import Event
 from ..native.marks import when_needed
 from ..numerics import linalg, thresholds
 from ..numerics.newton import solution, storing_solutions
 from ..programs.derivatives import is_float, not_a_number, pushed, traced_once, undefined, with_rule
 from . import base, gathered
-from .condensed import kinematics
 from .flow import THRESHOLD, Flow, gained, turned
-from .gathered import Place
 from .located import LocatedImpacts
 from .reversals import through_reversals, with_one_derivative
 from .velocity import resolution
@@ -173,23 +172,24 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None, at_star
     """
     n, d = after.P.P_F.shape if choice is None else (choice.size, after.P.P_F.shape[1])
     end, q, u = t + dt, after.q, before.u
-    take = choice.take if choice else lambda x: x
-    both = at_start or scheme.system(prepared), scheme.system(at_end).seen_at(end, q)
-    at_start, system = (gathered.Subsystem(system, choice) for system in both) if choice else both
-    gap = at_start.gap(t, before.q)
-    kin = kinematics(system, end, q, u)
+    system = at_end.system.seen_at(end, q)
+    starting, ending = Contacts(at_start or scheme.system(prepared), choice), Contacts(system, choice)
+    take, gap = ending.take, starting.gap(t, before.q)
+    kin = kinematics(system, end, q, u, choice)
     # Without contacts: the Delassus operator is computed where it is asked for.
-    inertia = scheme.inertia(at_end, end, q, u, kin.bilateral())
-    slow, _ = contact.split(gained(system, inertia, kin, end, dt, q, u), n, d)
-    rate = system.gap_velocity(end, q, u)
+    M = system.M(end, q, u) if at_end.M is None else at_end.M
+    h = system.h(end, q, u) if at_end.h is None else at_end.h
+    inertia = scheme.inertia(prepared, M, kin.bilateral())
+    slow, _ = contact.split(gained(system, inertia, kin, h, end, dt, q, u), n, d)
+    rate = ending.gap_velocity(end, q, u)
     closed = closed_gap(kin.W[:, n * d :], slow, dt, q)
     # With what kinematics make of a contact that is closed, as `turned`.
-    by_kinematics = THRESHOLD * jnp.abs(rate - at_start.gap_velocity(t, before.q, u))
+    by_kinematics = THRESHOLD * jnp.abs(rate - starting.gap_velocity(t, before.q, u))
     slow = slow + jnp.where(take(before.P.P_N > 0) | (gap <= closed), by_kinematics, 0)
     pushed = take(after.P.P_N > 0)
-    impacts = pushed & closed_fast(system.gap(end, q), rate, slow, dt)
+    impacts = pushed & closed_fast(ending.gap(end, q), rate, slow, dt)
     touches = pushed & ~impacts & (gap > closed)
-    e_N, _, _ = system.contact_data(end, q, rate)
+    e_N = ending.data(end, q, rate).e_N
     ends = (e_N > 0) & last_of_sequence(scheme, e_N, rate, slow)
     if isinstance(scheme, LocatedImpacts):
         ends &= take(jnp.any(after.impact_contacts[:, None] == np.arange(after.P.P_N.shape[0])[None], axis=0))
@@ -206,8 +206,8 @@ def _events(scheme, prepared, at_end, t, dt, before, after, choice=None, at_star
             """Whether an impact acts on another contact that is closed, of a choice in which all these are."""
 
             def any_of_them():
-                view, of = (gathered.Subsystem(system, some), some.take) if some else (system, lambda x: x)
-                G = scheme.inertia(at_end, end, q, u, kinematics(view, end, q, u) if some else kin).G
+                of = Contacts(system, some).take
+                G = scheme.inertia(prepared, M, kinematics(system, end, q, u, some) if some else kin).G
                 return jnp.any(of(impacts)[:, None] & of(impacts | loose)[None, :] & _coupled(jnp.abs(linalg.pack(G)), d))
 
             return any_of_them
@@ -291,22 +291,22 @@ class _Event:
         self.flow = Flow(scheme, settings, after.P)
         self.t, self.dt, self.u = t + dt, dt, before.u
         self.q = before.q + dt * self.system.q_dot(t, before.q, before.u)
-        self.placed = scheme.placed(prepared, self.place(self.t, self.q))
-        at_end = scheme.system(self.placed)
-        self.slow = self.flow.gained(self.placed, self.t, dt, self.q, self.u)
+        self.here = self.at(self.t, self.q)
+        self.slow = self.flow.gained(prepared, self.t, dt, self.q, self.u, self.here)
         held, way = (before.P.P_N > 0) | ~self.opened(t, before), ((t, before.q), (self.t, self.q))
         normal, tangential = turned(self.system, self.u, *way)
         # What was open may have an impact as slow as that, of a body that spins say.
         self.turned_slip = jnp.where(held[:, None], tangential, 0)
         self.slow = self.slow[0] + jnp.where(held, normal, 0), self.slow[1] + self.turned_slip
-        self.rate = rate = at_end.gap_velocity(self.t, self.q, self.u)
+        self.rate = rate = self.here.gap_velocity(self.u)
         self.pushed = after.P.P_N > 0
-        self.impacting = self.pushed & closed_fast(at_end.gap(self.t, self.q), rate, self.slow[0], dt)
+        self.impacting = self.pushed & closed_fast(self.here.gap, rate, self.slow[0], dt)
         self.persistent = (self.pushed | (before.P.P_N > 0)) & (jnp.abs(rate) <= self.slow[0])
         self.landing = self.landed(t, before, rate)
         # With several discs sliding, rolling and drilling turn each on their own.
         self.slides = self.flow.d > 0 and laws.discs(self.system) is None
-        self.slips = [self.system.tangential_velocity(at, state.q, state.u) for at, state in ((t, before), (self.t, after))]
+        contacts = Contacts(self.system)
+        self.slips = [contacts.tangential_velocity(at, state.q, state.u) for at, state in ((t, before), (self.t, after))]
         self.speed = jnp.linalg.norm(self.slips[0], axis=1)
         self.direction = self.slips[0] / jnp.where(self.speed > 0, self.speed, 1)[:, None]
         self.turning, self.slides_back = self.turned() if self.slides else (jnp.zeros_like(self.pushed),) * 2
@@ -314,16 +314,16 @@ class _Event:
         for name in ("q", "slow", "impacting", "persistent", "landing", "turning", "slides_back", "speed", "direction"):
             setattr(self, name, solution(getattr(self, name)))
 
-    def place(self, t, q):
-        """`Place` of the system at (t, q)."""
-        return Place.of(self.system, t, q, self.u)
+    def at(self, t, q):
+        """`Local` of the system at (t, q)."""
+        return self.flow.at(self.prepared, t, q, self.u)
 
     def landed(self, t, before, rate):
         """Contacts (n,) that come to rest: they close too slowly to be told from rest, or with one of the last impacts of a sequence."""
         opened = self.opened(t, before)
         # So has one that starts from a located impact, with its gap closed, on the last arc before the rest.
         opened |= self.system.gap_velocity(t, before.q, before.u) > thresholds.touch(self.q.dtype) * self.slow[0]
-        e_N, _, mu = self.system.contact_data(self.t, self.q, rate)
+        e_N, _, mu = Contacts(self.system).data(self.t, self.q, rate)
         last = self.impacting & last_of_sequence(self.scheme, e_N, rate, self.slow[0])
         # With friction what is left of the normal velocity goes on into slip: it must not be taken out.
         frictionless = jnp.all(mu.reshape(mu.shape[0], -1) == 0, axis=1)
@@ -331,14 +331,13 @@ class _Event:
 
     def opened(self, t, before):
         """Contacts (n,) with a gap at the start of the step."""
-        W_N = self.scheme.system(self.placed).W_N(self.t, self.q)
-        return self.system.gap(t, before.q) > closed_gap(W_N, self.slow[0], self.dt, self.q)
+        return self.system.gap(t, before.q) > closed_gap(self.here.W_N, self.slow[0], self.dt, self.q)
 
     def turned(self):
         """Contacts (n,) that slide at the start of a step, and at its end have stuck or slide back along the line, and the latter."""
         left = jnp.sum(self.direction * self.slips[1], axis=1)
         small = self.small()
-        _, e_F, mu = self.system.contact_data(self.t, self.q)
+        _, e_F, mu = Contacts(self.system).data(self.t, self.q)
         turned = (self.speed > small) & (left <= small) & (mu > 0)
         turned = turned & self.pushed & self.persistent & ~jnp.any(self.impacting)
         # What friction has stopped has -e_F times its slip, and its tangent has forgotten the slip before, as that of a rest. What slides
@@ -347,7 +346,7 @@ class _Event:
 
     def small(self, part=slice(None)):
         """Slip (n,), in the directions of ``part``, below which a contact sticks."""
-        e_F = self.system.contact_data(self.t, self.q)[1]
+        e_F = Contacts(self.system).data(self.t, self.q).e_F
         # Friction makes of the normal speed what other forces need not. Restitution gives back what kinematics make of the slip of what
         # sticks, so that some of that is left.
         gained, turned = (jnp.sum(x[:, part], axis=1) for x in (self.slow[1], self.turned_slip))
@@ -361,7 +360,7 @@ class _Event:
         pushed_before = before.P.P_N > 0
         system = self.scheme.system(self.prepared)
         n, d = self.flow.n, self.flow.d
-        mu = jnp.reshape(system.contact_data(self.t, self.q)[2], (n, -1))
+        mu = jnp.reshape(Contacts(system).data(self.t, self.q).mu, (n, -1))
         turns, first = jnp.zeros((n,), bool), 0
         # Sliding, rolling and drilling each end on their own.
         for k, size in enumerate(laws.discs(system) or (d,) * (d > 0)):
@@ -377,7 +376,7 @@ class _Event:
 
     def slip(self, prepared, t, q, u):
         """Tangential velocities (n,) along those before the step."""
-        return jnp.sum(self.direction * self.scheme.system(prepared).tangential_velocity(t, q, u), axis=1)
+        return jnp.sum(self.direction * Contacts(self.scheme.system(prepared)).tangential_velocity(t, q, u), axis=1)
 
     def corrections(self, args, d_args, own):
         """What is added to the tangents of q, u and percussions, ``own``, of a step in which contacts have impacts or turn, and whether."""
@@ -397,7 +396,7 @@ class _Event:
     def stays(self, u):
         """Contacts (n,) that rest at u and are pressed on: what an impact, or a force, lets go of has not come to rest."""
         resting = self.landing | self.persistent
-        _, P = self.flow.acceleration(self.prepared, self.t, self.dt, self.q, u, resting, self.slow, self.placed)
+        _, P = self.flow.acceleration(self.prepared, self.t, self.dt, self.q, u, resting, self.slow, self.here)
         return resting & (P.P_N > 0)
 
     def at_rest(self, after, d_args, own):
@@ -408,7 +407,7 @@ class _Event:
         (d_prepared, d_t, d_dt, *_), (dq, du, dP) = d_args, own
         t, q, u, n, d = self.t, after.q, after.u, self.flow.n, self.flow.d
         resting = self.stays(u)
-        inertia = self.scheme.inertia(self.prepared, t, q, u, kinematics(self.system, t, q, u))
+        inertia = self.scheme.inertia(self.prepared, self.system.M(t, q, u), kinematics(self.system, t, q, u))
         G = linalg.pack(inertia.G)[n * d :, n * d :]
         r = jnp.where(resting, 1 / jnp.where(resting, jnp.diagonal(G), 1), 0)
         solve = linalg.pivoted(jnp.where(resting[:, None], r[:, None] * jnp.where(resting, G, 0), jnp.eye(n, dtype=G.dtype)))
@@ -462,7 +461,7 @@ class _Event:
             jnp.arange(len(ahead)),
         )
         nothing = jax.tree.map(jnp.zeros_like, (self.u, self.flow.P))
-        at = jax.jvp(self.place, (t, q), (jnp.ones_like(t), q_dot))
+        at = jax.jvp(self.at, (t, q), (jnp.ones_like(t), q_dot))
         # What turns has no slip, and friction opposes that in which it goes on, or that to come.
         speed = jnp.where(self.turning, self.speed, 0)[:, None]
         slow = self.slow[0], self.slow[1] + speed
@@ -480,14 +479,14 @@ class _Event:
             def in_two_phases(u):
                 """What `either` is where the impact has a compression and an expansion."""
 
-                def impact(place, t, q, u):
-                    return self.flow.impact(self.scheme.placed(self.prepared, place), t, q, u, mask)[:2]
+                def impact(here, t, q, u):
+                    return self.flow.impact(self.prepared, t, q, u, mask, here)[:2]
 
                 def of_impact(u):
                     return jax.jvp(impact, (at[0], t, q, u), (at[1], jnp.ones_like(t), q_dot, f_minus[0]))
 
                 def acceleration(u):
-                    return self.flow.acceleration(self.prepared, t, self.dt, q, u, mask, slow, self.placed, on)
+                    return self.flow.acceleration(self.prepared, t, self.dt, q, u, mask, slow, self.here, on)
 
                 return lax.cond(ahead, lambda u: (acceleration(u), nothing), of_impact, u)
 

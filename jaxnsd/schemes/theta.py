@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
 from ..mechanics.linear_system import LinearSystem, combine
+from ..mechanics.local import Contacts
 from ..mechanics.system import System
 from ..numerics.tridiagonal import Tridiagonal
 from . import base, velocity
@@ -162,7 +163,7 @@ class MoreauJean(ThetaScheme):
 
     def advise(self, system: System, t: ArrayLike, q: jax.Array) -> str | None:
         """Warning where theta and the restitution are outside of Proposition 1."""
-        e = jnp.max(system.contact_data(t, q)[0], initial=0.0)
+        e = jnp.max(Contacts(system).data(t, q).e_N, initial=0.0)
         bound = 1 / (1 + float(e))
         if self.theta > max(bound, 0.5) * (1 + 1e-12):
             return (

@@ -19,6 +19,7 @@ from jax import lax
 
 from .. import contact
 from ..mechanics import laws
+from ..mechanics.local import Contacts, kinematics
 from ..native.marks import when_needed
 from ..numerics import linalg, thresholds
 from ..numerics.newton import implicit, iterate, storing_solutions
@@ -26,8 +27,7 @@ from ..programs.derivatives import pushed
 from ..programs.pytrees import pytree, static
 from . import dry_friction, gathered
 from .base import Info, Percussions, nothing_to_solve, total
-from .condensed import Condensed, impulse, kinematics
-from .gathered import Subsystem
+from .condensed import Condensed, impulse
 
 __all__ = ["Law", "Response", "Step", "pytree", "resolution", "restitution", "solve", "static"]
 
@@ -49,18 +49,22 @@ class Step:
 
     #: Whether the balance is linear in u, so that one iteration is enough.
     linear: ClassVar[bool] = False
-    #: Whether the step is solved with its active contacts alone, see `gathered`. It pays where steps are many, not for events.
+    #: Whether the step is solved with its active contacts alone, see `gathered`: then ``choice`` is a field. It pays where steps are many,
+    #: not for events.
     gathers = False
-    #: Whether contacts and inertia are asked for at `place` alone; then there is a method `placed`, with all of that evaluated.
+    #: `contact.Choice` of the contacts that the step has; None: all.
+    choice = None
+    #: Whether contacts are asked for at `place` alone; then there is a method `placed`, with all of that evaluated.
     at_one_place: ClassVar[bool] = False
 
-    def evaluated(self):
-        """The step with what its contacts share evaluated: what the branches of `gathered` need, once for all of them."""
-        return self
+    @property
+    def contacts(self):
+        """`Contacts` of the step."""
+        return Contacts(self.system, self.choice)
 
     def restricted(self, choice):
         """The step of the chosen contacts alone."""
-        return dataclasses.replace(self, system=Subsystem(self.system, choice))
+        return dataclasses.replace(self, choice=choice)
 
     def balance(self, u, p=None):
         """R(u) (n_u,), the momentum balance without percussions: ``R(u) = p`` with the impulse ``p = W z + W_b P_b``.
@@ -79,7 +83,7 @@ class Step:
 
     def kinematics(self):
         """`Kinematics` of contacts and constraints, at `place`."""
-        return kinematics(self.system, *self.place(), self.u_minus)
+        return kinematics(self.system, *self.place(), self.u_minus, self.choice)
 
     def expands(self):
         """Whether there are two phases, compression and expansion: by the law of the system."""
@@ -103,7 +107,7 @@ class Step:
         if laws.depends_on_speed(self.system):
             active = self.active()
             rate = jnp.where(active, self.given_back(kin)[-active.shape[0] :], 0)
-        e_N, e_F, mu = self.system.contact_data(*self.place(), rate)
+        e_N, e_F, mu = self.contacts.data(*self.place(), rate)
         if not mu.shape[0] or self.expands():
             return Law(jnp.zeros_like(kin.chi), mu)
         return Law(restitution(e_N, e_F, kin) * self.given_back(kin), mu)
@@ -241,12 +245,16 @@ class Expansion(Phase):
         """That of the step."""
         return self.step.effect(u)
 
+    def dry(self):
+        """That of the step."""
+        return self.step.dry()
+
     def law(self, kin):
         """``P_N >= e_N P_N^C``."""
         rate = None
         if laws.depends_on_speed(self.system):
             rate = self.step.before(kin)[-self.compression.P_N.shape[0] :]
-        e_N, _, _ = self.system.contact_data(*self.place(), rate)
+        e_N = self.contacts.data(*self.place(), rate).e_N
         least = jnp.where(self.compression.P_N > 0, e_N * self.compression.P_N, 0)
         return self.step.law(kin)._replace(least=least)
 
@@ -287,8 +295,6 @@ def solve_phase(step, u, P, settings, *, solved=False):
     # Without dry friction, and in an instant, there are no percussions of it.
     given = jnp.zeros_like(dry.bound) if (dry := step.dry()) is not None and P.P_D is None else P.P_D
     guess = contact.join(P.P_N, P.P_F), None if dry is None else given
-    if step.gathers:
-        step = step.evaluated()
     frozen, u, guess = jax.tree.map(lax.stop_gradient, (step, u, guess))
     if solved:
         x, info = (u, guess[0], jnp.concatenate([P.P_g, P.P_gamma]), guess[1]), None

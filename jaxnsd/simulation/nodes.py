@@ -9,7 +9,6 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from ..contact import SemismoothNewton
-from ..mechanics.anisotropy import isotropic
 from ..mechanics.results import Event
 from ..mechanics.system import System
 from ..programs.given import numbers, shown
@@ -36,7 +35,7 @@ def node_velocities(system: System, scheme: Scheme | None, solution: Solution) -
         Percussions(solution.P_N, solution.P_F, solution.P_g, solution.P_gamma, solution.P_D),
     )
 
-    u = jax.jit(jax.vmap(at_node(isotropic(system), scheme, solution.dt)))(solution.t, solution.q, solution.u, before)
+    u = jax.jit(jax.vmap(at_node(system, scheme, solution.dt)))(solution.t, solution.q, solution.u, before)
     # Nodes after the end have no percussions to start from.
     return u if solution.stop is None else u[jnp.minimum(jnp.arange(len(u)), solution.end)]
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..mechanics import anisotropy
 from ..programs import runs
 from ..programs.keep import keep
 from .loop import History, scan
@@ -28,7 +27,7 @@ class PartedRun:
         run = checked(system, scheme, q0, u0, t1, dt, t0, save_every=save_every, solver=solver)
         system, q0, u0, t0, dt, t1 = run.args
         self.history = History(**{field.name: run.keywords[field.name] for field in dataclasses.fields(History)})
-        self.system, self.args = system, (anisotropy.isotropic(system), tuple(jnp.asarray(x, q0.dtype) for x in (t0, dt, t1)), q0, u0)
+        self.system, self.args = system, (system, tuple(jnp.asarray(x, q0.dtype) for x in (t0, dt, t1)), q0, u0)
         self.stored = self.history.n_steps // save_every
         count = -(-self.stored // max(-(-self.stored // PARTS), -(-STEPS // save_every)))
         self.length = -(-self.stored // count)

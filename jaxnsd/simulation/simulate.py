@@ -174,8 +174,7 @@ def checked(
     options = scheme, n_steps, save_every, solver, sensitivity, checkpoint
     if checks.large(n_steps // save_every, q0, u0):
         checks.memory(History(*options).row_size(system, q0, u0), n_steps, save_every)
-    # Of the arrays that the schemes see: anisotropic friction turns directions.
-    known = sparsity.of(anisotropy.isotropic(system))
+    known = sparsity.of(system)
     given = {"start": state, "known": known, "until": until, "save_at": save_at, "derivatives_of_failed": bool(derivatives_of_failed)}
     run = _run
     sizes = q0.size, u0.size, 3 * len(system.contacts if isinstance(getattr(system, "contacts", None), tuple) else ())
@@ -217,7 +216,7 @@ def _motion(
     system = jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_float(x) and jnp.result_type(x) != dtype else x, system)
     times = tuple(jnp.asarray(x, dtype) for x in (t0, dt, t1))
     history = History(scheme, n_steps, save_every, solver, sensitivity, checkpoint)
-    args = (anisotropy.isotropic(system), times, q0, u0, start, until)
+    args = (system, times, q0, u0, start, until)
     first, _ = shapes = history.shapes(args)
     lockstep = not runs.one_by_one() or max(q0.size, u0.size, *(P.size for P in jax.tree.leaves(first.P))) > LANES
     bar = progress_bar.Bar(n_steps // save_every) if progress else None

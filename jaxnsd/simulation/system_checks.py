@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from .. import contact
-from ..mechanics import anisotropy, laws, signatures
+from ..mechanics import laws, signatures
 from ..mechanics.linear_system import LinearSystem, diagonal
 from ..mechanics.system import CONTACT_DATA, System
 from ..native.jax_internals import known_array
@@ -67,7 +67,7 @@ def system(system, scheme, t0, t1, dt, q0, u0, own=False):
     shapes, q, u = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type), shapes)
     leaves, structure = jax.tree.flatten(shapes)
     signatures.check(structure, tuple(leaves), q, u)
-    reason = scheme.refuse(anisotropy.isotropic(system), t0, q0, u0)
+    reason = scheme.refuse(system, t0, q0, u0)
     if reason:
         raise ValueError(f"simulate: {scheme.name}() does not take {name}: {reason}")
     _contact_data(system, name)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ... import contact
+from ...mechanics.local import Contacts
 from ...numerics import linalg, thresholds
 from .. import velocity
 from ..moreau import NodeStep
@@ -42,7 +43,7 @@ def finish(stages, args, x, F, slack, pushed, settings):
     if stages.s > 3:
         # Of fewer stages the paper's law is kept to the letter: the last stage decides.
         met |= resting(pushed, before[0])
-    end = EndStep(seen, t_end, dt, q_end, u, V, lacking, met, *before)
+    end = EndStep.at(seen, t_end, dt, q_end, u, V, lacking, met, *before)
     u, P, info = velocity.solve(end, V, guess, settings)
     R = stages.percussions(x.R, (stages.s - 1,))
     of_stages = stages.percussions(total[None, :], ())
@@ -86,7 +87,7 @@ def beyond(stages, args, x, t_end, q_end):
 
 def velocities(system, t, q, u):
     """Gap velocities (n,) and tangential velocities (n, d)."""
-    return system.gap_velocity(t, q, u), system.tangential_velocity(t, q, u)
+    return system.gap_velocity(t, q, u), Contacts(system).tangential_velocity(t, q, u)
 
 
 @pytree
@@ -110,11 +111,11 @@ class EndStep(NodeStep):
     def balance(self, u, p=None):
         """(47b): the momentum is affine in u."""
         del p
-        return linalg.matmul(self.system.M(self.t, self.q, u), u - self.V) - self.lacking
+        return linalg.matmul(self.M, u - self.V) - self.lacking
 
     def linearized(self, u):
         """The matrix is that of the mass."""
-        return self.balance(u), self.system.M(self.t, self.q, u)
+        return self.balance(u), self.M
 
     def before(self, kin):
         """Contact velocities at the start of the step: ``xi = xi_{n+1} + e xi_n``, each at its own node."""

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from ... import contact
+from ...mechanics.local import Contacts, kinematics
 from ...numerics import butcher, linalg, thresholds
 from ..base import Percussions
-from ..condensed import kinematics
 
 
 class Arguments(NamedTuple):
@@ -132,7 +132,7 @@ class Stages:
         """Of one stage: momentum, rows of contacts and constraints, q_dot."""
         system = system.seen_at(t, Q)
         rows = (
-            system.tangential_velocity(t, Q, V).reshape(-1),
+            Contacts(system).tangential_velocity(t, Q, V).reshape(-1),
             system.gap(t, Q) / dt,
             system.constraint(t, Q) / dt,
             system.velocity_constraint(t, Q, V),
@@ -176,7 +176,7 @@ class Stages:
     def speeds(self, system, t, Q, u):
         """Velocities of contacts and constraints, one for each percussion of a stage."""
         parts = (
-            system.tangential_velocity(t, Q, u).reshape(-1),
+            Contacts(system).tangential_velocity(t, Q, u).reshape(-1),
             system.gap_velocity(t, Q, u),
             system.constraint_velocity(t, Q, u),
             system.velocity_constraint(t, Q, u),
@@ -195,7 +195,7 @@ class Stages:
         """Derivatives of the rows of `law` with respect to the velocities, (rows, n_u): gaps and constraints do not depend on them."""
         system, n_u = system.seen_at(t, Q), V.shape[0]
         none = jnp.zeros((n_u, self.shape[0] + self.n_g), V.dtype)
-        return jnp.concatenate([system.W_F(t, Q, V).reshape(n_u, -1), none, system.W_gamma(t, Q, V)], axis=1).T
+        return jnp.concatenate([Contacts(system).W_F(t, Q, V).reshape(n_u, -1), none, system.W_gamma(t, Q, V)], axis=1).T
 
     @traced_once
     def values(self, args, x):
@@ -209,7 +209,7 @@ class Stages:
         _, _, a, a_hat = self.tableau(args.q.dtype)
         t, Q = self.times(args)[1:], self.positions(args, x)[1:]
         drift = Q - args.q[None, :] - args.dt * combine(a[1:], q_dot) if self.quasi else jnp.zeros_like(Q)
-        mu = jax.vmap(lambda t, Q: args.system.contact_data(t, Q)[2])(t, Q)
+        mu = jax.vmap(lambda t, Q: Contacts(args.system).data(t, Q).mu)(t, Q)
         return Values(p - start[None, :] - combine(a_hat[:, :-1], F), drift, rows, mu, F, start)
 
     @traced_once

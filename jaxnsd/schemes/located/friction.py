@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ...mechanics import laws
+from ...mechanics.local import Contacts
 
 #: By how much more than friction can a row is held.
 HOLD = 1e3
@@ -118,8 +119,10 @@ class Rows:
     @classmethod
     def of(cls, system, P, sliding):
         """Those of a system with percussions like ``P``; none unless ``sliding``."""
-        one = sliding and P.P_F.shape[1] == 1 and laws.discs(system) is None
-        return cls(P.P_F.shape[0] if one else 0, P.P_D.shape[0] if sliding and P.P_D is not None else 0)
+        n, d = P.P_F.shape
+        # A matrix of a set along a line is a unit of its own, see `anisotropy`: such a row is left to the wrapped scheme.
+        one = sliding and d == 1 and laws.discs(system) is None and laws.axes(system, n, P.P_F.dtype) is None
+        return cls(n if one else 0, P.P_D.shape[0] if sliding and P.P_D is not None else 0)
 
     @property
     def m(self):
@@ -140,7 +143,7 @@ class Rows:
 
     def bounds(self, system, t, dt, state):
         """Largest percussions (m,) that friction can take after a step."""
-        parts = [system.contact_data(t, state.q)[2] * state.P.P_N] if self.n else []
+        parts = [Contacts(system).data(t, state.q).mu * state.P.P_N] if self.n else []
         parts += [dt * laws.dry_friction(system, t, state.q, state.u)] if self.n_D else []
         return jnp.concatenate(parts) if parts else jnp.zeros((0,), state.q.dtype)
 

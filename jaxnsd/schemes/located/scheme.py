@@ -161,7 +161,8 @@ class LocatedImpacts(Scheme):
         if self.scheme.lead:
             # Such a scheme would take what half a step of force adds to the velocity through the impact.
             flow = Flow(self.scheme, settings, base.no_percussions(system, t, q, u))
-            slow, _ = flow.gained(self.scheme.prepare(system, dt), t, dt, q, u)
+            prepared = self.scheme.prepare(system, dt)
+            slow, _ = flow.gained(prepared, t, dt, q, u, flow.at(prepared, t, q, u))
             start = contacts_at(system, Rows(0, 0), t, dt, q, u, slow)
             hits = (jnp.abs(start.gap) <= start.floor) & (start.rate < -slow)
             system = Veiled(system, Veil.of_gaps(jnp.where(hits, 10 * start.floor, 0)))

@@ -18,10 +18,10 @@ from jax import lax
 
 from ... import contact
 from ...contact import apart
+from ...mechanics.local import kinematics
 from ...native.marks import when_needed
 from ...numerics import linalg
 from .. import base
-from ..condensed import kinematics
 from ..flow import THRESHOLD, Flow, gained
 from ..gathered import largest
 from .friction import Mode, Veiled
@@ -164,8 +164,8 @@ def moved_by_forces(segments, system, t, dt, state):
     (q, u), rows, scheme = (state.q, state.u), segments.rows, segments.scheme
     W = jnp.concatenate([system.W_N(t, q, u), rows.directions(system, t, q, u)], axis=1)
     kin = kinematics(system, t, q, u).bilateral()._replace(W=W, chi=jnp.zeros(W.shape[1:], q.dtype))
-    inertia = scheme.inertia(scheme.prepare(system, dt), t, q, u, kin)
-    moved, n = gained(system, inertia, kin, t, dt, q, u), state.P.P_N.shape[0]
+    inertia = scheme.inertia(scheme.prepare(system, dt), system.M(t, q, u), kin)
+    moved, n = gained(system, inertia, kin, system.h(t, q, u), t, dt, q, u), state.P.P_N.shape[0]
     if not W.shape[1]:
         return moved, moved, moved
     percussions = jnp.concatenate([state.P.P_N, rows.bounds(system, t, dt, state)])
@@ -262,7 +262,7 @@ def support(segments, system, t, dt, c, trial, asked):
         # slow, does not stick.
         kinematic = THRESHOLD * jnp.abs(system.gap_velocity(t + dt, q + dt * q_dot, u) - speed)
         slow = c.moved + kinematic, jnp.broadcast_to((short / dt * c.moved)[:, None], P.P_F.shape)
-        rate, force = flow.acceleration(prepared, t, short, q, u, closed, slow)
+        rate, force = flow.acceleration(prepared, t, short, q, u, closed, slow, flow.at(prepared, t, q, u))
         separates = (system.gap_velocity(t + short, q + short * q_dot, u + short * rate) - speed) / short
         force = jnp.where(force.P_N > 0, c.inverse_mass * force.P_N, -separates)
         return jnp.where(closed & (unit > 0), force / jnp.where(unit > 0, unit, 1), 0)
@@ -502,7 +502,7 @@ def together(segments, system, t, dt, state, hit, closed):
     if hit.shape[0] <= 1:
         return hit
     prepared, q, u = segments.scheme.prepare(system, dt), state.q, state.u
-    G = linalg.pack(segments.scheme.inertia(prepared, t, q, u, kinematics(system, t, q, u)).G)
+    G = linalg.pack(segments.scheme.inertia(prepared, system.M(t, q, u), kinematics(system, t, q, u)).G)
     label = apart.labels(G, closed, state.P.P_F.shape[1])
     return label == label[jnp.argmax(hit)]
 
