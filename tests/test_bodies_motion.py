@@ -1,6 +1,7 @@
 """Motions of bodies from parts against closed forms, conservation, symmetry, and models that are written by hand."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -707,6 +708,48 @@ def test_derivatives_through_a_frictional_impact():
         difference = (values(eps, direction)[0] - values(-eps, direction)[0]) / (2 * eps)
         assert_allclose(derivative(direction), difference, rtol=1e-5, atol=1e-6, err_msg=name)
         assert_allclose(of_moreau(direction), difference, rtol=2e-2, atol=2e-3, err_msg=name)
+
+
+def bounced(shape, p, scheme, n=12):
+    """Height and velocity of a body that falls on a floor and jumps, by p = (height, velocity, restitution); its lowest point is at 0.1."""
+    along = bodies.Prismatic((0, 0, 1))
+    body = Body("body", 0.7, (0.01, 0.01, 0.01), joints=along, shapes=shape)
+    system = bodies.assemble(body, Plane(name="floor"), contacts=[Pair("floor", "body")])
+    system = dataclasses.replace(system, restitution=jnp.broadcast_to(p[2], system.restitution.shape))
+    sol = simulate(system, scheme, p[:1], p[1:2], n_steps=n, t1=0.3)
+    return jnp.stack([sol.q[-1, 0], sol.u[-1, 0]])
+
+
+def bounced_exactly(p):
+    """The same in closed form."""
+    h, v, e, g, t = p[0] - 0.1, p[1], p[2], 9.81, 0.3
+    hit = (v + jnp.sqrt(v**2 + 2 * g * h)) / g
+    after, rest = e * (g * hit - v), t - hit
+    return jnp.stack([0.1 + after * rest - 0.5 * g * rest**2, after - g * rest])
+
+
+def test_a_located_impact_of_a_body_has_a_derivative():
+    """Of what `table` knows of hulls some are whole numbers, which have no tangent: it was refused. It is traced here, and run below."""
+    run = functools.partial(bounced, Sphere(0.1), scheme=LocatedImpacts(MoreauJean()), n=1)
+    p = jnp.array([0.3, -0.5, 0.6])
+    assert jax.eval_shape(lambda p: jax.jvp(run, (p,), (p,)), p)[1].shape == (2,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [Sphere(0.1), Box((0.2, 0.2, 0.2)), Capsule(0.03, 0.14)], ids=lambda shape: shape.kind)
+def test_derivatives_of_a_located_impact_of_a_body(shape):
+    p = jnp.array([0.3, -0.5, 0.6])
+    run = functools.partial(bounced, shape, scheme=LocatedImpacts(MoreauJean()))
+    assert_allclose(jax.jit(run)(p), bounced_exactly(p), atol=1e-12)
+    assert_allclose(jax.jit(jax.jacfwd(run))(p), jax.jacfwd(bounced_exactly)(p), atol=1e-11)
+    assert_allclose(jax.jit(jax.jacrev(run))(p), jax.jacfwd(bounced_exactly)(p), atol=1e-11)
+
+
+@pytest.mark.slow
+def test_second_derivatives_of_a_located_impact_of_a_body():
+    p = jnp.array([0.3, -0.5, 0.6])
+    run = functools.partial(bounced, Sphere(0.1), scheme=LocatedImpacts(MoreauJean()))
+    assert_allclose(jax.jit(jax.hessian(run))(p), jax.hessian(bounced_exactly)(p), atol=1e-9)
 
 
 # -------------------------------------------------------------------------------------------------------------- tops and stacks

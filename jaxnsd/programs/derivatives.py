@@ -44,11 +44,16 @@ def pushed(function, primals, tangents, *, passed_on=False):
         out, d_out = jax.jvp(of_moving, tuple(chosen(leaves, moves)), tuple(chosen(directions, moves)))
     else:
         out = of_moving()
-        d_out = jax.tree.map(_no_tangent, out)
+        d_out = no_tangents(out)
     if passed_on:
         d_leaves = [ZERO if same else d for same, d in zip(handed_on, jax.tree.leaves(d_out), strict=True)]
         d_out = jax.tree.unflatten(jax.tree.structure(out), d_leaves)
     return out, d_out
+
+
+def no_tangents(primals):
+    """Tangents of what does not move, all of them as arrays."""
+    return jax.tree.map(_no_tangent, primals)
 
 
 def _no_tangent(x):

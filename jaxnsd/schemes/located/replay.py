@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...programs.derivatives import instantiated, pushed, with_rule
+from ...programs.derivatives import instantiated, no_tangents, pushed, with_rule
 from .segments import added
 
 
@@ -59,7 +59,7 @@ def segment(segments, system, t, rest, place, record):
         d_length = jnp.where(record.last, instantiated(rest, d_rest), 0)
         after, push = segments.linearized(record, length, system, t, place)
         d_after = push(d_length, *instantiated((system, t, place), (d_system, d_t, d_place)))
-        longer = push(jnp.ones_like(length), *jax.tree.map(jnp.zeros_like, (system, t, place)))
+        longer = push(jnp.ones_like(length), *no_tangents((system, t, place)))
         d_tau = jnp.where(
             record.last, 0, delay(segments, record, system, t, length, after.state, longer.state, (d_system, d_t, d_after.state))
         )
@@ -79,7 +79,7 @@ def duration(segments, system, t, place, record):
         after, push = segments.linearized(record, length, system, t, place)
         tangents = instantiated((system, t, place), tangents)
         d_after = push(jnp.zeros_like(length), *tangents)
-        longer = push(jnp.ones_like(length), *jax.tree.map(jnp.zeros_like, (system, t, place)))
+        longer = push(jnp.ones_like(length), *no_tangents((system, t, place)))
         return length, delay(segments, record, system, t, length, after.state, longer.state, (*tangents[:2], d_after.state))
 
     return with_rule(lambda system, t, place, record: record.length, rule)(system, t, place, record)

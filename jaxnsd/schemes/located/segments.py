@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ...numerics import linalg
+from ...programs.derivatives import is_float
 from .. import velocity
 from ..flow import Flow, acceleration_of_persistent
 from ..projection import on_constraints
@@ -105,7 +106,8 @@ class Segments:
         after, push = jax.linearize(stepped, length, system, t, place)
 
         def tangent(d_length, *d_args):
-            d_after = push(d_length, *jax.tree.map(lambda x: jnp.where(short, 0, x), d_args))
+            # Of whole numbers there are no tangents to choose from.
+            d_after = push(d_length, *jax.tree.map(lambda d: jnp.where(short, 0, d) if is_float(d) else d, d_args))
             return jax.tree.map(lambda d, d_start: jnp.where(short, d + d_start, d), d_after, d_args[-1])
 
         return cut(record, length, place, after), tangent
