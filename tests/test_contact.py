@@ -920,3 +920,12 @@ def test_what_a_contact_can_part(dtype):
     for part, pushes in ((1e-3, True), (1e-4, True), (10 * np.finfo(dtype).eps, False), (0.0, False)):
         G = np.diag(np.asarray([1.0, 1.0, part**2], dtype))
         assert bool(contact.movable(jnp.ones(1, bool), jnp.asarray(G), 2)[0]) == pushes, part
+
+
+def test_what_slides_has_any_sign():
+    """The operator of Lobatto's stages has negative diagonals where percussions are large, as of what jams: friction was left out there."""
+    for size, slides in ((1e-3, True), (-1e-3, True), (-2.0, True), (0.0, False)):
+        for normal in (1.0, -1.0):
+            G = jnp.diag(jnp.array([size, size, normal]))
+            assert bool(contact.slides(G, 1, 2)[0]) == slides
+            assert bool(contact.movable(jnp.ones(1, bool), G, 2)[0])

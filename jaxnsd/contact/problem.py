@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..numerics import linalg, thresholds
-from ..numerics.linalg import greater, logical_and, logical_not, multiply, where
+from ..numerics.linalg import absolute, greater, logical_and, logical_not, multiply, where
 from ..sets import slip_at
 
 #: Entries of a contact problem: a JAX array, or a NumPy array of scalars (see `numerics.linalg`).
@@ -137,8 +137,12 @@ def movable(active, G, d, sizes=None, given=0):
 def parts(g_N, g_F, sizes=None):
     """What a normal percussion parts, (n,), by diagonals of the Delassus operator: g_N (n,) and g_F (n, d) with d > 0; see `movable`."""
     none = thresholds.immovable(jnp.result_type(g_N.ravel()[0])) ** 2
-    sliding = sum(g_F[:, j] for j in range(columns(g_F.shape[1], sizes)[0].stop))
-    return logical_not(greater(multiply(sliding, none), g_N))
+    return logical_not(greater(multiply(of_sliding(g_F, sizes), none), absolute(g_N)))
+
+
+def of_sliding(g_F, sizes=None):
+    """Sizes of the entries of the first disc, summed up, (n,). Lobatto's operator has negative ones where percussions are large."""
+    return sum(absolute(g_F[:, j]) for j in range(columns(g_F.shape[1], sizes)[0].stop))
 
 
 def parted(W_N, W_F, mass, sizes=None):
@@ -151,8 +155,8 @@ def parted(W_N, W_F, mass, sizes=None):
 def slides(G, n, d, sizes=None):
     """Which contacts (n,) can slide: of others the directions of friction are round-off beside the normal one, as along a guide; d > 0."""
     g_N, g_F = split(diagonal(G), n, d)
-    sliding = sum(g_F[:, j] for j in range(columns(d, sizes)[0].stop))
-    return logical_not(greater(multiply(g_N, thresholds.immovable(jnp.result_type(g_N.ravel()[0])) ** 2), sliding))
+    none = thresholds.immovable(jnp.result_type(g_N.ravel()[0])) ** 2
+    return logical_not(greater(multiply(absolute(g_N), none), of_sliding(g_F, sizes)))
 
 
 def scale(problem):
