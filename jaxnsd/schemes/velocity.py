@@ -95,7 +95,7 @@ class Step:
 
     def before(self, kin):
         """Contact velocities before the impact, (n (d + 1),) in the contact solver's order."""
-        return linalg.matmul(kin.W.T, self.u_minus) + kin.chi
+        return kin.at_contacts(self.u_minus)
 
     def given_back(self, kin):
         """Contact velocities that restitution gives back, (n (d + 1),): those before the impact."""
@@ -487,8 +487,8 @@ class Response:
             all_of = dry_friction.Joined(step.dry(), n, self.d)
             kin, law = all_of.kinematics(kin), all_of.law(step.law(kin))
             balance = step.residual(u, impulse(kin, z, P_b))
-            xi = linalg.matmul(kin.W.T, u) + kin.chi + law.rebound if z.shape[0] else kin.chi
-            rows = linalg.matmul(kin.W_b.T, u) + kin.chi_b if P_b.shape[0] else kin.chi_b
+            xi = kin.at_contacts(u) + law.rebound if z.shape[0] else kin.chi
+            rows = kin.at_constraints(u) if P_b.shape[0] else kin.chi_b
             return balance, rows, xi, law.mu, law.least
 
         (_, _, xi, mu, least), (d_balance, d_rows, d_xi, d_mu, d_least) = pushed(equations, (of_all,), (d_of_all,))
@@ -521,7 +521,7 @@ class Response:
         problem = contact_problem(step, joined, condensed, law.mu, law.least)
         if not problem.redundant:
             return u, z, P_b, None
-        problem = problem._replace(c=linalg.matmul(kin.W.T, u) + kin.chi + law.rebound - linalg.matmul(problem.G, z))
+        problem = problem._replace(c=kin.at_contacts(u) + law.rebound - linalg.matmul(problem.G, z))
         constant = lax.stop_gradient(problem.arrays())._replace(**problem.static)
         soft, compliance = self.solver.yielding(constant, lax.stop_gradient(z))
         if compliance is None:
