@@ -178,6 +178,7 @@ def test_times_after_the_end_of_a_motion_that_was_stopped():
     assert sol.trimmed().q.shape == (4, 1)
 
 
+@pytest.mark.filterwarnings("ignore:Moreau with dt")
 def test_what_failed_where_nobody_looked():
     """A spring that an explicit scheme blows up: after the last time, and where there is one time only."""
     stiff = simulate(Oscillator(1e2), Moreau(), jnp.ones(1), jnp.zeros(1), 4.0, 0.04, save_at=[0.01, 0.1])

@@ -105,6 +105,7 @@ def test_a_gap_that_is_not_a_number_is_no_open_one(scheme):
     assert np.all(solution.outcome[:50] == 0) and np.all(solution.outcome[50:] == Outcome.NON_FINITE)
 
 
+@pytest.mark.filterwarnings("ignore:Moreau with dt")
 def test_blow_up_is_found_at_its_step():
     # dt = 0.1 against omega = 100: the explicit map multiplies the velocity by about (omega dt)^2 = 100 a step.
     stiffness, dt = 1e4, 0.1
@@ -136,6 +137,7 @@ class Pulled(System):
         return self.mass * self.weight + 0.5 * t - self.stiffness * q
 
 
+@pytest.mark.filterwarnings("ignore:Moreau with dt")
 @pytest.mark.filterwarnings("ignore:simulating in float32")
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32], ids=["double", "single"])
 def test_round_off_at_the_start_is_no_measure_of_speeds(dtype):

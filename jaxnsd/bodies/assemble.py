@@ -112,7 +112,7 @@ def assemble(
         tuple(map(two, springs)),
         tuple((_name_of(motor), _driven(joints, motor)) for motor in motors),
         _plane(plane),
-        _has(bodies, joint_parts, medium, cords),
+        _has(bodies, joint_parts, medium, cords, springs, motors),
         sites=tuple(SiteOf(site.name, find("body", site.body, names), "" if site.volume is None else site.volume.kind) for site in sites),
         tendons=_tendons(cords, joints, sites),
         pulls=pulls(motors, cords),
@@ -239,12 +239,14 @@ def _sensors(structure, sensors):
     return tuple(found)
 
 
-def _has(bodies, joint_parts, medium, cords):
+def _has(bodies, joint_parts, medium, cords, springs, motors):
     """What of a model that few have is there, see `Structure`."""
     there = {
         "stiffness": any(_there(joint.stiffness) for joint in joint_parts),
         "turned armature": any(_there(joint.armature) for joint in joint_parts if joint.n_u > 1 and getattr(joint, "motion", None) is None),
         "medium": medium is not None,
+        "spring damping": any(_there(spring.damping) for spring in springs),
+        "motor rate": any(_there(motor.rate) for motor in motors),
         "carried": any(_there(body.carried) for body in bodies),
         "motor limits": any(getattr(joint, "motor_limits", None) is not None for joint in joint_parts),
     } | {f"tendon {law}": any(_there(getattr(cord, law)) for cord in cords) for law in ("stiffness", "damping", "armature")}

@@ -173,36 +173,97 @@ def controls(system, t, q, u):
     return control
 
 
-def of_motors(system, t, q, u, places):
-    """Generalized forces (n_u,) of the motors."""
-    layout, motors, pulls = system._layout, system.motors, system.structure.pulls
-    # Velocities that are driven: the motor of each, its places in u and in q; of balls and free bodies no coordinate is fed back.
-    driven = []
+def _driven(system):
+    """Of the velocities that motors of joints drive: the motor of each, its places in u and in q, and whether its coordinate is fed back.
+
+    Of balls and free bodies no coordinate is.
+    """
+    layout, driven = system._layout, []
     for k, (_, joints) in enumerate(system.structure.motors):
         for j in joints:
             kind = system.structure.joints[j].kind
             driven += [(k, layout.u_at[j] + i, layout.q_at[j], kind in ("hinge", "slide")) for i in range(SIZES[kind][1])]
     motor, at_u, at_q, feeds = np.array(driven, int).reshape(-1, 4).T
-    feeds, gear = feeds > 0, motors.gear[: len(driven)] if pulls else motors.gear
+    return motor, at_u, at_q, feeds > 0
+
+
+def _loads(system, t, q, u, places):
+    """Forces F (n_m,) of the motors, before their limits."""
+    motors, pulls, (motor, at_u, at_q, feeds) = system.motors, system.structure.pulls, _driven(system)
+    n = len(motor)
     c = jnp.clip(controls(system, t, q, u), motors.control_limits[:, 0], motors.control_limits[:, 1])
+    gear = motors.gear[:n] if pulls else motors.gear
     stretch, speed = jnp.where(feeds, gear * pick(q, at_q), 0), gear * pick(u, at_u)
     if pulls:
-        which, geared = [i for _, i in pulls], motors.gear[len(driven) :]
+        which, geared = [i for _, i in pulls], motors.gear[n:]
         stretch = jnp.concatenate([stretch, geared * tendons.lengths(system, places, q, which)])
         speed = jnp.concatenate([speed, geared * tendons.rates(system, t, u, places, which)])
         motor = np.concatenate([motor, [k for k, _ in pulls]])
     if not np.array_equal(motor, np.arange(len(c))):
         own = np.arange(len(c))[:, None] == motor[None]
         stretch, speed = (jnp.sum(jnp.where(own, x[None], jnp.zeros((), x.dtype)), axis=1) for x in (stretch, speed))
-    F = motors.gain * c + motors.offset + motors.slope * stretch + motors.rate * speed
-    F = pick(jnp.clip(F, motors.force_limits[:, 0], motors.force_limits[:, 1]), motor)
-    mask, driving = at_u[None] == np.arange(layout.n_u)[:, None], gear * (F[: len(driven)] if pulls else F)
+    return motors.gain * c + motors.offset + motors.slope * stretch + motors.rate * speed
+
+
+def of_motors(system, t, q, u, places):
+    """Generalized forces (n_u,) of the motors."""
+    total = _summed(system, places, _loads(system, t, q, u, places))
+    if "motor limits" in system.structure.has:
+        return jnp.clip(total, system.motors.total_limits[:, 0], system.motors.total_limits[:, 1])
+    return total
+
+
+def _summed(system, places, F):
+    """Generalized forces (n_u,) of these forces of the motors, each within its own limits."""
+    layout, motors, pulls, (motor, at_u, *_) = system._layout, system.motors, system.structure.pulls, _driven(system)
+    n, F = len(motor), jnp.clip(F, motors.force_limits[:, 0], motors.force_limits[:, 1])
+    mask, driving = at_u[None] == np.arange(layout.n_u)[:, None], motors.gear[:n] * pick(F, motor)
     total = jnp.sum(jnp.where(mask, driving[None], jnp.zeros((), F.dtype)), axis=1)
     if pulls:
-        total = total + tendons.pulled(system, tendons.moments(system, places, which), geared * F[len(driven) :])
-    if "motor limits" in system.structure.has:
-        return jnp.clip(total, motors.total_limits[:, 0], motors.total_limits[:, 1])
+        pull = motors.gear[n:] * pick(F, [k for k, _ in pulls])
+        total = total + tendons.pulled(system, tendons.moments(system, places, [i for _, i in pulls]), pull)
     return total
+
+
+def damping_matrix(system, t, q, u, places):
+    """Matrix D (n_u, n_u) of the forces ``-D u`` of dampers, and of motors whose force falls with their speed and is within its limits."""
+    n, structure = system._layout.n_u, system.structure
+    D = jnp.where(np.eye(n, dtype=bool), system.damping[:, None], jnp.zeros((), u.dtype))
+    lengthened = []  # rows of what is lengthened by the velocities, and how much force that costs
+    if "spring damping" in structure.has:
+        bodies, points, span = _spans(system, places)
+        direction = normalized(span, length(span), up(span))[:, None]
+        first, second = (dynamics.columns_at(system._layout, places, *end, direction)[:, 0] for end in zip(bodies, points, strict=True))
+        lengthened.append((second - first, system.springs.damping))
+    if "tendon damping" in structure.has:
+        lengthened.append((tendons.moments(system, places), system.tendons.damping))
+    if "motor rate" in structure.has:
+        F, rows = _loads(system, t, q, u, places), _turned_by_motors(system, places)[:, :n]
+        if "motor limits" in structure.has:
+            rows = jnp.where(_within(_summed(system, places, F), system.motors.total_limits), rows, 0)
+        lengthened.append((rows, jnp.where(_within(F, system.motors.force_limits), jnp.maximum(-system.motors.rate, 0), 0)))
+    for rows, cost in lengthened:
+        rows = rows[:, :n]
+        D = D + jnp.sum(cost[:, None, None] * rows[:, :, None] * rows[:, None], axis=0)
+    return D
+
+
+def _within(x, limits):
+    """Whether numbers (n,) are between their lower and upper limits (n, 2)."""
+    return (x > limits[:, 0]) & (x < limits[:, 1])
+
+
+def _turned_by_motors(system, places):
+    """How fast each motor turns, or pulls its tendon in, (n_m, n_s) by the velocities."""
+    layout, motors, pulls, (motor, at_u, *_) = system._layout, system.motors, system.structure.pulls, _driven(system)
+    n, number = len(motor), np.arange(len(system.structure.motors))
+    own = (number[:, None] == motor)[:, None] & (np.arange(layout.n_s)[:, None] == at_u)[None]  # (n_m, n_s, n)
+    rows = jnp.sum(jnp.where(own, motors.gear[:n], jnp.zeros((), places.x.dtype)), axis=2)
+    if pulls:
+        moments = motors.gear[n:, None] * tendons.moments(system, places, [i for _, i in pulls])
+        own = number[:, None] == np.array([k for k, _ in pulls])
+        rows = rows + jnp.sum(jnp.where(own[:, :, None], moments[None], jnp.zeros((), places.x.dtype)), axis=1)
+    return rows
 
 
 def of_medium(system, t, u, places):

@@ -561,6 +561,18 @@ class Multibody(System):
             derivative = jnp.where(felt & (direction_of == k)[None], rate[:, None], derivative)
         return derivative
 
+    def damping_matrix(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array | None:
+        """Matrix (n_u, n_u) of the dampers of joints, tendons and springs, and of motors whose force falls with their speed and is within
+        its limits; not of a medium, or of what the control makes of velocities.
+        """
+        return None if self._overridden("b", "h") else forces.damping_matrix(self, t, q, u, self.places(t, q))
+
+    def applied_force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Generalized forces (n_u,) of springs, dampers, motors and the medium: what inertia and weights make is not stiff."""
+        if self._overridden("b", "h", "potential_energy"):
+            return self.h(t, q, u)
+        return self._forces(t, q, u, self.places(t, q))
+
     def dry_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Velocities (n_D,) of the joints and tendons that have dry friction; a subclass that writes them anew gives `dry_friction` in this
         order.

@@ -495,6 +495,18 @@ class System:
         """
         del t, q, u
 
+    def damping_matrix(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array | None:
+        """Matrix D (n_u, n_u) of the forces ``-D u`` in `h` that `Moreau` is to take of the new velocity; default None: it is explicit.
+
+        Bodies say there what their dampers make. Explicit, a damper d on an inertia m needs ``dt < 2 m / d``: of the fingers of a robot
+        microseconds.
+        """
+        del t, q, u
+
+    def applied_force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
+        """Generalized forces (n_u,) in which an explicit step is looked at for springs and dampers that it is too long for; default `h`."""
+        return self.h(t, q, u)
+
     def drift_bound(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Violations (n_g,) of the constraints, each in its own unit, from which on a run counts as `Outcome.DRIFTED`; default infinity.
 

@@ -22,6 +22,7 @@ from ..programs import runs
 from ..programs.given import shown
 from ..programs.jitted import jit
 from ..schemes.base import on_position_level
+from . import explicit
 from .checks import known
 
 #: An initial state is refused if it violates a gap, a constraint or a velocity by more than a step of the run can by itself, plus this
@@ -206,9 +207,9 @@ def _finite_functions(system, t0, q0, u0, at_start):
 
 
 def _values(system, name, scheme, t0, t1, dt, q0, u0):
-    t0 = np.asarray(t0, q0.dtype)
+    t0, closer = np.asarray(t0, q0.dtype), explicit.concerns(system, scheme, u0)
     with jax.disable_jit(False):
-        program = runs.compiled_once(_look, system, t0, q0, u0)
+        program = runs.compiled_once(_look_closer if closer else _look, system, t0, q0, u0)
         # Known values may be looked at inside a transformation as well. Traced in here, constants would be made by a small program each.
         with jax.ensure_compile_time_eval():
             look = jax.device_get(program(system, t0, q0, u0))
@@ -234,6 +235,10 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
         _mass_matrix(look, name, at_start)
     if known(t1, dt):
         _admissible(look, name, scheme, t1 - t0, dt, q0, at_start, system)
+        if closer and "M" in look:
+            bilateral = np.concatenate([look["W_g"], look["W_gamma"]], axis=1)
+            if sentence := explicit.warning(name, scheme, look["M"], look["changes"], bilateral, float(dt)):
+                warnings.warn(sentence, stacklevel=5)
     elif "M" in look:
         _independent(look, name, at_start)
 
@@ -360,6 +365,11 @@ def _looked_at(system):
 @jit
 def _look(*given):
     return runs.run(lambda given: _values_at(*given), given)
+
+
+@jit
+def _look_closer(*given):
+    return runs.run(lambda given: _values_at(*given) | {"changes": explicit.changes(*given)}, given)
 
 
 def _values_at(system, t0, q0, u0):

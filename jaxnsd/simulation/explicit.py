@@ -1,0 +1,69 @@
+"""Whether an explicit step is too long for the springs and dampers of a system: what it would do to a small change, seen at the start.
+
+A scheme that is explicit multiplies some change by less than -1 in each step where dt exceeds ``2 / omega`` of a spring, or ``2 m / d`` of
+a damper. No motion does that. Where contacts or limits stop what grows, no outcome tells.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..mechanics.linear_system import LinearSystem
+
+#: Systems of more velocities are not looked at: all eigenvalues of a matrix twice as large are found.
+LARGEST = 64
+
+#: A factor below this one, between two steps, is no round-off of -1.
+FLIPS = -1.05
+
+#: The step is halved so often in search of one that is short enough.
+HALVINGS = 40
+
+
+def concerns(system, scheme, u0):
+    """Whether `changes` are to be looked at."""
+    return hasattr(_own(scheme), "growth") and 0 < u0.shape[0] <= LARGEST and not isinstance(system, LinearSystem)
+
+
+def _own(scheme):
+    """The scheme that makes the steps: what is located inside of them does not change how they grow."""
+    return getattr(scheme, "scheme", scheme)
+
+
+def changes(system, t0, q0, u0):
+    """``(D, h_q, h_u)``, (n_u, n_u) each: the damping matrix of the system, derivatives of forces by what velocities move, and by them."""
+    unit, n = np.eye(u0.shape[0]), u0.shape[0]
+
+    def of_forces(directions):
+        moved, u = directions
+        dq = jax.jvp(lambda u: system.q_dot(t0, q0, u), (u0,), (moved,))[1]
+        return jax.jvp(lambda q, u: system.applied_force(t0, q, u), (q0, u0), (dq, u))[1]
+
+    none = np.zeros((n, n))
+    both = tuple(jnp.asarray(np.concatenate(pair), u0.dtype) for pair in ((unit, none), (none, unit)))
+    columns = lax.map(of_forces, both).T
+    D = system.damping_matrix(t0, q0, u0)
+    return jnp.zeros((n, n), u0.dtype) if D is None else D, columns[:, :n], columns[:, n:]
+
+
+def warning(name, scheme, M, changes, W, dt):
+    """A sentence on a step that is too long for this scheme, or None. W: directions of bilateral constraints; all are numbers."""
+    if not all(np.all(np.isfinite(x)) for x in changes):
+        return None
+    growth = _own(scheme).growth
+
+    def least(dt):
+        factors = np.linalg.eigvals(growth(M, *changes, W, dt))
+        return np.min(factors.real, where=np.abs(factors.imag) <= 1e-6 * np.abs(factors), initial=1.0)
+
+    factor = least(dt)
+    if factor >= FLIPS:
+        return None
+    enough = next((dt / 2**k for k in range(1, HALVINGS) if least(dt / 2**k) >= -1), None)
+    shorter = "" if enough is None else f"take dt = {enough:.2g} or less, or "
+    return (
+        f"{scheme.name} with dt = {dt:g} is too long a step for a spring or a damper of {name}: at the initial state it "
+        f"multiplies a small change by {factor:.3g}, again in each step, which no motion does; {shorter}a scheme that is implicit, as "
+        "MoreauJean()"
+    )
