@@ -766,7 +766,7 @@ def test_corners_of_a_box_that_is_turned_in_a_plane(turned, corners):
         ("nowhere.xml", {}, "there is no file 'nowhere.xml'"),
         ("<mujoco><worldbody><body><joint/></body></worldbody></mujoco>", {}, "MuJoCo refuses the model"),
         ("<mujoco><worldbody><geom size='1'/></worldbody></mujoco>", {}, "must have a joint that moves"),
-        (EVERYTHING, {"contacts": "some"}, '"all", "world" or "none"'),
+        (EVERYTHING, {"contacts": "some"}, '"all", "apart", "world" or "none"'),
     ],
 )
 def test_wrong_models_are_refused(argument, options, text):
@@ -888,3 +888,28 @@ def test_motors_of_a_urdf_file():
     assert not np.allclose(system.h(0.1, q, u), bodies.from_urdf(URDF).h(0.1, q, u))
     with pytest.raises(ValueError, match=r"control is given, and there is no motor that it is for; .*motors="):
         bodies.from_urdf(URDF, control=control)
+
+
+GRIPPER = """<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1" pos="0 0 -0.02"/>
+  <body name="palm" pos="0 0 0.1"><geom name="palm" type="box" size="0.05 0.05 0.02"/>
+    <body name="finger" pos="0.05 0 0"><joint name="knuckle" axis="0 1 0" range="-1 1" limited="true"/>
+      <geom name="finger" type="capsule" fromto="0 0 0 0 0 0.1" size="0.01"/>
+      <body name="tip" pos="0 0 0.2"><joint name="end" axis="0 1 0"/><geom name="tip" type="sphere" size="0.02"/></body></body></body>
+  <body name="block" pos="0.3 0 0.029"><freejoint/><geom name="block" type="box" size="0.05 0.05 0.05"/></body>
+</worldbody></mujoco>"""
+
+
+def test_links_that_lie_in_each_other_may_be_left_apart():
+    """MuJoCo tests a palm that stands still with the finger that begins in it; a block that is sunk into the floor still meets it."""
+    pytest.importorskip("mujoco")
+
+    def names(which):
+        return {frozenset(contact[:2]) for contact in bodies.from_mjcf(GRIPPER, contacts=which).contacts if contact.kind != "limit"}
+
+    assert names("all") - names("apart") == {frozenset({"palm", "finger"})}
+    assert frozenset({"floor", "block"}) in names("apart") and frozenset({"palm", "tip"}) in names("apart")
+    with pytest.raises(ValueError, match=r'finger and palm by .*contacts="apart"'):
+        bodies.from_mjcf(GRIPPER).initial_state(project=True)
+    with pytest.warns(UserWarning, match="block"):
+        q, _ = bodies.from_mjcf(GRIPPER, contacts="apart").initial_state(project=True)
+    assert np.all(bodies.from_mjcf(GRIPPER, contacts="apart").gap(0.0, q) > -1e-9)

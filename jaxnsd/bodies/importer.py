@@ -22,6 +22,9 @@ URDF = {
     "joint": ("parent", "child", "origin", "axis", "limit", "dynamics", "mimic", "calibration", "safety_controller"),
     "collision": ("origin", "geometry"),
 }
+#: Shapes lie in each other from this part of the mean size of bodies on; below it they touch.
+TOUCHING = 1e-6
+
 #: What counts as no motion out of a plane.
 FLAT = 1e-9
 
@@ -114,8 +117,8 @@ class Importer:
 
     def system(self, restitution, limit_restitution, contacts, control, plane, strict, added=()):
         """The `Multibody`; ``added``: motors beside those of the model."""
-        if contacts not in ("all", "world", "none"):
-            raise ValueError(f'{self.caller}: contacts must be "all", "world" or "none", got {contacts!r}')
+        if contacts not in ("all", "apart", "world", "none"):
+            raise ValueError(f'{self.caller}: contacts must be "all", "apart", "world" or "none", got {contacts!r}')
         for name, value in (*zip(("e_N", "e_F"), restitution, strict=True), ("limit_restitution", limit_restitution)):
             number(f"{self.caller}: {name}", value)
         m = self.m
@@ -313,6 +316,18 @@ class Importer:
             points = points[m.mesh_graph[graph + 2 + n : graph + 2 + 2 * n]]
         return np.unique(points, axis=0)
 
+    def overlapping(self):
+        """Pairs of geoms of one tree of bodies that lie in each other in the reference configuration, by MuJoCo's contacts there."""
+        m, data = self.m, self.mujoco.MjData(self.m)
+        self.mujoco.mj_forward(m, data)
+        deep, found = data.contact.dist < -TOUCHING * m.stat.meansize, set()
+        for pair in data.contact.geom[deep]:
+            a, b = sorted(map(int, pair))
+            roots = {int(m.body_rootid[m.geom_bodyid[g]]) for g in (a, b) if not self.of_base(g)}
+            if len(roots) == 1 and 0 not in roots:
+                found.add((a, b))
+        return found
+
     def pairs(self, which):
         """``(pairs of geoms, coefficients of sliding, drilling and rolling friction)``: those that MuJoCo would test, by its rules."""
         m = self.m
@@ -349,9 +364,10 @@ class Importer:
             if not overrides and _anisotropic(m.pair_friction[k], found[a, b]):
                 self.leave_out(f"anisotropic friction between {self.geom_names[a]!r} and {self.geom_names[b]!r}, taken as isotropic")
         chosen, materials, none = [], [], {}
+        overlapping = self.overlapping() if which == "apart" else ()
         for (a, b), mu in found.items():
             moving = [bool(moves[m.geom_bodyid[g]]) for g in (a, b)]
-            if not any(moving) or (which == "world" and all(moving)):
+            if not any(moving) or (which == "world" and all(moving)) or (a, b) in overlapping:
                 continue
             kinds = [GEOMS[m.geom_type[g]] for g in (a, b)]
             named = tuple(sorted(("points" if kind == "mesh" else kind for kind in kinds), key=_order))

@@ -32,7 +32,8 @@ def from_mjcf(
     e_N, e_F:  restitution of all contacts between shapes, which MuJoCo has none of; friction is that of the geoms (the larger of the two,
                or that of the geom with the higher priority; none where condim is 1)
     limit_restitution: of the limits of joints and tendons, which are unilateral contacts without friction
-    contacts:  "all" the pairs that MuJoCo would test; "world": those with a shape that does not move; "none"
+    contacts:  "all" the pairs that MuJoCo would test; "apart": but for shapes of one robot that lie in each other in the reference
+               configuration, as hulls of neighbouring links may; "world": those with a shape that does not move; "none"
     condim:    the most dimensions that a contact has of those that the model says, MuJoCo's word: 6 with drilling (torsional) and rolling
                friction, which make steps dearer; 4 without rolling, 3 without drilling, 1 without friction. Each of the three frictions has
                a bound of its own, where the cone of MuJoCo is one for all

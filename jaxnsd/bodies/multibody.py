@@ -378,8 +378,9 @@ class Multibody(System):
         nearest = self.normalized(project_position(self, q, u=u))
         if checks.known(nearest) and not np.all(np.isfinite(nearest)):
             raise ValueError(
-                "initial_state: the projection found no state without penetration near the start; a keyframe that is nearer to one, or "
-                "other positions of the bodies, are needed"
+                "initial_state: the projection found no state near the start that obeys all limits, couplings and loops and has no "
+                f"penetration{self._penetrations(q)}; a keyframe that is nearer to one, or other positions of the bodies, are needed; hulls "
+                'of a robot\'s links that lie in each other at their joint do not touch with from_mjcf(..., contacts="apart")'
             )
         u_nearest = project_velocity(self, nearest, u)
         if checks.known(nearest):
@@ -390,6 +391,15 @@ class Multibody(System):
                 moved = [text for _, text in sorted(told, reverse=True)]
                 warnings.warn(f"initial_state: the projection has moved {lists.enumerated(moved, 'coordinates')}", stacklevel=2)
         return nearest, u_nearest
+
+    def _penetrations(self, q):
+        """Words that tell which shapes lie in each other, and how deep, the deepest first."""
+        gap = np.asarray(self.gap(0.0, q))
+        deepest = {}
+        for k in np.argsort(gap):
+            if gap[k] < 0:
+                deepest.setdefault(self.contacts[k][:2], f"{self.contacts[k]} by {-gap[k]:.3g}")
+        return f"; beyond their limit are {lists.enumerated(deepest.values(), 'pairs')}" if deepest else ""
 
     def control_of(self, key: str | int) -> jax.Array:
         """Controls (n_m,) of the motors in a keyframe of the model's file, ``key`` its name or number. KeyError for one that it has not."""
