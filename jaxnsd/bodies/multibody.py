@@ -379,8 +379,8 @@ class Multibody(System):
         if checks.known(nearest) and not np.all(np.isfinite(nearest)):
             raise ValueError(
                 "initial_state: the projection found no state near the start that obeys all limits, couplings and loops and has no "
-                f"penetration{self._penetrations(q)}; a keyframe that is nearer to one, or other positions of the bodies, are needed; hulls "
-                'of a robot\'s links that lie in each other at their joint do not touch with from_mjcf(..., contacts="apart")'
+                f"penetration{self._penetrations(q)}; a keyframe nearer to one, or other positions of the bodies, are needed; links "
+                'of a robot that lie in each other at their joint do not touch with from_mjcf(..., contacts="apart")'
             )
         u_nearest = project_velocity(self, nearest, u)
         if checks.known(nearest):
