@@ -21,6 +21,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def complain(who, message, status):
+    """Print a message in one line on stderr, behind the name of the program or command, and give the exit status back."""
     message = " ".join(str(message).split()).removeprefix(f"{who.removeprefix('jaxnsd ')}: ")
     print(f"{who}: {message}", file=sys.stderr)
     return status
@@ -77,6 +78,7 @@ def seed(text):
 
 
 def parser():
+    """The `Parser` of the command line, with all commands."""
     parser = Parser(
         prog="jaxnsd",
         description="Simulate mechanical systems with hard contact, impact and Coulomb friction.",
