@@ -42,7 +42,7 @@ test-long: $(VENV)/.installed-test ## campaigns: every scheme on every system, o
 	$(BIN)/python -m pytest -m long
 
 test-oldest: $(OLDEST)/.installed ## values and derivatives with the oldest JAX that is supported, left to XLA
-	JAXNSD_NATIVE=0 $(OLDEST)/bin/python -m pytest -m oldest $$(grep -l 'mark\.oldest' tests/test_*.py) # other files need what is not installed
+	JAXNSD_NATIVE=0 $(OLDEST)/bin/python -m pytest -m oldest $$(grep -rl --include='test_*.py' 'mark\.oldest' tests) # other files need what is not installed
 
 # Those of the oldest JAX come first, once as they are and once by XLA; PART=first leaves it at these, PART=rest
 # leaves them out.
@@ -64,7 +64,7 @@ test-versions: | $(BIN)/python ## by hand: three motions, their gradients and RE
 		out/versions/$$version/bin/python tests/versions.py && \
 		for once in made kept; do JAXNSD_NATIVE=0 JAX_COMPILATION_CACHE_DIR=out/versions/$$version/cache \
 			JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 out/versions/$$version/bin/python tests/versions.py || exit 1; done && \
-		out/versions/$$version/bin/python -m pytest -n 0 -m "slow or not slow" tests/test_readme.py || exit 1; done
+		out/versions/$$version/bin/python -m pytest -n 0 -m "slow or not slow" tests/whole/test_readme.py || exit 1; done
 
 lint: $(VENV)/.installed-test ## ruff
 	$(BIN)/ruff check .

@@ -144,6 +144,31 @@ class TumblingBody(System):
         return jnp.array([0.0, 0.0, 0.35, 1.0, 0.0, 0.0, 0.0]), jnp.array([0.5, 0.0, 0.0, 2.0, -1.0, 3.0])
 
 
+@jaxnsd.system
+class Rider(System):
+    """A particle on a floor, tied to the origin by a spring, in a medium that makes its inertia depend on x."""
+
+    mass: float = 1.0
+    gravity: float = GRAVITY
+    mu: float = 0.2
+    e_N: float = 0.4
+
+    def kinetic_energy(self, t, q, u):
+        return 0.5 * self.mass * (1 + 0.3 * jnp.sin(q[0])) * (u @ u) + 0.1 * jnp.cos(q[0]) * u[0] * u[1]
+
+    def potential_energy(self, t, q):
+        return self.mass * self.gravity * q[1] + 3.0 * q[0] ** 2
+
+    def force(self, t, q, u):
+        return -0.05 * u
+
+    def gap(self, t, q):
+        return q[1:]
+
+    def tangential_velocity(self, t, q, u):
+        return u[:1, None]
+
+
 def thrown_box():
     """A box from parts, with a quaternion, over a floor with friction."""
     box = bodies.Body("box", 0.5, (0.002, 0.003, 0.004), shapes=bodies.Box((0.1, 0.08, 0.05)), position=(0.0, 0.0, 0.2))

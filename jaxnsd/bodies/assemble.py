@@ -69,32 +69,54 @@ def assemble(
     """
     given_parts = (bodies, world, loops, springs, motors, sites, sensors, tendons)
     bodies, world, closed, springs, motors, sites, sensors, cords = map(several, given_parts)
-    for name, found, kinds in (
-        ("bodies", bodies, Body),
-        ("world", world, Shape),
-        ("loops", closed, (Connect, Weld, Couple)),
-        ("springs", springs, Spring),
-        ("motors", motors, Motor),
-        ("sites", sites, Site),
-        ("sensors", sensors, Sensor),
-        ("tendons", cords, Tendon),
-    ):
-        _are(name, found, kinds)
-    for body in bodies:
-        _are(f"joints of {body.name!r}", several(body.joints), parts.Joint)
-        _are(f"shapes of {body.name!r}", several(body.shapes), Shape)
-    if not isinstance(contacts, str):
-        _are("contacts", several(contacts), Pair)
+    _check_kinds(bodies, world, closed, springs, motors, sites, sensors, cords, contacts)
     given.check_parts(bodies, contacts, world, closed, springs, motors, sites, sensors, cords)
     given.check_options(gravity, control, medium, law, mu=mu, e_N=e_N, e_F=e_F, limit_restitution=limit_restitution)
     for pair in exclude:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"assemble: exclude must be pairs of names of bodies, got {shown(pair)}")
     bodies = _sorted([_complete(body) for body in bodies])
+    connects, welds, couples = ([x for x in closed if isinstance(x, kind)] for kind in (Connect, Weld, Couple))
+    structure, joint_parts, shape_parts = _structure(
+        bodies, world, (connects, welds, couples), springs, motors, sites, sensors, cords, medium, plane
+    )
+    motions = [joint.motion for joint in joint_parts if getattr(joint, "motion", None) is not None]
+    prescribed.check(structure, motions)
+    chosen, materials = _pairs(structure, contacts, exclude, shape_parts, (mu, e_N, e_F))
+    turning = _turning(structure, materials, law)
+    structure = dataclasses.replace(structure, pairs=tuple(chosen), has=structure.has | turning)
+    # What is known stays known under `jit`, too: planes of motion are found from it.
+    with jax.ensure_compile_time_eval():
+        made = Multibody(
+            structure,
+            gravity=as_array(parameters.vector(gravity, 3)),
+            **parameters.of_bodies(bodies),
+            **parameters.of_joints(structure, bodies, joint_parts, cords, limit_restitution),
+            **parameters.of_shapes(shape_parts),
+            **parameters.of_pairs(materials),
+            **parameters.of_sites(sites, sensors),
+            loops=_loops(connects, welds, couples),
+            springs=parameters.of_springs(springs),
+            motors=parameters.of_motors(motors, joint_parts, structure.joints),
+            medium=medium,
+            motions=tuple(map(_function, motions)),
+            control=_control(control, len(motors), motors),
+            law=law,
+            tendons=parameters.of_tendons(cords),
+        )
+    made = with_slack(made, cords)
+    assembly_checks.check(made)
+    assembly_checks.check_materials(made)
+    return planes.in_planes(assembly_checks.closed(planes.flattened(made), connects, welds))
+
+
+# ------------------------------------------------------------------------------------------------------------- structure
+def _structure(bodies, world, closed, springs, motors, sites, sensors, cords, medium, plane):
+    """``(Structure without pairs, parts of its joints, parts of its shapes)``; ``closed``: ``(connects, welds, couples)``."""
     names = ("world", *(body.name for body in bodies))
     joints, joint_parts = _joints(bodies)
     shapes, shape_parts = _shapes(world, bodies)
-    connects, welds, couples = ([x for x in closed if isinstance(x, kind)] for kind in (Connect, Weld, Couple))
+    connects, welds, couples = closed
 
     def two(x):
         return find("body", x.first, names), find("body", x.second, names)
@@ -122,37 +144,9 @@ def assemble(
     structure = dataclasses.replace(structure, dry=_dry(structure, joint_parts, cords))
     if not structure.layout.n_u:
         raise ValueError("assemble: at least one body must have a joint that moves, got none; give one of them joints=bodies.Free()")
-    motions = [joint.motion for joint in joint_parts if getattr(joint, "motion", None) is not None]
-    prescribed.check(structure, motions)
-    chosen, materials = _pairs(structure, contacts, exclude, shape_parts, (mu, e_N, e_F))
-    turning = _turning(structure, materials, law)
-    structure = dataclasses.replace(structure, pairs=tuple(chosen), has=structure.has | turning)
-    # What is known stays known under `jit`, too: planes of motion are found from it.
-    with jax.ensure_compile_time_eval():
-        made = Multibody(
-            structure,
-            gravity=as_array(parameters.vector(gravity, 3)),
-            **parameters.of_bodies(bodies),
-            **parameters.of_joints(structure, bodies, joint_parts, cords, limit_restitution),
-            **parameters.of_shapes(shape_parts),
-            **parameters.of_pairs(materials),
-            **parameters.of_sites(sites, sensors),
-            loops=_loops(connects, welds, couples),
-            springs=parameters.of_springs(springs),
-            motors=parameters.of_motors(motors, joint_parts, joints),
-            medium=medium,
-            motions=tuple(map(_function, motions)),
-            control=_control(control, len(motors), motors),
-            law=law,
-            tendons=parameters.of_tendons(cords),
-        )
-    made = with_slack(made, cords)
-    assembly_checks.check(made)
-    assembly_checks.check_materials(made)
-    return planes.in_planes(assembly_checks.closed(planes.flattened(made), connects, welds))
+    return structure, joint_parts, shape_parts
 
 
-# ------------------------------------------------------------------------------------------------------------- structure
 def _joints(bodies):
     """``(JointOf, ...)`` of all joints, and the parts they are made of."""
     joints, joint_parts = [], []
@@ -328,6 +322,26 @@ def _control(control, n, motors):
 
 
 # ----------------------------------------------------------------------------------------------------------------- parts
+def _check_kinds(bodies, world, closed, springs, motors, sites, sensors, cords, contacts):
+    """Raise TypeError for a part that is none, or one of something else."""
+    for name, found, kinds in (
+        ("bodies", bodies, Body),
+        ("world", world, Shape),
+        ("loops", closed, (Connect, Weld, Couple)),
+        ("springs", springs, Spring),
+        ("motors", motors, Motor),
+        ("sites", sites, Site),
+        ("sensors", sensors, Sensor),
+        ("tendons", cords, Tendon),
+    ):
+        _are(name, found, kinds)
+    for body in bodies:
+        _are(f"joints of {body.name!r}", several(body.joints), parts.Joint)
+        _are(f"shapes of {body.name!r}", several(body.shapes), Shape)
+    if not isinstance(contacts, str):
+        _are("contacts", several(contacts), Pair)
+
+
 def _are(what, values, kind):
     for value in values:
         if not isinstance(value, kind):

@@ -38,6 +38,7 @@ def parameters(cls):
 
 
 def choose(kind, name, choices):
+    """The value of this name in a dict; ArgumentError, with the likely name or all of them, where it is none."""
     if name in choices:
         return choices[name]
     lower = {choice.lower(): choice for choice in choices}
@@ -185,6 +186,7 @@ def cyclic():
 
 
 def check_file(option, path, endings):
+    """Raise ArgumentError, before the run, for a file with another ending or that cannot be written; no path is no file to write."""
     if path is None:
         return
     if path.suffix not in endings:
@@ -196,6 +198,7 @@ def check_file(option, path, endings):
 
 
 def make_directory(option, path):
+    """Make a directory, and those above it, unless it is there; ArgumentError where it cannot be made."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

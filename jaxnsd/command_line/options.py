@@ -21,6 +21,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def complain(who, message, status):
+    """Print a message in one line on stderr, behind the name of the program or command, and give the exit status back."""
     message = " ".join(str(message).split()).removeprefix(f"{who.removeprefix('jaxnsd ')}: ")
     print(f"{who}: {message}", file=sys.stderr)
     return status
@@ -77,6 +78,7 @@ def seed(text):
 
 
 def parser():
+    """The `Parser` of the command line, with all commands."""
     parser = Parser(
         prog="jaxnsd",
         description="Simulate mechanical systems with hard contact, impact and Coulomb friction.",
@@ -86,9 +88,17 @@ def parser():
     )
     parser.add_argument("--version", action="version", version=f"jaxnsd {__version__}")
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
-
     commands.add_parser("list", help="the models with their parameters, and the schemes", allow_abbrev=False)
+    _add_run(commands)
+    _add_compare(commands)
+    _add_ensemble(commands)
+    _add_orbit(commands)
+    _add_tosses(commands)
+    _add_demo(commands)
+    return parser
 
+
+def _add_run(commands):
     run = commands.add_parser("run", help="simulate a model and say what happened", allow_abbrev=False)
     run.add_argument("model", metavar="MODEL", help="name of a model or scene, see: jaxnsd list; or a file in MJCF or URDF (with mujoco)")
     run.add_argument(
@@ -108,6 +118,8 @@ def parser():
     _add_precision_and_bar(run)
     _add_cache(run)
 
+
+def _add_compare(commands):
     comparison = commands.add_parser("compare", help="one model, several schemes: the table to choose a scheme by", allow_abbrev=False)
     comparison.add_argument("model", metavar="MODEL", help="name of a model, see: jaxnsd list")
     comparison.add_argument(
@@ -118,6 +130,8 @@ def parser():
     comparison.add_argument("--no-order", action="store_true", help="leave out the observed order: it takes two more runs of every scheme")
     _add_cache(comparison)
 
+
+def _add_ensemble(commands):
     monte_carlo = commands.add_parser(
         "ensemble", help="many members with random parameters: statistics of what is observed", allow_abbrev=False
     )
@@ -148,6 +162,8 @@ def parser():
     _add_precision_and_bar(monte_carlo)
     _add_cache(monte_carlo)
 
+
+def _add_orbit(commands):
     orbit = commands.add_parser("orbit", help="the periodic motion of a model, and how it changes with a parameter", allow_abbrev=False)
     orbit.add_argument("model", metavar="MODEL", help=f"name of a model with a limit cycle: {', '.join(given.cyclic())}")
     orbit.add_argument("--follow", metavar="NAME", help="parameter to follow the orbit in, such as mu")
@@ -168,6 +184,8 @@ def parser():
     )
     _add_cache(orbit)
 
+
+def _add_tosses(commands):
     tosses = commands.add_parser("evaluate-tosses", help="score of the model of a tossed cube on measured tosses", allow_abbrev=False)
     tosses.add_argument("file", type=Path, metavar="FILE", help=".npz file, or a folder with one .csv file for each toss")
     tosses.add_argument(
@@ -178,13 +196,14 @@ def parser():
     )
     _add_cache(tosses)
 
+
+def _add_demo(commands):
     demo = commands.add_parser("demo", help="woodpecker toy, 4096 of them at once, two parameters from noisy data", allow_abbrev=False)
     demo.add_argument(
         "--out", type=Path, default=Path("out/demo"), metavar="DIR", help="directory for pictures and arrays (default: %(default)s)"
     )
     demo.add_argument("--quick", action="store_true", help="a smaller version, in a few seconds")
     _add_cache(demo)
-    return parser
 
 
 def _add_times(parser):

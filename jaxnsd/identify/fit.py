@@ -74,6 +74,37 @@ def fit(
     if not isinstance(problem, Problem):
         raise TypeError(f"identify.fit: expected an identify.Problem, got {type(problem).__name__}")
     solver = solver_of(solver)
+    _check_options(seed, patience, progress, checkpoint)
+    train, items = _split(problem, validation, seed), np.arange(len(problem.items["t"]))
+    if problem.n_local and isinstance(solver, FirstOrder) and not train.all():
+        raise ValueError("identify.fit: initial states of validation trajectories need LevenbergMarquardt(); take that")
+    evaluator, failures = Evaluator(problem), Counter()
+    if resume is None:
+        runs, seen = _begun(problem, solver, items, train, starts, spread, seed)
+    else:
+        runs, seen = _resumed(resume, problem, solver, evaluator, items, train), ""
+    interrupted = False
+    bar = _bar(progress, solver.max_iterations)
+    try:
+        with bar:
+            while any(not run.done for run in runs):
+                _round(problem, evaluator, items, train, runs, failures, patience)
+                _show(bar, runs)
+                if checkpoint is not None and all(run.step for run in runs):
+                    _save(checkpoint, state_of(problem, solver, evaluator, runs))
+    except (KeyboardInterrupt, interrupts.Interrupted):
+        if not any(run.best for run in runs):
+            raise
+        interrupted = True
+    chosen = _chosen(runs, train)
+    if seen:
+        seen += "; a fit from there is the better one: the start matters" if chosen is runs[1] else "; a fit from there is not better"
+    state = state_of(problem, solver, evaluator, [run for run in runs if run.step])
+    return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted, state, (seen,) if seen else ())
+
+
+def _check_options(seed, patience, progress, checkpoint):
+    """Raise for options of `fit` that make no sense, before anything is computed."""
     if patience is not None and (isinstance(patience, bool) or not isinstance(patience, numbers.Integral) or patience < 1):
         raise ValueError(f"identify.fit: patience must be a positive whole number of iterations, got {patience!r}")
     check_seed("identify.fit", seed)
@@ -81,55 +112,6 @@ def fit(
     if checkpoint is not None:
         with saying("identify.fit: checkpoint"):
             writable(checkpoint)
-    train, items = _split(problem, validation, seed), np.arange(len(problem.items["t"]))
-    if problem.n_local and isinstance(solver, FirstOrder) and not train.all():
-        raise ValueError("identify.fit: initial states of validation trajectories need LevenbergMarquardt(); take that")
-    evaluator, failures = Evaluator(problem), Counter()
-    runs = _resumed(resume, problem, solver, evaluator, items, train) if resume is not None else []
-    further, seen = None, ""
-    if resume is None:
-        firsts = _starts(problem, starts, spread, seed)
-        # A point that was given is where the fit is to start; a bootstrap gives the estimate.
-        if len(firsts) == 1 and np.ndim(starts) == 0:
-            (z, local, memory), loss = firsts[0], functools.partial(_loss, problem, items=items, part=train)
-            further, seen = looked(problem, items, train, z, local, loss)
-            firsts += [(further, local.copy(), memory)] if further is not None else []
-        runs = [Run(solver.start(problem, items, train, *first)) for first in firsts]
-    interrupted = False
-    bar = _bar(progress, solver.max_iterations)
-    try:
-        with bar:
-            while any(not run.done for run in runs):
-                _round(problem, evaluator, items, train, runs, failures, patience)
-                losses = [run.best[0] for run in runs if run.best]
-                if losses and hasattr(bar, "set_postfix_str"):
-                    bar.set_postfix_str(f"loss {min(losses):.4g}")
-                bar.update(max(0, max(len(run.losses) for run in runs) - 1 - bar.n))
-                if checkpoint is not None and all(run.step for run in runs):
-                    _save(checkpoint, state_of(problem, solver, evaluator, runs))
-    except (KeyboardInterrupt, interrupts.Interrupted):
-        if not any(run.best for run in runs):
-            raise
-        interrupted = True
-    good = [run for run in runs if run.best]
-    if not good and any(np.isfinite(pair[0]) for run in runs for pair in run.losses):
-        raise ValueError(
-            "identify.fit: no trajectory of those for validation could be simulated, from the first guess on: hold others back, or see why "
-            "with jaxnsd.simulate(...).raise_if_failed()"
-        )
-    if not good:
-        raise ValueError(
-            "identify.fit: no trajectory could be simulated from the first guess: simulate one with jaxnsd.simulate(...).raise_if_failed() "
-            "to see why, and start from other parameters, a smaller dt, or shorter windows"
-        )
-    part, chosen = decisive(train), good[0]
-    for run in good[1:]:
-        if better(run.best[1].evaluation, chosen.best[1].evaluation, part):
-            chosen = run
-    if seen:
-        seen += "; a fit from there is the better one: the start matters" if chosen is runs[1] else "; a fit from there is not better"
-    state = state_of(problem, solver, evaluator, [run for run in runs if run.step])
-    return make_result(problem, evaluator, items, train, runs, chosen, failures, interrupted, state, (seen,) if seen else ())
 
 
 def check_seed(who, seed):
@@ -145,6 +127,14 @@ def decisive(train):
 
 def _bar(show, total):
     return progress.bar(total=total, desc="identification", unit="iteration") if show else progress.NoBar()
+
+
+def _show(bar, runs):
+    """The iteration that the runs have come to, and the least loss, in the bar."""
+    losses = [run.best[0] for run in runs if run.best]
+    if losses and hasattr(bar, "set_postfix_str"):
+        bar.set_postfix_str(f"loss {min(losses):.4g}")
+    bar.update(max(0, max(len(run.losses) for run in runs) - 1 - bar.n))
 
 
 def _round(problem, evaluator, items, train, runs, failures, patience):
@@ -208,6 +198,26 @@ def _accept(problem, evaluator, items, train, run, step: Iterate, failures, pati
         run.done = f"no better loss in {patience} iterations"
 
 
+def _chosen(runs, train):
+    """The run with the best iterate; ValueError where there is none."""
+    good = [run for run in runs if run.best]
+    if not good and any(np.isfinite(pair[0]) for run in runs for pair in run.losses):
+        raise ValueError(
+            "identify.fit: no trajectory of those for validation could be simulated, from the first guess on: hold others back, or see why "
+            "with jaxnsd.simulate(...).raise_if_failed()"
+        )
+    if not good:
+        raise ValueError(
+            "identify.fit: no trajectory could be simulated from the first guess: simulate one with jaxnsd.simulate(...).raise_if_failed() "
+            "to see why, and start from other parameters, a smaller dt, or shorter windows"
+        )
+    part, chosen = decisive(train), good[0]
+    for run in good[1:]:
+        if better(run.best[1].evaluation, chosen.best[1].evaluation, part):
+            chosen = run
+    return chosen
+
+
 def _loss(problem, known, items, part):
     """Mean square of the whitened residuals of a part of the items, those that succeeded."""
     ok = part & known["ok"] & ~np.isnan(known["cost"])
@@ -259,6 +269,17 @@ def _starts(problem, starts, spread, seed):
             f"identify.fit: starts must be how many, or an array of finite z, (starts, {problem.size}), got shape {starts.shape}"
         )
     return [(z, zero.copy(), None) for z in starts]
+
+
+def _begun(problem, solver, items, train, starts, spread, seed):
+    """Runs from all starts, one more where an unknown has no effect at the first guess, and what was seen of that, in words."""
+    firsts, seen = _starts(problem, starts, spread, seed), ""
+    # A point that was given is where the fit is to start; a bootstrap gives the estimate.
+    if len(firsts) == 1 and np.ndim(starts) == 0:
+        (z, local, memory), loss = firsts[0], functools.partial(_loss, problem, items=items, part=train)
+        further, seen = looked(problem, items, train, z, local, loss)
+        firsts += [(further, local.copy(), memory)] if further is not None else []
+    return [Run(solver.start(problem, items, train, *first)) for first in firsts], seen
 
 
 def _resumed(resume, problem, solver, evaluator, items, train):

@@ -77,6 +77,7 @@ def _whole(name, value):
 
 
 def is_solver(caller, solver):
+    """Raise TypeError for a contact solver that is none, cannot be hashed, or has a ``solve`` of other arguments."""
     if not isinstance(solver, AbstractContactSolver):
         raise TypeError(f"{caller}: solver must be a jaxnsd.SemismoothNewton(...) or another AbstractContactSolver, got {shown(solver)}")
     try:

@@ -52,6 +52,35 @@ def parameters_outcome(system, times, q0, u0):
     return code.astype(jnp.int32)
 
 
+def speed_limit(system, times, q0, u0):
+    """The velocity from which on a run counts as one that blows up, see `BLOW_UP`."""
+    t0, _, t1 = times
+    accelerations = jnp.abs(system.h(t0, q0, u0)) / jnp.diagonal(system.M(t0, q0, u0))
+    speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
+    return BLOW_UP * jnp.maximum(lax.stop_gradient(speeds), 1)
+
+
+def step_outcome(system, t, state, info, limit, may_drift):
+    """Outcome code of a step, or of the first node; the later a check stands here the more it says.
+
+    limit:      of the velocities, see `speed_limit`
+    may_drift:  whether constraints are held to their bound
+    """
+    speed = jnp.max(jnp.abs(state.u))
+    finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
+    if 0 < state.P.P_N.shape[0] <= sensitivities.FEW and state.u.shape[0] <= sensitivities.SMALL:
+        # A gap that is not a number would count as open. Of larger systems, bodies, it is not looked for: their gaps are our own.
+        finite = finite & ~jnp.any(jnp.isnan(system.gap(t, state.q)))
+    code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
+    if state.P.P_g.shape[0] and may_drift:
+        drifts = jnp.any(jnp.abs(system.constraint(t, state.q)) > system.drift_bound(t, state.q))
+        code = jnp.where(drifts, Outcome.DRIFTED, code)
+    if laws.depends_on_speed(system):
+        code = jnp.where(jnp.isnan(info.residual) & ~info.converged, Outcome.INVALID_PARAMETER, code)
+    code = jnp.where(speed > limit, Outcome.DIVERGED, code)
+    return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
+
+
 class Record(NamedTuple):
     """What is stored of an interval beside the state at its end."""
 
@@ -184,33 +213,17 @@ class History:
         """The `Loop` over the stored intervals."""
         system, times, q0, u0, *rest = args
         until = rest[1] if rest[1:] else None
-        t0, dt, t1 = times
+        t0, dt, _ = times
         dtype = q0.dtype
         prepared = self.scheme.prepare(system.for_run(), dt)
         # Where the bound is the default one, infinity, nothing is looked at in a step.
         may_drift = system.defines("drift_bound") and not on_position_level(self.scheme)
-
-        def outcome(system, t, state, info, limit):
-            speed = jnp.max(jnp.abs(state.u))
-            finite = jnp.isfinite(speed) & jnp.all(jnp.isfinite(state.q))
-            if 0 < state.P.P_N.shape[0] <= sensitivities.FEW and state.u.shape[0] <= sensitivities.SMALL:
-                # A gap that is not a number would count as open. Of larger systems, bodies, it is not looked for: their gaps are our own.
-                finite = finite & ~jnp.any(jnp.isnan(system.gap(t, state.q)))
-            code = jnp.where(info.converged, Outcome.SUCCESS, Outcome.NOT_CONVERGED)
-            if state.P.P_g.shape[0] and may_drift:
-                drifts = jnp.any(jnp.abs(system.constraint(t, state.q)) > system.drift_bound(t, state.q))
-                code = jnp.where(drifts, Outcome.DRIFTED, code)
-            if laws.depends_on_speed(system):
-                code = jnp.where(jnp.isnan(info.residual) & ~info.converged, Outcome.INVALID_PARAMETER, code)
-            code = jnp.where(speed > limit, Outcome.DIVERGED, code)
-            return jnp.where(finite, code, Outcome.NON_FINITE).astype(jnp.int32)
+        outcome = functools.partial(step_outcome, may_drift=may_drift)
 
         @once
         def at_first_node():
             state, info = self.initial(*args)
-            accelerations = jnp.abs(system.h(t0, q0, u0)) / jnp.diagonal(system.M(t0, q0, u0))
-            speeds = jnp.max(jnp.abs(u0)) + jnp.max(jnp.abs(q0)) / jnp.abs(t1 - t0) + jnp.max(accelerations) * jnp.abs(t1 - t0)
-            limit = BLOW_UP * jnp.maximum(lax.stop_gradient(speeds), 1)
+            limit = speed_limit(system, times, q0, u0)
             # One that goes on has acted at its first node before.
             goes_on = bool(args[4:]) and args[4] is not None
             events = 0 if goes_on else sensitivities.events_at_start(self.scheme, prepared, t0, dt, q0, u0, state)
@@ -251,27 +264,13 @@ class History:
                 record = _accumulate(_thaw(total, shapes[1]), record)
             return _freeze(state), _freeze(record), searched(kept, t + dt, state.q)
 
-        def step_or_rest(carry, k):
-            running, (stop, *before) = carry[:3], carry[3:]
+        def holds(k, leaves):
+            state = _thaw(leaves, shapes[0])
+            found = until(t0 + k.astype(dtype) * dt, state.q, state.u)
+            return found <= 0 if until.exact else found
 
-            def holds(k, leaves):
-                state = _thaw(leaves, shapes[0])
-                found = until(t0 + k.astype(dtype) * dt, state.q, state.u)
-                return found <= 0 if until.exact else found
-
-            def go(running):
-                after = step(running, k)
-                stops = holds(k + 1, after[0])
-                if until.exact:
-                    stops &= ~holds(k, running[0])
-                return after, jnp.where(stops, k + 1, 0).astype(stop.dtype), *(place(running[0]) for _ in before)
-
-            def rest(running):
-                return (running[0], _freeze(nothing) if every == 1 else running[1], running[2]), stop, *before
-
-            # A step that is not made costs nothing.
-            running, *stopped = lax.cond(stop > 0, rest, go, tuple(running))
-            return *running, *stopped
+        def at_rest(running):
+            return running[0], _freeze(nothing) if every == 1 else running[1], running[2]
 
         def place(leaves):
             state = _thaw(leaves, shapes[0])
@@ -294,7 +293,8 @@ class History:
         carry = (*_freeze((state, nothing)), unknown)
         if until is not None:
             carry = (*carry, jnp.zeros((), self.integer), *([place(carry[0])] if until.exact else []))
-        following = self.interval(step if until is None else step_or_rest, emptied)
+            step = _ending(step, holds, until.exact, at_rest, place)
+        following = self.interval(step, emptied)
         first = state.P, *(code.astype(dtype) for code in codes)
         return Loop(carry, following, node, record, final, first, native.available() and runs.on_cpu())
 
@@ -309,6 +309,36 @@ class History:
             return scan(body, emptied(carry), every, recompute=self.checkpoint)[0]
 
         return interval
+
+
+def _ending(step, holds, exact, at_rest, place):
+    """``step(carry, k)`` made into one that ends with the step after which a condition holds: none is made from there on.
+
+    carry:    see `Loop`; that of ``step`` is without what is there for the condition
+    holds:    ``(k, leaves)`` -> whether the condition holds in the state at node k
+    exact:    whether the condition is a number: then it must have changed its sign in the step
+    at_rest:  of the carry of ``step``: what it is after a step that is not made
+    place:    of the leaves of a state: its (q, u)
+    """
+
+    def step_or_rest(carry, k):
+        running, (stop, *before) = carry[:3], carry[3:]
+
+        def go(running):
+            after = step(running, k)
+            stops = holds(k + 1, after[0])
+            if exact:
+                stops &= ~holds(k, running[0])
+            return after, jnp.where(stops, k + 1, 0).astype(stop.dtype), *(place(running[0]) for _ in before)
+
+        def rest(running):
+            return at_rest(running), stop, *before
+
+        # A step that is not made costs nothing.
+        running, *stopped = lax.cond(stop > 0, rest, go, tuple(running))
+        return *running, *stopped
+
+    return step_or_rest
 
 
 def _accumulate(total, new):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from test_gradients import Rider
+from little_systems import Rider
 
 import jaxnsd
 from jaxnsd import Moreau, bodies, simulate

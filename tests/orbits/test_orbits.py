@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_located_sliding import MULTIPLIER, START, F, Slider, W, between_stops
+from den_hartog import MULTIPLIER, START, F, Slider, W, between_stops
 
 import jaxnsd
 from jaxnsd import orbits, plotting

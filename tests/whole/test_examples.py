@@ -1,23 +1,11 @@
 """The examples run at a small size, find what they should, and take bad arguments with one line."""
 
-import importlib.util
 import re
-import sys
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
-
-
-def load(name):
-    """An example as a module."""
-    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from repository import load
 
 
 def call(capsys, name, *arguments):

@@ -3,11 +3,9 @@
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from repository import ROOT
 
 
 @pytest.mark.parametrize("arguments", [("check",), ("format", "--check")], ids=" ".join)

@@ -9,7 +9,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_examples import load
+from repository import load
 
 from jaxnsd import Event
 

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from repository import ROOT
 
 import jaxnsd
 from jaxnsd import ensemble
@@ -26,7 +27,7 @@ zarr = pytest.importorskip("zarr")
 pytest.importorskip("xarray")
 
 KEY = jax.random.key(5)
-SCRIPT = Path(__file__).with_name("killed_run.py")
+SCRIPT = ROOT / "tests" / "killed_run.py"
 
 
 def observe(system, sol):
@@ -259,8 +260,7 @@ def test_a_reduction_that_raises_loses_no_chunk(made, tmp_path):
 # ------------------------------------------------------------------------------------------------------------------------ killed
 def start(path, n, workers=2):
     """The script, running, in a group of processes of its own."""
-    root = SCRIPT.parent.parent
-    environment = os.environ | {"PYTHONPATH": str(root), "JAX_COMPILATION_CACHE_DIR": str(root / ".jax_cache")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".jax_cache")}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
     command = [sys.executable, str(SCRIPT), str(path), str(n), *([str(workers)] if workers else [])]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)

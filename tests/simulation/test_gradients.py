@@ -4,37 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from little_systems import Rider
 from scheme_table import over
 
 import jaxnsd
 from jaxnsd import Moreau, SymmetricMoreau, System, VariationalMoreau, simulate
 
 SCHEMES = [Moreau(), SymmetricMoreau(), VariationalMoreau()]
-
-
-@jaxnsd.system
-class Rider(System):
-    """A particle on a floor, tied to the origin by a spring, in a medium that makes its inertia depend on x."""
-
-    mass: float = 1.0
-    gravity: float = 9.81
-    mu: float = 0.2
-    e_N: float = 0.4
-
-    def kinetic_energy(self, t, q, u):
-        return 0.5 * self.mass * (1 + 0.3 * jnp.sin(q[0])) * (u @ u) + 0.1 * jnp.cos(q[0]) * u[0] * u[1]
-
-    def potential_energy(self, t, q):
-        return self.mass * self.gravity * q[1] + 3.0 * q[0] ** 2
-
-    def force(self, t, q, u):
-        return -0.05 * u
-
-    def gap(self, t, q):
-        return q[1:]
-
-    def tangential_velocity(self, t, q, u):
-        return u[:1, None]
 
 
 def final(scheme, sensitivity="discrete", **options):

@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_examples import EXAMPLES, load
+from repository import EXAMPLES, load
 from test_orbits import FIRST, Stop, oscillator, turns
 
 import jaxnsd

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from repository import ROOT
 
 from jaxnsd.programs import interrupts
 
@@ -36,8 +36,7 @@ def test_results_and_errors_come_out_of_the_thread():
 
 def interrupted(when, number, *arguments):
     """``(exit status, stdout, last line of stderr)`` of a command line that gets a signal once its stderr matches ``when``."""
-    root = Path(__file__).parent.parent
-    environment = os.environ | {"PYTHONPATH": str(root), "JAX_LOG_COMPILES": "1", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_LOG_COMPILES": "1", "JAX_ENABLE_COMPILATION_CACHE": "false"}
     command = [sys.executable, "-m", "jaxnsd", "run", "BouncingBall", "--dt", "1e-8", "--t1", "10", "--save-every", "1000", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         seen = ""

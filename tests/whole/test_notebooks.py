@@ -1,12 +1,10 @@
 """The notebooks run from top to bottom, and are kept with outputs that are small and say nothing of the machine they came from."""
 
-from pathlib import Path
-
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 

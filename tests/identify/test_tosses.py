@@ -2,13 +2,13 @@
 
 import dataclasses
 import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from repository import ROOT
 from scipy.spatial.transform import Rotation
 
 import jaxnsd
@@ -18,7 +18,7 @@ from jaxnsd.identify import tosses
 from jaxnsd.models import Cube, TossedCube
 from jaxnsd.models.cube import _rotation as cube_rotation
 
-MEASURED = Path(__file__).parent.parent.parent / "shared" / "data" / "cube_tosses.npz"
+MEASURED = ROOT.parent / "shared" / "data" / "cube_tosses.npz"
 
 HOMOGENEOUS = TossedCube(offset=0.0, inertia=8e-4, inertia_z=8e-4, gravity=9.7, e_corner=0.3, e_edge=0.4, e_face=0.1, mu=0.25, board=0.001)
 

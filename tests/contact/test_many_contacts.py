@@ -2,18 +2,18 @@
 
 import sys
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from repository import EXAMPLES
 
 import jaxnsd
 from jaxnsd import InteriorPoint, Outcome, SemismoothNewton, bodies, contact, solve_contact_problem
 from jaxnsd.contact import apart
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "benchmarks"))
+sys.path.insert(0, str(EXAMPLES / "benchmarks"))
 import contact_scenes
 
 #: Contacts of the fast tests: of one shape, so that one compilation serves them all, and too many for Lemke's method.

@@ -5,11 +5,10 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
+from repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 pytest.importorskip("hatchling")
 pytestmark = pytest.mark.slow
 
@@ -42,8 +41,8 @@ def test_the_source_distribution_holds_what_its_tests_load(built, tmp_path):
     ):
         assert (unpacked / name).is_file(), name
     # One file that imports nothing but the package, and those that load README, notebooks and examples.
-    tests = ["tests/test_butcher.py", "tests/test_readme.py", "tests/test_notebooks.py", "tests/test_examples.py", "-k", "not bad"]
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
+    tests = [f"tests/{name}.py" for name in ("numerics/test_butcher", "whole/test_readme", "whole/test_notebooks", "whole/test_examples")]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", "not bad", *tests]
     environment = os.environ | {"PYTHONPATH": str(unpacked), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     done = subprocess.run(command, cwd=unpacked, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,18 +1,14 @@
 """Bodies that are tossed and come to rest: every step is solved, what rests stays where it is, contacts create no energy."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
+from repository import load
 
 import jaxnsd
 from jaxnsd import GeneralizedAlpha, Lobatto, Moreau, MoreauJean
 from jaxnsd.models import CornerBlock
 
-SPEC = importlib.util.spec_from_file_location("rest", Path(__file__).parent.parent / "examples" / "benchmarks" / "rest.py")
-rest = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(rest)
+rest = load("benchmarks/rest")
 
 SCHEMES = list(rest.SCHEMES)
 MARKS = {"Moreau": (), "MoreauJean": pytest.mark.slow}

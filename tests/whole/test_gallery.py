@@ -1,18 +1,17 @@
 """What the page of the gallery says of its motions is so; each is drawn."""
 
 import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from test_examples import load
+from repository import ROOT, load
 
 from jaxnsd import drawing
 
-PAGE = (Path(__file__).parent.parent / "docs/gallery.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from little_systems import ParticleOverTable
+from repository import load
 from scheme_table import over
-from test_examples import load
 
 import jaxnsd
 from jaxnsd import simulate
