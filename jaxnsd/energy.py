@@ -20,6 +20,7 @@ from .programs.jitted import jit
 from .schemes.alpha import AlphaScheme, KrenkHogsberg
 from .schemes.base import Scheme
 from .schemes.lobatto import Lobatto
+from .schemes.moreau import Moreau
 from .schemes.theta import ThetaScheme
 from .simulation import checks
 from .simulation.nodes import cubic, node_velocities
@@ -40,7 +41,7 @@ class EnergyBalance:
     ``algorithmic``   (N + 1,)        the energy H that the scheme's balance is about: E = T + V, and more for the alpha-schemes
     ``external``      (N,)            work of the external forces; unless the system is linear, of all forces without potential, and of what
                                       moves parts of the system or changes its potential with time
-    ``damping``       (N,)            work of -C v of a linear system
+    ``damping``       (N,)            work of -C v of a linear system; with `Moreau` of the dampers in `System.damping_matrix`
     ``contact``       (N, n_N)        work of the normal percussions
     ``friction``      (N, n_N)        work of the tangential percussions
     ``constraint``    (N,)            work of the percussions of bilateral constraints
@@ -172,6 +173,9 @@ def _balance(system, scheme, solution, linear=False):
             external = external - damping
         else:
             external = external + _work_of_time(system, solution)
+            if isinstance(scheme, Moreau) and system.damping_matrix(t[0], q[0], u[0]) is not None:
+                damping = _work_of_dampers(system, solution)
+                external = external + _trapezoidal(system, solution, lambda t, q, u: system.damping_matrix(t, q, u) @ u)
     algorithmic = kinetic + potential + extra
     rest = jnp.diff(algorithmic) - external - damping - jnp.sum(contacts + friction, axis=1) - constraint
     rest = rest if dry is None else rest - jnp.sum(dry, axis=1)
@@ -213,6 +217,13 @@ def _trapezoidal(system, solution, force=None):
     start = jnp.sum(jax.vmap(force)(t[:-1], q[:-1], u[:-1]) * u[:-1], axis=1)
     end = jnp.sum(jax.vmap(force)(t[1:], q[1:], u[1:]) * u[1:], axis=1)
     return 0.5 * dt * (start + end)
+
+
+def _work_of_dampers(system, solution):
+    """Work (N,) of the dampers as `Moreau` takes them: with the new velocity, on the mean of both, as percussions at the end of a step."""
+    t, q, before, after = solution.t, solution.q, solution.u[:-1], solution.u[1:]
+    D = jax.vmap(system.damping_matrix)(t[1:], q[1:], before)
+    return -0.5 * jnp.diff(t) * jnp.einsum("ki,kij,kj->k", before + after, D, after)
 
 
 def _work_of_time(system, solution):

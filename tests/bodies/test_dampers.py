@@ -8,7 +8,7 @@ from little_systems import quick
 from numpy.testing import assert_allclose
 
 import jaxnsd
-from jaxnsd import Moreau, bodies, simulate
+from jaxnsd import Moreau, bodies, energy, simulate
 from jaxnsd.bodies import Body, Motor, Revolute, Sphere
 
 INERTIA = 1e-3  # kg m^2
@@ -110,3 +110,13 @@ def test_of_a_system_of_ones_own():
     u = jnp.array([1.0, -2.0])
     sol = simulate(jaxnsd.system(Said)(), Moreau(), jnp.zeros(2), u, n_steps=5, dt=1e-2).raise_if_failed()
     assert_allclose(sol.u, np.asarray(u) / 4.0 ** np.arange(6)[:, None], rtol=1e-12)
+
+
+def test_the_work_of_dampers():
+    """All that a wheel loses is lost in its damper, however stiff: nothing comes from the scheme."""
+    system, u = wheel(damping=1.0), jnp.full(1, 10.0)
+    sol = simulate(system, Moreau(), jnp.zeros(1), u, n_steps=20, dt=1e-2).raise_if_failed()
+    of = energy.balance(system, Moreau(), sol)
+    assert_allclose(of.damping, np.diff(0.5 * INERTIA * np.asarray(sol.u[:, 0]) ** 2), rtol=1e-12, atol=1e-18)
+    assert_allclose(of.external, 0, atol=1e-15)
+    assert_allclose(of.numerical, 0, atol=1e-15)
