@@ -504,7 +504,7 @@ class System:
         del t, q, u
 
     def applied_force(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
-        """Generalized forces (n_u,) in which an explicit step is looked at for springs and dampers that it is too long for; default `h`."""
+        """Generalized forces (n_u,) in which springs and dampers are looked for that a step is too long for; default `h`."""
         return self.h(t, q, u)
 
     def drift_bound(self, t: ArrayLike, q: jax.Array) -> jax.Array:

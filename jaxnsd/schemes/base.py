@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from ..contact import AbstractContactSolver
@@ -69,6 +70,12 @@ def nothing_to_solve(dtype):
     """`Info` of a node without a contact problem."""
     zero = jnp.zeros((), jnp.int32)
     return Info(zero, jnp.zeros((), dtype), jnp.ones((), bool), zero - 1)
+
+
+def allowed(A, W):
+    """The part of a change of velocity, made by ``A^-1``, that bilateral constraints with directions W allow, (n_u, n_u), by NumPy."""
+    Y = np.linalg.solve(A, W)
+    return np.eye(len(A)) - Y @ np.linalg.lstsq(W.T @ Y, W.T, rcond=None)[0]
 
 
 def total(info, more):

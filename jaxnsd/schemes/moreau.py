@@ -123,13 +123,10 @@ class _MoreauType(Scheme):
 
         with J what `implicit` says, and W (n_u, n_b) the directions of bilateral constraints.
         """
-        n, A = len(M), M - dt * self.implicit(D, h_u)
-        held = np.eye(n)
-        if W.shape[1]:
-            Y = np.linalg.solve(A, W)
-            held = held - Y @ np.linalg.lstsq(W.T @ Y, W.T, rcond=None)[0]
-        by_x, by_u = held @ np.linalg.solve(A, dt * h_q), held @ (np.eye(n) + np.linalg.solve(A, dt * h_u))
-        return np.block([[np.eye(n), dt * np.eye(n)], [by_x, by_u + dt * by_x]])
+        unit, A = np.eye(len(M)), M - dt * self.implicit(D, h_u)
+        allowed = base.allowed(A, W)
+        by_x, by_u = allowed @ np.linalg.solve(A, dt * h_q), allowed @ (unit + np.linalg.solve(A, dt * h_u))
+        return np.block([[unit, dt * unit], [by_x, by_u + dt * by_x]])
 
 
 @pytree

@@ -22,7 +22,7 @@ from ..programs import runs
 from ..programs.given import shown
 from ..programs.jitted import jit
 from ..schemes.base import on_position_level
-from . import explicit
+from . import step_length
 from .checks import known
 
 #: An initial state is refused if it violates a gap, a constraint or a velocity by more than a step of the run can by itself, plus this
@@ -207,7 +207,7 @@ def _finite_functions(system, t0, q0, u0, at_start):
 
 
 def _values(system, name, scheme, t0, t1, dt, q0, u0):
-    t0, closer = np.asarray(t0, q0.dtype), explicit.concerns(system, scheme, u0)
+    t0, closer = np.asarray(t0, q0.dtype), step_length.concerns(system, scheme, u0)
     with jax.disable_jit(False):
         program = runs.compiled_once(_look_closer if closer else _look, system, t0, q0, u0)
         # Known values may be looked at inside a transformation as well. Traced in here, constants would be made by a small program each.
@@ -237,7 +237,7 @@ def _values(system, name, scheme, t0, t1, dt, q0, u0):
         _admissible(look, name, scheme, t1 - t0, dt, q0, at_start, system)
         if closer and "M" in look:
             bilateral = np.concatenate([look["W_g"], look["W_gamma"]], axis=1)
-            if sentence := explicit.warning(name, scheme, look["M"], look["changes"], bilateral, float(dt)):
+            if sentence := step_length.warning(name, scheme, look["M"], look["changes"], bilateral, float(dt)):
                 warnings.warn(sentence, stacklevel=5)
     elif "M" in look:
         _independent(look, name, at_start)
@@ -369,7 +369,7 @@ def _look(*given):
 
 @jit
 def _look_closer(*given):
-    return runs.run(lambda given: _values_at(*given) | {"changes": explicit.changes(*given)}, given)
+    return runs.run(lambda given: _values_at(*given) | {"changes": step_length.changes(*given)}, given)
 
 
 def _values_at(system, t0, q0, u0):

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from ...contact import AbstractContactSolver
@@ -107,6 +108,21 @@ class Lobatto(Scheme):
         if laws.has_dry_friction(system):
             return "it has no law of dry friction at its stages, and this system says dry_friction; use MoreauJean() or Moreau()"
         return None
+
+    def growth(self, M: np.ndarray, D: np.ndarray, h_q: np.ndarray, h_u: np.ndarray, W: np.ndarray, dt: float) -> np.ndarray:
+        """Matrix (2 n_u, 2 n_u) by which a step (47) multiplies small changes of place and velocity, without contacts, at constant M.
+
+        D is a part of -h_u; W (n_u, n_b) are the directions of bilateral constraints.
+        """
+        del D
+        tableau, n = butcher.lobatto(self.stages), len(M)
+        of_all, unit, allowed = np.ones((self.stages, 1)), np.eye(n), base.allowed(M, W)
+        by_x, by_u = (allowed @ np.linalg.solve(M, x) for x in (h_q, h_u))
+        a, a_hat, b = tableau.a, tableau.a_hat, tableau.b[None]
+        matrix = np.eye(self.stages * n) - dt * np.kron(a_hat, by_u) - dt**2 * np.kron(a_hat @ a, by_x)
+        V = np.linalg.solve(matrix, np.hstack([dt * np.kron(a_hat @ of_all, by_x), np.kron(of_all, unit)]))
+        Q = np.hstack([np.kron(of_all, unit), np.zeros_like(V[:, n:])]) + dt * np.kron(a, unit) @ V
+        return np.eye(2 * n) + dt * np.vstack([np.kron(b, unit) @ V, np.kron(b, by_x) @ Q + np.kron(b, by_u) @ V])
 
     def after_the_end(self, auxiliary: dict[str, Any]) -> dict[str, Any]:
         """Stages without percussions."""

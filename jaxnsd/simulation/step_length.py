@@ -1,7 +1,7 @@
-"""Whether an explicit step is too long for the springs and dampers of a system: what it would do to a small change, seen at the start.
+"""Whether a step is too long for the springs and dampers of a system: what it would do to a small change, seen at the start.
 
-A scheme that is explicit multiplies some change by less than -1 in each step where dt exceeds ``2 / omega`` of a spring, or ``2 m / d`` of
-a damper. No motion does that. Where contacts or limits stop what grows, no outcome tells.
+Where dt exceeds ``2 / omega`` of a spring, or ``2 m / d`` of a damper, an explicit scheme multiplies some change by less than -1 in each
+step. No motion does that. Where contacts or limits stop what grows, no outcome tells.
 """
 
 import jax
@@ -10,12 +10,13 @@ import numpy as np
 from jax import lax
 
 from ..mechanics.linear_system import LinearSystem
+from ..schemes import base
 
 #: Systems of more velocities are not looked at: all eigenvalues of a matrix twice as large are found.
 LARGEST = 64
 
-#: A factor below this one, between two steps, is no round-off of -1.
-FLIPS = -1.05
+#: A scheme is unstable where a change grows by more than this factor beside what it would in the motion: an error of its order is less.
+GROWS = 1.05
 
 #: The step is halved so often in search of one that is short enough.
 HALVINGS = 40
@@ -52,18 +53,22 @@ def warning(name, scheme, M, changes, W, dt):
     if not all(np.all(np.isfinite(x)) for x in changes):
         return None
     growth = _own(scheme).growth
+    unit, allowed = np.eye(len(M)), base.allowed(M, W)
+    motion = np.block([[np.zeros_like(unit), unit], [allowed @ np.linalg.solve(M, x) for x in changes[1:]]])
+    rate = np.max(np.linalg.eigvals(motion).real, initial=0)
 
-    def least(dt):
-        factors = np.linalg.eigvals(growth(M, *changes, W, dt))
-        return np.min(factors.real, where=np.abs(factors.imag) <= 1e-6 * np.abs(factors), initial=1.0)
+    def factor(dt):
+        return np.max(np.abs(np.linalg.eigvals(growth(M, *changes, W, dt))))
 
-    factor = least(dt)
-    if factor >= FLIPS:
+    def stable(dt):
+        return factor(dt) <= GROWS * np.exp(min(rate * dt, 100))
+
+    if stable(dt):
         return None
-    enough = next((dt / 2**k for k in range(1, HALVINGS) if least(dt / 2**k) >= -1), None)
+    enough = next((dt / 2**k for k in range(1, HALVINGS) if stable(dt / 2**k)), None)
     shorter = "" if enough is None else f"take dt = {enough:.2g} or less, or "
     return (
         f"{scheme.name} with dt = {dt:g} is too long a step for a spring or a damper of {name}: at the initial state it "
-        f"multiplies a small change by {factor:.3g}, again in each step, which no motion does; {shorter}a scheme that is implicit, as "
-        "MoreauJean()"
+        f"multiplies a small change by {factor(dt):.3g}, again in each step, which the motion does not; {shorter}a scheme that is "
+        "implicit, as MoreauJean()"
     )
