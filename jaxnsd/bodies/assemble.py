@@ -240,6 +240,7 @@ def _has(bodies, joint_parts, medium, cords, springs, motors):
         "turned armature": any(_there(joint.armature) for joint in joint_parts if joint.n_u > 1 and getattr(joint, "motion", None) is None),
         "medium": medium is not None,
         "spring damping": any(_there(spring.damping) for spring in springs),
+        "motor slope": any(_there(motor.slope) for motor in motors),
         "motor rate": any(_there(motor.rate) for motor in motors),
         "carried": any(_there(body.carried) for body in bodies),
         "motor limits": any(getattr(joint, "motor_limits", None) is not None for joint in joint_parts),

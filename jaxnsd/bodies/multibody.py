@@ -583,6 +583,11 @@ class Multibody(System):
             return self.h(t, q, u)
         return self._forces(t, q, u, self.places(t, q))
 
+    def may_be_stiff(self) -> bool:
+        """Springs, motors that feed a coordinate back, a control that is a function, a medium, and whatever a subclass says of forces."""
+        elastic = self.structure.has & {"stiffness", "tendon stiffness", "motor slope", "medium"} or self.structure.springs
+        return bool(elastic) or callable(self.control) or self._overridden("force", "b", "h", "potential_energy")
+
     def dry_velocity(self, t: ArrayLike, q: jax.Array, u: jax.Array) -> jax.Array:
         """Velocities (n_D,) of the joints and tendons that have dry friction; a subclass that writes them anew gives `dry_friction` in this
         order.

@@ -507,6 +507,10 @@ class System:
         """Generalized forces (n_u,) in which springs and dampers are looked for that a step is too long for; default `h`."""
         return self.h(t, q, u)
 
+    def may_be_stiff(self) -> bool:
+        """Whether there is anything in `applied_force` that a step could be too long for."""
+        return True
+
     def drift_bound(self, t: ArrayLike, q: jax.Array) -> jax.Array:
         """Violations (n_g,) of the constraints, each in its own unit, from which on a run counts as `Outcome.DRIFTED`; default infinity.
 

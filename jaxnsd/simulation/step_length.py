@@ -24,7 +24,8 @@ HALVINGS = 40
 
 def concerns(system, scheme, u0):
     """Whether `changes` are to be looked at."""
-    return hasattr(_own(scheme), "growth") and 0 < u0.shape[0] <= LARGEST and not isinstance(system, LinearSystem)
+    looked_at = 0 < u0.shape[0] <= LARGEST and not isinstance(system, LinearSystem) and system.may_be_stiff()
+    return looked_at and hasattr(_own(scheme), "growth")
 
 
 def _own(scheme):
