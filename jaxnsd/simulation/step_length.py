@@ -53,6 +53,14 @@ def warning(name, scheme, M, changes, W, dt):
     """A sentence on a step that is too long for this scheme, or None. W: directions of bilateral constraints; all are numbers."""
     if not all(np.all(np.isfinite(x)) for x in changes):
         return None
+    try:
+        with np.errstate(all="ignore"):
+            return _warning(name, scheme, M, changes, W, dt)
+    except np.linalg.LinAlgError:  # a number that is too large, or a step at a pole: nothing is known, and the run says what comes of it
+        return None
+
+
+def _warning(name, scheme, M, changes, W, dt):
     growth = _own(scheme).growth
     unit, allowed = np.eye(len(M)), base.allowed(M, W)
     motion = np.block([[np.zeros_like(unit), unit], [allowed @ np.linalg.solve(M, x) for x in changes[1:]]])
