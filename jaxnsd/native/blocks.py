@@ -65,7 +65,7 @@ class Place:
 class Blocks:
     """What rules ask of a `Code`, for values that JAX traces."""
 
-    traced, lanes, inside, once, spread = True, 0, True, False, None
+    traced, lanes, inside, once, spread, expected = True, 0, True, False, None, 0
     nest, passes = Code.nest, Code.passes
 
     def __init__(self, always, sizes=SIZES):
@@ -173,7 +173,10 @@ class Blocks:
         """Nothing is made in another way, whatever its name."""
         yield
 
-    def apart(self, make, once=False):
+    def advanced(self, n):
+        """A kernel is not given up on the way."""
+
+    def apart(self, make, **_):
         """``make()``: what is no function of its own."""
         make()
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from . import alike, calls, control, machine, members
-from .arrays import in_memory, written
+from . import alike, calls, control, jaxprs, machine, members
+from .arrays import filled, in_memory, small, written
 from .code import AS_IT_IS_MEANS, MEMORY, ONCE, SIZES, Code, TooLargeError, UnknownError
 from .machine import binding
 
@@ -92,15 +92,16 @@ def text_of(closed, in_full=False):
 
     Raises `UnknownError` where there is something in it that has no rule, or it is too long, with ``in_full`` for the first sizes.
     """
-    jaxpr, _ = control.parts_of(closed)
+    jaxpr, _ = jaxprs.parts_of(closed)
     kinds, results = ([control.Kind(x.aval) for x in part] for part in (jaxpr.invars, jaxpr.outvars))
     sizes = SIZES[-1:] if in_loops.on else SIZES[:1] if in_full else SIZES
     return _text_of(control.Program(closed, [None] * len(kinds), kinds, results, sizes))
 
 
-#: Operations for each entry of an array of a step, at least: of a UR5e, a Panda and a humanoid it is 0.32, 0.36 and 0.52, since most
-#: entries are only arranged, or known. What will be too large is not begun; a UR5e in loops would take four times as long.
-OPERATIONS = 0.32
+#: Operations for each entry of an array of a step: of a UR5e, a Panda and a humanoid it is 0.32, 0.36 and 0.52, since most entries are only
+#: arranged, or known; of a planar robot 0.13. What will be too large by the second is not begun; what may be is given up when it tells. A
+#: UR5e in loops would take four times as long.
+OPERATIONS, FEWEST = 0.32, 0.1
 
 #: Programs that were too large for the first sizes, by the number of their operations and their arguments: another run of the same step.
 _too_large = set()
@@ -113,22 +114,27 @@ def _text_of(program, direct=False):
     """
     *all_but_last, last = program.sizes
     for k, sizes in enumerate(all_but_last):
-        key = sizes, control.count(program.closed), *((kind.shape, kind.dtype) for kind in program.kinds)
-        if key not in _too_large and OPERATIONS * control.entries(program.closed, sizes.small) <= sizes.largest:
+        key = sizes, jaxprs.count(program.closed), *((kind.shape, kind.dtype) for kind in program.kinds)
+        entries = control.entries(program.closed, sizes.small)
+        if key not in _too_large and FEWEST * entries <= sizes.largest:
             with contextlib.suppress(TooLargeError):
                 # What is called now and then has to be compiled soon rather than run fast.
-                return _of_size(program, program.sizes[k:], direct, sizes.largest // 2 if direct else sizes.largest)
+                largest = sizes.largest // 2 if direct else sizes.largest
+                return _of_size(program, program.sizes[k:], direct, largest, entries if OPERATIONS * entries > sizes.largest else 0)
             _too_large.add(key)
     return _of_size(program, (last,), direct, math.inf if direct else last.largest)
 
 
-def _of_size(program, sizes, direct, largest):
+def _of_size(program, sizes, direct, largest, expected=0):
     """`_text_of` with the first of these sizes; what it leaves for later has them too, or the next ones.
 
-    direct: whether it is given pointers to its arrays, all in one list, not XLA's structures
+    direct:   whether it is given pointers to its arrays, all in one list, not XLA's structures
+    expected: entries in all, where it is given up as soon as it tells that it will be too large; else 0
     """
     functions, declared = [], dict(MEMORY)
     code = Code(sizes)
+    code.expected = expected
+    code.shared = program.shared
     code.sizes = replace(code.sizes, largest=largest)
     # What is called from a run is called by the thread of a member.
     code.spread = None if direct else functools.partial(members.spread, functions, declared)
@@ -141,7 +147,7 @@ def _of_size(program, sizes, direct, largest):
         return code.fresh(f"load ptr, ptr {data}", np.int64).name
 
     unknown, n = iter([in_memory(code, pointer(k, "%args"), x.shape, x.dtype) for k, x in enumerate(program.kinds)]), len(program.kinds)
-    args = [next(unknown) if x is None else x for x in program.given]
+    args = [x if control.all_known(x) else _argument(code, next(unknown), x) for x in program.given]
     places = [pointer(n + k, "%args") if direct else pointer(k, "%results") for k in range(len(program.results))]
     out = control.evaluate(code, program.closed, args, places)
     for x, kind, place in zip(out, program.results, places, strict=True):
@@ -158,6 +164,14 @@ def _of_size(program, sizes, direct, largest):
     declared.update((name[1:], f"declare void {name}{text[: text.index(')') + 1]}") for name, text in code.parts.items())
     parts = {name: _with_declared(f"define void {name}{text}", declared) for name, text in code.parts.items()}
     return Text(_with_declared("\n".join(functions), declared), parts), code.later
+
+
+def _argument(code, x, known):
+    """An array in memory, of which some entries are known, else None; ``known`` None: none are."""
+    if known is None or known.size > code.sizes.small:
+        return x
+    entries = zip(small(code, x).ravel(), known.ravel(), strict=True)
+    return filled([entry if value is None else value for entry, value in entries], known.shape)
 
 
 def _with_declared(text, declared):

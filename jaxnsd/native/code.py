@@ -118,10 +118,14 @@ def literal(x, dtype):
 #: Lines from which on a loop or a branch is a function of its own.
 PART = 1000
 
+#: Part of the largest text from which on it tells how long all of it will be, and how much of that is taken for certain.
+TOLD, SLACK = 0.25, 1.3
+
 #: How the names of functions begin that are called once in a run.
 ONCE = "once"
 
 _NAME, _ROOM = re.compile(r"%v\d+"), re.compile(r"ptr %memory, i64 (\d+)")
+_CALLED, _LATER = re.compile(r"call void (@(?:part|once)_\w+)\("), re.compile(r"(?:load|getelementptr) \w+, ptr %later")
 _RENAMED = re.compile(r"\b[vb]\d+\b")
 
 #: Passes up to which a loop over entries, or terms, is written out.
@@ -155,6 +159,24 @@ without:
 entry:"""
 
 
+@dataclass(frozen=True)
+class Part:
+    """A function of its own: its name, names of what it is given, names and types of what it gives back, bytes of working memory."""
+
+    function: str
+    given: list
+    back: dict
+    memory: int
+
+
+class Shared:
+    """Functions that a program and those that it compiles later call in several places."""
+
+    def __init__(self):
+        self.made = {}  # `Part`s with the names that they are given there, and their results there, by what they do
+        self.texts, self.declared = {}, {}  # their texts, and what these read and call, by name
+
+
 class Code:
     """A function ``void f(ptr args, ptr results)`` as it grows; both point to pointers to arrays."""
 
@@ -165,6 +187,7 @@ class Code:
         parts, later = {} if parts is None else parts, [] if later is None else later
         self.all_sizes = sizes  # its own, and those that come after
         self.sizes, self.lines, self.names, self.block, self.size = sizes[0], [], 0, "entry", 0
+        self.entries, self.expected = 0, 0  # of arrays: made so far, and in all, where the text is given up if it will be too large; else 0
         self.once = False  # whether one operation alone reads what is being made
         self.places = []  # where its arrays are to lie, pointers or None
         self.known = {}  # what has been computed already: {operation and operands: result}
@@ -172,6 +195,8 @@ class Code:
         self.memory = 0  # bytes of working memory
         self.inside = False  # whether a loop is being made
         self.types = {}  # LLVM's types of names
+        self.shared = Shared()  # functions that are called in several places, of other programs too
+        self.last = None  # the `Part` that was made last
         self.parts = parts  # the functions that are called from here, and from each other: texts by name, those called first
         self.later = later  # programs that are compiled when they are first needed
         self.spread = None  # what makes a loop over members that several threads share
@@ -187,6 +212,13 @@ class Code:
             yield
         finally:
             self.sizes = outside
+
+    def advanced(self, n):
+        """``n`` more of the entries that are expected have been made, or were there: give up where it will be too large."""
+        self.entries += n
+        too_many = SLACK * self.sizes.largest * self.entries
+        if self.expected and self.size > TOLD * self.sizes.largest and self.size * self.expected > too_many:
+            raise TooLargeError(f"{self.size} operations for {self.entries} of {self.expected} entries")
 
     def number(self, name, dtype):
         """The number of a name."""
@@ -382,17 +414,17 @@ class Code:
 
     # Functions of their own.
 
-    def apart(self, make, once=False):
+    def apart(self, make, once=False, alone=False):
         """``make()``, names of numbers and pointers, in a function of its own where it is long: ``{name there: name here}``, else None.
 
         LLVM's time grows faster than the length of a function. And a function has the name of its text, so that it is compiled once for
         all programs: a run of other length has the same step. What is done ``once`` in a run is compiled in a fifteenth of the time, to
-        code that takes five times as long.
+        code that takes five times as long. ``alone``: it is the same wherever it is called, whatever has been computed before.
         """
         before, known, base, first, label = self.block, self.known, self.memory, len(self.lines), self.label()
         self.jump(label)
         self.start(label)
-        self.known = dict(known)
+        self.known = {} if alone else dict(known)
         out = make()
         if out is None or len(self.lines) - first < PART:
             return None
@@ -414,14 +446,45 @@ class Code:
         text = _RENAMED.sub(lambda found: names.setdefault(found[0], f"{found[0][0]}{len(names)}"), text)
         function = f"@{ONCE if once else 'part'}_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
         self.parts.setdefault(function, text)
+        self.last = Part(function, given, {name: self.types[name] for name in back}, self.memory - base)
+        return self.call(self.last, given, base)
+
+    def call(self, part, given, base=None):
+        """Call a `Part` with these names, its memory from ``base`` on, None: of its own: ``{name there: name here}``."""
+        if base is None:
+            base, self.memory = self.memory, self.memory + part.memory
+            self._copied(part.function)
         memory = self.value(f"getelementptr i8, ptr %memory, i64 {base}", np.int64).name
-        room = self.room(8 * max(len(back), 1), np.int8)
+        room = self.room(8 * max(len(part.back), 1), np.int8)
         operands = [f"ptr {memory}", f"ptr {room}", "ptr %later", *(f"{self.types[x]} {x}" for x in given)]
-        self.line(f"call void {function}({', '.join(operands)})")
-        return {
-            name: self.fresh(f"load {self.types[name]}, ptr {self.place(room, np.int64(k), np.int64)}, align 8", np.int64).name
-            for k, name in enumerate(back)
-        }
+        self.line(f"call void {part.function}({', '.join(operands)})")
+        out = {}
+        for k, (name, kind) in enumerate(part.back.items()):
+            place = self.place(room, np.int64(k), np.int64)
+            out[name] = self.fresh(f"load {kind}, ptr {place}, align 8", np.int64).name
+        return out
+
+    def share(self, key, names, results):
+        """Let others call the `Part` that was made last: it is given what the ``names`` name, and leads to the ``results``."""
+        texts, new = {}, [self.last.function]
+        while new:
+            function = new.pop()
+            texts[function] = self.parts[function]
+            new += [name for name in _CALLED.findall(texts[function]) if name not in texts]
+        # What is compiled later is in a table that other programs do not have.
+        if not any(map(_LATER.search, texts.values())):
+            self.shared.made[key] = self.last, names, results
+            self.shared.texts |= texts
+            self.shared.declared |= self.declared
+
+    def _copied(self, function):
+        """Take over the text of a function that is shared, with those that it calls."""
+        if function not in self.parts:
+            text = self.shared.texts[function]
+            for name in _CALLED.findall(text):
+                self._copied(name)
+            self.parts[function] = text
+            self.declared = self.shared.declared | self.declared
 
     def when_needed(self, program, pointers):
         """Call what is no part of the text, of the pointers to arrays: what is compiled then, or Python (`build.Later`, `Told`)."""

@@ -2,14 +2,15 @@
 
 import collections
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from . import factors, farthest, indexing, products, reductions, rules, sorting  # noqa: F401 (all but `rules` add their rules to it)
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, stored, written
-from .code import SIZES, UnknownError, Value, dtype_of_numbers, is_known, type_of
-from .jax_internals import CLOSED_CALLS, ClosedJaxpr, Literal, ShapedArray, call_inside, scan_sizes
+from .code import PART, SIZES, Shared, UnknownError, Value, dtype_of_numbers, is_known, type_of
+from .jax_internals import Literal, ShapedArray, scan_sizes
+from .jaxprs import CALLS, INNER, inside, parts_of, said
 
 #: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
 SHARED = 100_000
@@ -36,11 +37,6 @@ class Kind:
         self.size = math.prod(self.shape)
 
 
-def parts_of(closed):
-    """Equations with their constants, of a closed jaxpr or one that is not."""
-    return getattr(closed, "jaxpr", closed), list(getattr(closed, "consts", ()))
-
-
 def evaluate(code, closed, arrays, places=()):
     """The results of a jaxpr at ``arrays``; ``places``: pointers to where they are to lie if they are in memory, None: anywhere."""
     jaxpr, consts = parts_of(closed)
@@ -60,6 +56,8 @@ def evaluate(code, closed, arrays, places=()):
     def one(equation):
         inputs, kinds = [read(x) for x in equation.invars], [Kind(x.aval) for x in equation.invars]
         results = [Kind(x.aval) for x in equation.outvars]
+        if not inside(equation):
+            code.advanced(sum(kind.size for kind in results if kind.size <= code.sizes.small))
         code.once, code.places = all(read_by[x] == 1 for x in equation.outvars), [wanted.get(x) for x in equation.outvars]
         values.update(zip(equation.outvars, _equation(code, equation, inputs, kinds, results), strict=True))
 
@@ -151,12 +149,6 @@ def _renamed(code, x, names):
     return in_memory(code, type(x.pointer)(names[x.pointer]), x.shape, x.dtype) if x.pointer in names else x
 
 
-_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
-#: Operations that call a function.
-CALLS = {"jit", "pjit", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"}
-CALLS |= {"checkpoint", "remat2", "remat", *CLOSED_CALLS}
-
-
 #: Operations that read an array as it lies in memory: a small one, an argument say, is read as numbers by what computes with them.
 _NAMES = """
 broadcast_in_dim copy dynamic_slice expand_dims gather reshape rev slice squeeze transpose
@@ -164,28 +156,18 @@ broadcast_in_dim copy dynamic_slice expand_dims gather reshape rev slice squeeze
 _VIEWS = frozenset(_NAMES.split())
 
 
-def inside(equation):
-    """The jaxprs of an operation, one or several under each name."""
-    name, params = equation.primitive.name, equation.params
-    if name == "jaxnsd_rule":
-        inner, consts = call_inside(equation)
-        return [ClosedJaxpr(inner, consts) if consts else inner]
-    if name == "custom_linear_solve":
-        return [params["jaxprs"].solve]
-    names = (*_INNER, "branches", "cond_jaxpr", "body_jaxpr")
-    return [x for key in names if key in params for x in np.atleast_1d(np.asarray(params[key], object)).ravel()]
-
-
 def _equation(code, equation, arrays, kinds, results):
     name, params = equation.primitive.name, equation.params
     if name in CALLS:
-        inner = next(params[key] for key in _INNER if key in params)
+        inner = next(params[key] for key in INNER if key in params)
         if getattr(inner, "effects", None):
             return _called(code, inner, params.get("name"), arrays, kinds, results)
         # What is called again with the same arguments is not computed again, be it a loop or another program.
         key = "call", params.get("name"), id(inner), *map(_identity, arrays)
         if key not in code.known:
             code.known[key] = _called(code, inner, params.get("name"), arrays, kinds, results), inner, arrays
+        elif code.expected:
+            code.advanced(entries(inner, code.sizes.small))
         return code.known[key][0]
     if name == "jaxnsd_rule":
         return evaluate(code, inside(equation)[0], arrays)
@@ -213,8 +195,39 @@ def _called(code, inner, name, arrays, kinds, results):
         return _when_needed(code, inner, arrays, kinds, results)
     if name == "once":
         return _apart(code, lambda: evaluate(code, inner, arrays), results, once=True)
+    if name == "shared" and work(inner) > PART and not code.traced:
+        return _shared(code, inner, arrays, kinds, results)
     with code.marked(name):
         return evaluate(code, inner, arrays)
+
+
+def _shared(code, inner, arrays, kinds, results):
+    """What a function leads to that is made once, and called wherever it is given the same kinds of numbers."""
+    sizes = replace(code.sizes, largest=0)
+    arrays = [small(code, x) if kind.size <= sizes.small else stored(code, x, kind) for x, kind in zip(arrays, kinds, strict=True)]
+    names = [name for x in arrays for name in _names(x)]
+    known = tuple((kind.shape, kind.dtype, is_small(x) and known_numbers(known_part(x))) for x, kind in zip(arrays, kinds, strict=True))
+    key = said(inner), known, tuple((names.index(name), code.types.get(name, name)) for name in names), sizes
+    if key in code.shared.made:
+        if code.expected:
+            code.advanced(entries(inner, sizes.small))
+        part, there, out = code.shared.made[key]
+        # What is given back may be what is given, or a table of known numbers.
+        here = {name: name for x in out for name in _names(x)} | dict(zip(there, names, strict=True))
+        here |= code.call(part, [here[name] for name in part.given])
+        return [_renamed(code, x, here) for x in out]
+    out, here = _made_apart(code, lambda: evaluate(code, inner, arrays), results, alone=True)
+    # Members that go on together are told apart by more than what is given.
+    if here is not None and not code.lanes and set(code.last.given) <= set(names):
+        code.share(key, names, list(map(_plain, out)))
+    return out if here is None else [_renamed(code, x, here) for x in out]
+
+
+def _plain(x):
+    """The names that an array is made of, without the text they are of."""
+    if not is_small(x):
+        return Large(x.shape, x.dtype, None, x.pointer)
+    return filled([e if is_known(e) else Value(e.name, e.dtype) for e in x.ravel()], x.shape)
 
 
 def _identity(x):
@@ -224,8 +237,14 @@ def _identity(x):
     return x.shape, x.pointer or id(x)
 
 
-def _apart(code, make, kinds, once=False):
-    """``make()``, arrays of these kinds, in a function of its own if it is long; ``once`` as `Code.apart` has it."""
+def _apart(code, make, kinds, **how):
+    """``make()``, arrays of these kinds, in a function of its own if it is long; ``how``: ``once``, ``alone`` as `Code.apart` has them."""
+    arrays, here = _made_apart(code, make, kinds, **how)
+    return arrays if here is None else [_renamed(code, x, here) for x in arrays]
+
+
+def _made_apart(code, make, kinds, **how):
+    """`_apart`, with the names that the arrays are made of there, and ``{name there: name here}``, None: it is no function of its own."""
     arrays = []
 
     def names():
@@ -233,8 +252,7 @@ def _apart(code, make, kinds, once=False):
             arrays.append(x if is_small(x) else stored(code, x, kind))
         return [name for x in arrays for name in _names(x)]
 
-    here = code.apart(names, once)
-    return arrays if here is None else [_renamed(code, x, here) for x in arrays]
+    return arrays, code.apart(names, **how)
 
 
 def _when_needed(code, closed, arrays, kinds, results):
@@ -250,24 +268,44 @@ def _when_needed(code, closed, arrays, kinds, results):
         elif variable not in read:
             given.append(filled([kind.dtype.type(0)] * kind.size, kind.shape))
         else:
-            given.append(None)
+            # Parameters of a body that moves in a plane are zeros in part: this program is to see them, too.
+            given.append(known_part(x) if is_small(x) and any(map(is_known, x.ravel())) else None)
             pointers.append(stored(code, x, kind).pointer)
             of.append(kind)
     rooms = [code.room(kind.size, kind.dtype) for kind in results]
-    code.when_needed(Program(closed, given, of, results, code.all_sizes), [*pointers, *rooms])
+    code.when_needed(Program(closed, given, of, results, code.all_sizes, code.shared), [*pointers, *rooms])
     out = [in_memory(code, room, kind.shape, kind.dtype) for room, kind in zip(rooms, results, strict=True)]
     return [small(code, x) if kind.size <= code.sizes.small else x for x, kind in zip(out, results, strict=True)]
 
 
+def known_part(x):
+    """A small array, None where it is not known."""
+    return filled([entry if is_known(entry) else None for entry in x.ravel()], x.shape)
+
+
+def known_numbers(x):
+    """What is known of an argument, as a value that can be compared."""
+    return tuple(None if entry is None else (str(np.asarray(entry).dtype), np.asarray(entry).tobytes()) for entry in x.ravel())
+
+
+def all_known(x):
+    """Whether all entries are known of an argument of a `Program`."""
+    return x is not None and all(entry is not None for entry in x.ravel())
+
+
 @dataclass(frozen=True)
 class Program:
-    """A jaxpr, of which some arguments are known (None: not), the kinds of the others and of the results, and the first sizes to try."""
+    """A jaxpr with what is known of its arguments, the kinds of those that are not known, or in part, and of the results.
+
+    Then come the first sizes to try.
+    """
 
     closed: object
-    given: list
+    given: list  # for each argument its entries, None where they are not known; or None where none are
     kinds: list
     results: list
     sizes: tuple = SIZES
+    shared: Shared = field(default_factory=Shared)  # functions of the text that calls it, which it may call, too
 
 
 @dataclass(frozen=True)
@@ -521,12 +559,6 @@ def _written_out(code, params, closed, consts, carry, rows, rows_in, rows_out):
     if not out:
         return [*carry, *(filled([], kind.shape) for kind in rows_out)]
     return [*carry, *(np.stack(column) for column in zip(*out, strict=True))]
-
-
-def count(closed):
-    """Number of operations on arrays of a jaxpr."""
-    equations = parts_of(closed)[0].eqns
-    return len(equations) + sum(count(inner) for equation in equations for inner in inside(equation))
 
 
 def entries(closed, small):

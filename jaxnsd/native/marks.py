@@ -29,3 +29,8 @@ def written_out(function):
 def once(function):
     """``function``, which a run calls once: native code of it is a function of its own, which is compiled fast rather than to be fast."""
     return _marked("once", function)
+
+
+def shared(function):
+    """``function``, of which native code makes one function for all places that call it, where it is long; else it is a part of each."""
+    return _marked("shared", function)

@@ -9,7 +9,8 @@ import numpy as np
 
 from .arrays import in_memory, is_small, large, small, stored
 from .code import Code, TooLargeError, UnknownError, is_known
-from .control import Kind, evaluate, number, parts_of, row, row_place, write_rows
+from .control import Kind, evaluate, number, row, row_place, write_rows
+from .jaxprs import parts_of
 from .lanes import LANES, Lanes
 from .rules import of
 
@@ -148,7 +149,7 @@ def _shared(inner, arrays, kinds):
 def _one_by_one(code, closed, known, kinds, results, n):
     """The `Code` of a loop over members from ``%from`` to ``%to``."""
     inner = Code(code.all_sizes, code.parts, code.later)
-    inner.inside = True
+    inner.inside, inner.expected, inner.shared = True, code.expected, code.shared
     arrays, places = _given(inner, known, kinds, results)
     consts = _shared(inner, arrays[:n], kinds[:n])
     rows = [large(inner, x, kind.dtype) for x, kind in zip(arrays[n:], kinds[n:], strict=True)]
@@ -173,6 +174,7 @@ def _together(code, closed, known, kinds, results, n, length):
         return None
     parts, later = dict(code.parts), list(code.later)
     inner = Lanes((dataclasses.replace(code.all_sizes[0], largest=LARGEST),), parts, later)
+    inner.expected = code.expected
     try:
         _groups(inner, closed, known, kinds, results, n, length)
         if inner.memory > ROOM:

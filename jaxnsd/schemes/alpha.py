@@ -227,7 +227,7 @@ class AlphaScheme(ImplicitScheme):
     def step(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, state: Any, settings: AbstractContactSolver) -> tuple[Any, Info]:
         """From node k to node k + 1; the percussions act in between."""
         prepared = self.keeping_rows(prepared, t, dt, state.q)
-        step = self._step(prepared, t, dt, state.q, state.u, self, *state[3:])
+        step = self._step(prepared, t, dt, state.q, state.u, self, *state[3:]).begun()
         u, P, info = velocity.solve(step, state.u, state.P, settings)
         kin = step.kinematics()
         if prepared.linear:

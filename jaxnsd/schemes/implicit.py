@@ -1,5 +1,6 @@
 """What the theta- and alpha-schemes share: which contacts are active and where they are evaluated, the factors of a linear system."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -54,6 +55,24 @@ def factor(matrix):
     if isinstance(matrix, Tridiagonal):
         return Factor(matrix, tridiagonal.reduce(frozen))
     return Factor(matrix, linalg.lu(frozen)(jnp.eye(frozen.shape[0], dtype=frozen.dtype)))
+
+
+class Start(NamedTuple):
+    """Contacts at the start of a step, n of them."""
+
+    gap: jax.Array  # (n,)
+    rate: jax.Array  # (n,) gap velocities
+    slip: jax.Array  # (n, d) tangential velocities
+    zero: jax.Array  # (n,) gap velocities up to which a contact counts as one at rest
+
+    @classmethod
+    def of(cls, prepared, t, dt, q, u):
+        """That of all contacts of a `Prepared`."""
+        system, contacts = prepared.system, Contacts(prepared.system)
+        W = jnp.abs(contacts.W_N(t, q, u))
+        speed = jnp.abs(u) + dt * jnp.abs(system.h(t, q, u)) / prepared.mass_diagonal(t, q, u)
+        zero = float(jnp.finfo(q.dtype).eps) ** ROUND_OFF * jnp.sum(W * speed[:, None], axis=0)
+        return cls(contacts.gap(t, q), contacts.gap_velocity(t, q, u), contacts.tangential_velocity(t, q, u), zero)
 
 
 class Prepared(NamedTuple):
@@ -193,21 +212,10 @@ class ImplicitScheme(Scheme):
             return Condensed(None, kin, invert=prepared.mass.solve)
         return super().inertia(prepared, M, kin)
 
-    def active(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None) -> jax.Array:
-        """Which contacts of a choice, None: of all, are active, (n,) booleans."""
-        gap, rate, zero = self.contacts(prepared, t, dt, q, u, choice)
-        near = gap + self.prediction * dt * rate <= dt * zero
-        return near & (rate <= zero) if self.require_closing else near
-
-    def contacts(
-        self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, q: jax.Array, u: jax.Array, choice: Any = None
-    ) -> tuple[jax.Array, ...]:
-        """Gaps, gap velocities, and how fast a contact is that counts as one at rest, (n,) each, of a choice, None: of all."""
-        system, contacts = prepared.system, Contacts(prepared.system, choice)
-        W = jnp.abs(contacts.W_N(t, q, u))
-        speed = jnp.abs(u) + dt * jnp.abs(system.h(t, q, u)) / prepared.mass_diagonal(t, q, u)
-        zero = float(jnp.finfo(q.dtype).eps) ** ROUND_OFF * jnp.sum(W * speed[:, None], axis=0)
-        return contacts.gap(t, q), contacts.gap_velocity(t, q, u), zero
+    def active(self, dt: ArrayLike, start: Start) -> jax.Array:
+        """Which contacts are active, (n,) booleans, of those of a `Start`."""
+        near = start.gap + self.prediction * dt * start.rate <= dt * start.zero
+        return near & (start.rate <= start.zero) if self.require_closing else near
 
 
 @pytree
@@ -221,6 +229,7 @@ class ImplicitStep(Step):
     u_minus: Any
     scheme: Any = static()
     choice: Any = field(default=None, kw_only=True)
+    start: Any = field(default=None, kw_only=True)  # `Start` of all contacts, or None: it is computed where it is asked for
 
     @property
     def system(self):
@@ -243,11 +252,16 @@ class ImplicitStep(Step):
 
     def active(self):
         """The scheme's activity rule, at the start of the step."""
-        return self.scheme.active(self.prepared, self.t, self.dt, self.q, self.u_minus, self.choice)
+        return self.scheme.active(self.dt, self.at_start())
+
+    def begun(self):
+        """The step with what depends on its start alone, which is computed once."""
+        return dataclasses.replace(self, start=Start.of(self.prepared, self.t, self.dt, self.q, self.u_minus))
 
     def at_start(self):
-        """Gaps, gap velocities, and how fast a contact is that counts as one at rest, at the start of the step."""
-        return self.scheme.contacts(self.prepared, self.t, self.dt, self.q, self.u_minus, self.choice)
+        """`Start` of the contacts of the step."""
+        start = self.begun().start if self.start is None else self.start
+        return Start(*map(self.contacts.take, start))
 
     def given_back(self, kin):
         """Contact velocities that restitution gives back: not what kinematics make of those of a contact that stays closed.
@@ -259,7 +273,7 @@ class ImplicitStep(Step):
         before = self.before(kin)
         if not before.shape[0] or self.prepared.Y is not None:
             return before
-        gap, rate, zero = self.at_start()
+        gap, rate, slip, zero = self.at_start()
         n = gap.shape[0]
         d = before.shape[0] // n - 1
         normal, tangential = contact.split(before, n, d)
@@ -269,7 +283,7 @@ class ImplicitStep(Step):
         moves = jnp.abs(normal) > zero
         normal = jnp.where(closed & moves & (jnp.abs(rate) <= jnp.abs(normal - rate)), least, normal)
         if d:
-            slip, parts = self.contacts.tangential_velocity(self.t, self.q, self.u_minus), []
+            parts = []
             for size in laws.discs(self.system) or (d,):
                 first = sum(part.shape[1] for part in parts)
                 of_start, there = slip[:, first : first + size], tangential[:, first : first + size]
@@ -286,7 +300,7 @@ class ImplicitStep(Step):
             return law
         n = law.mu.shape[0]
         given_back = self.given_back(kin)
-        _, _, zero = self.at_start()
+        zero = self.at_start().zero
         opening = jnp.concatenate([jnp.zeros(given_back.shape[0] - n, bool), given_back[-n:] > zero])
         return law._replace(rebound=jnp.where(opening, given_back, law.rebound))
 

@@ -1,8 +1,9 @@
 """The theta-schemes of Moreau and Jean, Acary (2014), Section 4.1 and (31), with contact and friction on velocity level."""
 
+import dataclasses
 import warnings
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +26,27 @@ from .velocity import pytree
 class ThetaStep(ImplicitStep):
     """A14 (23) or (31) for systems ``M(t, q) dv/dt = h(t, q, v)``, with h = F - K q - C v."""
 
+    given: Any = field(default=None, kw_only=True)  # (n_u,) what of the balance is of the start of the step; None: it is computed
+
+    def begun(self):
+        """With forces, or momenta, of the start of the step."""
+        return dataclasses.replace(super().begun(), given=self.of_start())
+
+    def of_start(self):
+        """``h_k``, or `lacking` at the start of the step."""
+        if self.given is not None:
+            return self.given
+        if self.system.defines("about_center"):
+            return self.lacking(self.t, self.q, self.u_minus, self.dt * (self.scheme.theta - 1))
+        return self.system.h(self.t, self.q, self.u_minus)
+
     def balance(self, u, p=None):
         """A14 (23a): M (v_{k+1} - v_k) - dt [(1 - theta) h_k + theta h_{k+1}] = G P_{k+1}."""
         del p
         if self.system.defines("about_center"):
             return self.balance_about_center(u)
-        theta, h = self.scheme.theta, self.system.h
-        forces = (1 - theta) * h(self.t, self.q, self.u_minus) + theta * h(self.t + self.dt, self.position(u), u)
+        theta = self.scheme.theta
+        forces = (1 - theta) * self.of_start() + theta * self.system.h(self.t + self.dt, self.position(u), u)
         return self.prepared.mass_times(*self.inertia(), self.u_minus, u - self.u_minus) - self.dt * forces
 
     def balance_about_center(self, u):
@@ -42,17 +57,15 @@ class ThetaStep(ImplicitStep):
         times ``T^-T`` at the contacts. Of a single body ``T^T p`` is a constant matrix times velocities, that of its centre one of them,
         where M turns with the body if its frame is away from the centre.
         """
-        system, theta = self.system, self.scheme.theta
+        at_end = self.lacking(self.t + self.dt, self.position(u), u, self.dt * self.scheme.theta)
+        gained = at_end - self.of_start()
+        return 2 * gained - self.system.about_center(*self.place(), gained)
 
-        def lacking(t, q, u, dt):
-            """The momentum, less what the forces add in a time dt."""
-            seen = system.seen_at(t, q)
-            p = seen.momentum(t, q, u)
-            return seen.about_center(t, q, p - dt * seen.b(t, q, u)) - dt * seen.about_center_rate(t, q, u, p)
-
-        at_end = lacking(self.t + self.dt, self.position(u), u, self.dt * theta)
-        gained = at_end - lacking(self.t, self.q, self.u_minus, self.dt * (theta - 1))
-        return 2 * gained - system.about_center(*self.place(), gained)
+    def lacking(self, t, q, u, dt):
+        """The momentum about the centre, less what the forces add in a time dt."""
+        seen = self.system.seen_at(t, q)
+        p = seen.momentum(t, q, u)
+        return seen.about_center(t, q, p - dt * seen.b(t, q, u)) - dt * seen.about_center_rate(t, q, u, p)
 
     def inertia(self):
         """``(t, q)`` of the mass matrix: the start of the step, or the predicted middle."""
@@ -127,7 +140,7 @@ class ThetaScheme(ImplicitScheme):
     def step(self, prepared: Prepared, t: ArrayLike, dt: ArrayLike, state: State, settings: AbstractContactSolver) -> tuple[State, Info]:
         """From node k to node k + 1; the percussions act in between."""
         prepared = self.keeping_rows(prepared, t, dt, state.q)
-        step = ThetaStep(prepared, t, dt, state.q, state.u, self)
+        step = ThetaStep(prepared, t, dt, state.q, state.u, self).begun()
         u, P, info = velocity.solve(step, state.u, state.P, settings)
         return State(closed(prepared.system, t + dt, step.position(u), u, P), u, P), info
 

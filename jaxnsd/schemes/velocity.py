@@ -20,7 +20,7 @@ from jax import lax
 from .. import contact
 from ..mechanics import laws
 from ..mechanics.local import Contacts, kinematics
-from ..native.marks import when_needed
+from ..native.marks import shared, when_needed
 from ..numerics import linalg, thresholds
 from ..numerics.newton import implicit, iterate, storing_solutions
 from ..programs.derivatives import pushed
@@ -119,7 +119,7 @@ class Step:
             R = self.balance(u)
             return R, R
 
-        A, R = jax.jacfwd(twice, has_aux=True)(u)
+        A, R = shared(jax.jacfwd(twice, has_aux=True))(u)
         return R, A
 
     def effect(self, u):
@@ -147,7 +147,7 @@ class Step:
 
     def residual(self, u, p):
         """``R(u) - p``."""
-        return self.balance(u, None if self.effect(u) is None else p) - p
+        return shared(self.balance)(u, None if self.effect(u) is None else p) - p
 
 
 class Phase(Step):

@@ -24,7 +24,7 @@ from jaxnsd.bodies import solids
 pytest.importorskip("llvmlite")
 
 from jaxnsd import native
-from jaxnsd.native.marks import in_memory, when_needed
+from jaxnsd.native.marks import in_memory, shared, when_needed
 
 
 @pytest.fixture(autouse=True)
@@ -527,6 +527,56 @@ def test_programs_that_do_the_same_are_written_once(monkeypatch):
 
     compare(lambda q: (needed(q, 0.9), needed(2 * q, 0.9), needed(q, 0.8)), jnp.linspace(0, 1, 16))
     assert written.count({"direct": True}) == 2
+
+
+def test_what_is_shared_is_written_once():
+    """Called with other numbers, in a loop, in a branch, in a program that is compiled later; it hands something through, too."""
+
+    def long(x, scale, plane):
+        for _ in range(12):
+            x = scale * jnp.sin(x) + plane @ x
+        return x, scale, jnp.outer(x, x)
+
+    def step(x, scale, plane):
+        y, back, square = shared(long)(x, scale, plane)
+        z, _, other = shared(long)(y + back, 0.5 * back, plane)
+        z = jax.lax.fori_loop(0, 3, lambda _, z: shared(long)(z, scale, plane)[0], z)
+
+        def later(z):
+            return sum(shared(long)(z + k, back, plane)[0] for k in range(3)) + square @ z
+
+        return jax.lax.cond(z[0] > -1e9, when_needed(later), lambda z: z, z), other
+
+    def of(x, scale):
+        # Entries that are known are to be so in all places.
+        plane = jnp.zeros((12, 12)).at[:6, :6].set(0.1 * jnp.outer(x[:6], x[6:]))
+        return step(x, scale, plane)
+
+    x = jnp.linspace(0.1, 1.2, 12)
+    compare(of, x, jnp.asarray(0.4))
+    compare(jax.vmap(of, (0, None)), jnp.stack([x, 2 * x, -x]), jnp.asarray(0.4))
+    compare(lambda x: jax.jvp(lambda x: of(x, 0.4)[0], (x,), (x,)), x)
+    compare(jax.grad(lambda x: jnp.sum(shared(long)(shared(long)(x, 0.4, 0.05 * jnp.outer(x, x))[0], 0.4, 0.05 * jnp.outer(x, x))[2])), x)
+    text, later = native.build.text_of(jax.make_jaxpr(of)(x, jnp.asarray(0.4)))
+    parts = [name for name, lines in text.parts.items() if lines.count("fmul") > 60]
+    assert len(parts) == 1
+    (program,) = later
+    assert parts[0] in native.build._text_of(program, direct=True)[0].parts
+
+
+def test_what_is_shared_and_calls_what_is_compiled_later():
+    """The table of what is compiled later is that of one program: another one does not take the function over."""
+
+    def long(x):
+        for _ in range(100):
+            x = jnp.sin(x) + 0.1
+        return jax.lax.cond(x[0] > 0, when_needed(lambda x: functools.reduce(lambda x, _: jnp.cos(x), range(80), x)), lambda x: x, x)
+
+    def of(x):
+        later = when_needed(lambda x: shared(long)(x) + shared(long)(2 * x) + functools.reduce(lambda x, _: jnp.tanh(x), range(80), x))
+        return jax.lax.cond(x[1] > 0, later, lambda x: x, shared(long)(x) + shared(long)(0.5 * x))
+
+    compare(of, jnp.linspace(0.1, 1.2, 12))
 
 
 def test_what_will_be_too_large_is_not_begun(monkeypatch):
