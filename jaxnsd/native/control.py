@@ -10,7 +10,7 @@ from . import factors, farthest, indexing, products, reductions, rules, sorting 
 from .arrays import Large, filled, in_memory, is_small, large, made, of_known, scalar, settled, small, stored, written
 from .code import PART, SIZES, Shared, UnknownError, Value, dtype_of_numbers, is_known, type_of
 from .jax_internals import Literal, ShapedArray, scan_sizes
-from .jaxprs import CALLS, INNER, inside, parts_of, said
+from .jaxprs import CALLS, INNER, count, inside, parts_of, said
 
 #: Operations, about, from which on a loop whose passes do not depend on each other is shared by threads: 20 microseconds of work.
 SHARED = 100_000
@@ -209,8 +209,6 @@ def _shared(code, inner, arrays, kinds, results):
     known = tuple((kind.shape, kind.dtype, is_small(x) and known_numbers(known_part(x))) for x, kind in zip(arrays, kinds, strict=True))
     key = said(inner), known, tuple((names.index(name), code.types.get(name, name)) for name in names), sizes
     if key in code.shared.made:
-        if code.expected:
-            code.advanced(entries(inner, sizes.small))
         part, there, out = code.shared.made[key]
         # What is given back may be what is given, or a table of known numbers.
         here = {name: name for x in out for name in _names(x)} | dict(zip(there, names, strict=True))
@@ -561,14 +559,22 @@ def _written_out(code, params, closed, consts, carry, rows, rows_in, rows_out):
     return [*carry, *(np.stack(column) for column in zip(*out, strict=True))]
 
 
-def entries(closed, small):
-    """Number of entries of the arrays of a jaxpr that have no more than ``small``; what is compiled later is a program of its own."""
-    total = 0
+def entries(closed, small, shared=None):
+    """Number of entries of the arrays of a jaxpr that have no more than ``small``; what is compiled later is a program of its own.
+
+    Of functions that are `marks.shared` one counts of those with as many operations on the same shapes: the set of those there have been.
+    """
+    total, shared = 0, set() if shared is None else shared
     for equation in parts_of(closed)[0].eqns:
-        inner = inside(equation)
-        if equation.params.get("name") == "when_needed" and work(inner[0]) > LATER:
+        inner, name = inside(equation), equation.params.get("name")
+        if name == "when_needed" and work(inner[0]) > LATER:
             continue
-        sizes = [math.prod(x.aval.shape) for x in equation.outvars] if not inner else [entries(part, small) for part in inner]
+        if name == "shared":
+            alike = count(inner[0]), *(tuple(x.aval.shape) for x in (*equation.invars, *equation.outvars))
+            if alike in shared:
+                continue
+            shared.add(alike)
+        sizes = [math.prod(x.aval.shape) for x in equation.outvars] if not inner else [entries(part, small, shared) for part in inner]
         total += sum(size for size in sizes if inner or size <= small)
     return total
 
