@@ -25,6 +25,9 @@ URDF = {
 #: Shapes lie in each other from this part of the mean size of bodies on; below it they touch.
 TOUCHING = 1e-6
 
+#: What MuJoCo calls a model that has no name.
+UNNAMED = "MuJoCo Model"
+
 #: What counts as no motion out of a plane.
 FLAT = 1e-9
 
@@ -60,6 +63,14 @@ class Importer:
         if kind == "joint":
             return f"{self.body_names[m.jnt_bodyid[i]]}_joint_{i}"
         return f"{kind}_{i}"
+
+    def model_name(self):
+        """That which the model has, else that of its file."""
+        name = bytes(self.m.names).split(b"\0", 1)[0].decode(errors="replace")
+        if name != UNNAMED:
+            return name
+        path = self.source and "<" not in self.source and Path(self.source)
+        return path.stem if path else ""
 
     def leave_out(self, what):
         """Note what is not taken."""
@@ -173,6 +184,7 @@ class Importer:
                 raise ValueError(f"{text}. Take them out of the model, or leave out strict=True")
             warnings.warn(text, UserWarning, stacklevel=3)
         more = {"left_out": tuple(self.left_out), "sensors_left_out": sensors_left_out, "keyframes": keyframes, "source": self.source}
+        more["name"] = self.model_name()
         return dataclasses.replace(system, structure=dataclasses.replace(system.structure, **more))
 
     def keyframes(self, take, added):

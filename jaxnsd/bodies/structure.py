@@ -117,6 +117,8 @@ class Structure:
     sensors_left_out: tuple[tuple[str, str], ...] = ()
     #: Model file, a path or its text, of which pictures take what bodies look like. It moves nothing: no program depends on it.
     source: str | None = dataclasses.field(default=None, compare=False, repr=False)
+    #: Name of the model, which pictures say.
+    name: str = dataclasses.field(default="", compare=False)
     tendons: tuple[TendonOf, ...] = ()
     #: Motors that pull at tendons, both by number.
     pulls: tuple[tuple[int, int], ...] = ()

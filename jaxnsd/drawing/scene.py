@@ -231,7 +231,8 @@ def of(
     t = low + interval * np.arange(int((high - low) / interval + 1e-6) + 1)
     if end and high - t[-1] > 1e-6 * interval:
         t = np.append(t, high)
-    scene = Scene(type(system).__name__, t, 2)
+    name = system.structure.name if _of_bodies(system) else ""
+    scene = Scene(name or type(system).__name__, t, 2)
     for number, (_, system, sol) in enumerate(parts):
         q = _between(np.asarray(sol.t, float), np.asarray(sol.q, float), t)
         if _of_bodies(system):

@@ -347,6 +347,18 @@ def unpacked(page):
     return json.loads(parts["scene"]), lambda place, *shape: numbers[place[0] : sum(place)].reshape(shape or -1)
 
 
+def test_a_page_says_the_name_of_the_model(tmp_path):
+    """Of the model, of its file where it has none, or the class of the system; it moves nothing, so nothing is compiled anew."""
+    text = '<mujoco{}><worldbody><body name="ball"><freejoint/><geom size="0.1"/></body></worldbody></mujoco>'
+    (tmp_path / "thrown.xml").write_text(text.format(""))
+    unnamed = bodies.from_mjcf(text.format(""))
+    for model, name in ((text.format(' model="my ball"'), "my ball"), (tmp_path / "thrown.xml", "thrown"), (text.format(""), "Multibody")):
+        ball = bodies.from_mjcf(model)
+        assert jax.tree.structure(ball) == jax.tree.structure(unnamed)
+        made = drawing.page(ball, still(ball, jnp.tile(ball.initial_state()[0], (11, 1))))
+        assert unpacked(made)[0]["title"] == name and f"<title>{name}</title>" in made.html
+
+
 def test_a_page_holds_the_motion(box, tmp_path):
     q0, _ = box.initial_state()
     angle = jnp.linspace(0.0, 4.0, 51)
