@@ -212,13 +212,19 @@ class SymmetricStart(NodeStep):
 class SymmetricStep(NodeStep):
     """C18 (61)."""
 
+    h: Any  # (n_u,) forces with the arriving velocity
+
     gathers = True
+
+    @classmethod
+    def known(cls, system, t, q, u):
+        """``h``."""
+        return (system.h(t, q, u),)
 
     def balance(self, u, p=None):
         """C18 (61): M_k (u_k - u_{k-1}) - 1/2 [h(t_k, q_k, u_{k-1}) + h(t_k, q_k, u_k)] dt = W_k P_k."""
         del p
-        h = self.system.h
-        return self.momentum_gained(u) - 0.5 * self.dt * (h(self.t, self.q, self.u_minus) + h(self.t, self.q, u))
+        return self.momentum_gained(u) - 0.5 * self.dt * (self.h + self.system.h(self.t, self.q, u))
 
 
 @dataclass(frozen=True)
