@@ -135,8 +135,10 @@ def test_derivatives_of_a_closed_loop_tend_to_the_true_ones():
     """Those of a scheme of high order on position level, up to the step."""
     x = jnp.ones(2)
     exact = jax.jacfwd(lambda x: follower_at_the_end(x, scheme=Lobatto(3)))(x)
-    coarse, fine = (np.abs(jax.jacfwd(lambda x, dt=dt: follower_at_the_end(x, dt))(x) - exact) for dt in (4e-3, 1e-3))
-    assert np.all(fine < 0.3 * coarse) and np.all(fine < 1e-3 * np.max(np.abs(exact)))
+    coarse, fine = (jax.jacfwd(lambda x, dt=dt: follower_at_the_end(x, dt))(x) - exact for dt in (4e-3, 1e-3))
+    assert np.all(np.abs(fine) < 0.3 * np.abs(coarse))
+    # The motor is a damper of 0.01 s, which a step takes with the new velocity: so all that follows is late by a step.
+    assert np.all(np.abs(fine + (fine - coarse) / 3) < 1e-3 * np.max(np.abs(exact)))
 
 
 def standing(mu=0.8):
