@@ -69,8 +69,7 @@ class Importer:
         name = bytes(self.m.names).split(b"\0", 1)[0].decode(errors="replace")
         if name != UNNAMED:
             return name
-        path = self.source and "<" not in self.source and Path(self.source)
-        return path.stem if path else ""
+        return "" if self.source is None or self.source.lstrip().startswith("<") else Path(self.source).stem
 
     def leave_out(self, what):
         """Note what is not taken."""

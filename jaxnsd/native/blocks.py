@@ -173,9 +173,6 @@ class Blocks:
         """Nothing is made in another way, whatever its name."""
         yield
 
-    def advanced(self, n):
-        """A kernel is not given up on the way."""
-
     def apart(self, make, **_):
         """``make()``: what is no function of its own."""
         make()

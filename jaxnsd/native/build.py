@@ -115,8 +115,7 @@ def _text_of(program, direct=False):
     *all_but_last, last = program.sizes
     for k, sizes in enumerate(all_but_last):
         key = sizes, jaxprs.count(program.closed), *((kind.shape, kind.dtype) for kind in program.kinds)
-        entries = control.entries(program.closed, sizes.small)
-        if key not in _too_large and FEWEST * entries <= sizes.largest:
+        if key not in _too_large and FEWEST * (entries := control.entries(program.closed, sizes.small)) <= sizes.largest:
             with contextlib.suppress(TooLargeError):
                 # What is called now and then has to be compiled soon rather than run fast.
                 largest = sizes.largest // 2 if direct else sizes.largest

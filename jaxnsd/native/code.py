@@ -187,7 +187,7 @@ class Code:
         parts, later = {} if parts is None else parts, [] if later is None else later
         self.all_sizes = sizes  # its own, and those that come after
         self.sizes, self.lines, self.names, self.block, self.size = sizes[0], [], 0, "entry", 0
-        self.entries, self.expected = 0, 0  # of arrays: made so far, and in all, where the text is given up if it will be too large; else 0
+        self.entries, self.expected = 0, 0  # of arrays, where the text is given up if it will be too large: made so far, and in all; else 0
         self.once = False  # whether one operation alone reads what is being made
         self.places = []  # where its arrays are to lie, pointers or None
         self.known = {}  # what has been computed already: {operation and operands: result}
@@ -216,8 +216,7 @@ class Code:
     def advanced(self, n):
         """``n`` more of the entries that are expected have been made, or were there: give up where it will be too large."""
         self.entries += n
-        too_many = SLACK * self.sizes.largest * self.entries
-        if self.expected and self.size > TOLD * self.sizes.largest and self.size * self.expected > too_many:
+        if self.size > TOLD * self.sizes.largest and self.size * self.expected > SLACK * self.sizes.largest * self.entries:
             raise TooLargeError(f"{self.size} operations for {self.entries} of {self.expected} entries")
 
     def number(self, name, dtype):

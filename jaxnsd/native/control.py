@@ -56,7 +56,7 @@ def evaluate(code, closed, arrays, places=()):
     def one(equation):
         inputs, kinds = [read(x) for x in equation.invars], [Kind(x.aval) for x in equation.invars]
         results = [Kind(x.aval) for x in equation.outvars]
-        if not inside(equation):
+        if code.expected and not inside(equation):
             code.advanced(sum(kind.size for kind in results if kind.size <= code.sizes.small))
         code.once, code.places = all(read_by[x] == 1 for x in equation.outvars), [wanted.get(x) for x in equation.outvars]
         values.update(zip(equation.outvars, _equation(code, equation, inputs, kinds, results), strict=True))

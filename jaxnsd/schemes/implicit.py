@@ -256,11 +256,11 @@ class ImplicitStep(Step):
 
     def begun(self):
         """The step with what depends on its start alone, which is computed once."""
-        return dataclasses.replace(self, start=Start.of(self.prepared, self.t, self.dt, self.q, self.u_minus))
+        return dataclasses.replace(self, start=self.at_start())
 
     def at_start(self):
         """`Start` of the contacts of the step."""
-        start = self.begun().start if self.start is None else self.start
+        start = Start.of(self.prepared, self.t, self.dt, self.q, self.u_minus) if self.start is None else self.start
         return Start(*map(self.contacts.take, start))
 
     def given_back(self, kin):
